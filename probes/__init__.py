@@ -1,0 +1,1 @@
+"""Reads a GPU node and judges what it read; changes nothing."""

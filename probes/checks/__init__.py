@@ -1,0 +1,1 @@
+"""Judges a node from its facts."""

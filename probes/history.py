@@ -1,0 +1,46 @@
+"""The last minutes of one figure, bounded."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from probes.unknown import Maybe, Unknown
+
+MAX_SAMPLES = 4096
+
+
+class History:
+    """A ring of (time, value): the last `seconds`, at most MAX_SAMPLES of them."""
+
+    def __init__(self, seconds: float = 300.0) -> None:
+        self._seconds = seconds
+        self._samples: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)
+
+    def add(self, at: float, value: Maybe[float]) -> None:
+        """Adds a reading taken `at` seconds; an unknown one leaves a gap."""
+        if isinstance(value, Unknown):
+            return
+        self._samples.append((at, value))
+        while self._samples[0][0] < at - self._seconds:
+            self._samples.popleft()
+
+    def samples(self) -> tuple[tuple[float, float], ...]:
+        """All that is kept, oldest first."""
+        return tuple(self._samples)
+
+    def buckets(self, count: int, seconds: float) -> list[float | None]:
+        """The greatest value in each of `count` stretches of `seconds`, the newest reading in the last.
+
+        None stands for a stretch in which nothing was read. Stretches begin at multiples of `seconds`,
+        so that a sparkline moves by whole columns and not at every reading.
+        """
+        values: list[float | None] = [None] * count
+        if not self._samples:
+            return values
+        newest = int(self._samples[-1][0] // seconds)
+        for at, value in self._samples:
+            place = count - 1 - (newest - int(at // seconds))
+            if place >= 0:
+                before = values[place]
+                values[place] = value if before is None else max(before, value)
+        return values

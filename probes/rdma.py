@@ -1,0 +1,247 @@
+"""RDMA devices and their ports, from /sys/class/infiniband."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.host import Host
+from probes.text import printable
+from probes.unknown import Maybe, Reason, Unknown
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One GID that is not empty."""
+
+    index: int
+    gid: str  # "fe80:0000:0000:0000:…", 8 groups
+    type: Maybe[str]  # "IB/RoCE v1" or "RoCE v2"
+    netdev: Maybe[str]
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of an RDMA device."""
+
+    number: int
+    state: Maybe[str]  # "ACTIVE", "DOWN", "INIT", …
+    physical_state: Maybe[str]  # "LinkUp", "Polling", "Disabled", …
+    rate_gbps: Maybe[float]  # 400.0
+    rate_text: Maybe[str]  # "4X NDR"; old kernels print unknown speeds as SDR
+    link_layer: Maybe[str]  # "InfiniBand", "Ethernet"
+    lid: Maybe[int]
+    netdev: Maybe[str]
+    gids: Maybe[tuple[Gid, ...]]
+    counters: Maybe[tuple[str, ...]]  # names in counters/
+    hw_counters: Maybe[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """One RDMA device (HCA): what ibv_devices lists."""
+
+    name: str  # cleaned for showing; the kernel's own name but for hostile characters
+    sysfs_path: str  # /sys/class/infiniband/NAME, with the name as it is
+    bdf: Maybe[str]  # of the PCI function it belongs to; NOT_THERE for software devices (rxe, siw)
+    driver: Maybe[str]
+    node_type: Maybe[str]  # "CA", "RNIC", …
+    firmware: Maybe[str]
+    hca_type: Maybe[str]  # "MT4129"
+    board_id: Maybe[str]  # PSID
+    node_guid: Maybe[str]
+    system_image_guid: Maybe[str]
+    numa_node: Maybe[int]
+    is_virtual_function: bool
+    uverbs: Maybe[str]  # "/dev/infiniband/uverbs0"
+    ports: tuple[RdmaPort, ...]
+
+
+@dataclass(frozen=True)
+class RdmaFacts:
+    """RDMA devices in natural order of name (mlx5_2 before mlx5_10)."""
+
+    devices: tuple[RdmaDevice, ...]
+
+
+_CLASS = "/sys/class/infiniband"
+_VERBS = "/sys/class/infiniband_verbs"
+_EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+# Tables fill from the start and may have holes where an address was removed; rxe has 1024 entries a port,
+# mlx5 256: after so many empty ones in a row the rest is taken to be empty.
+_EMPTY_GIDS_IN_A_ROW = 8
+_MAX_GIDS = 256
+_RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key by which mlx5_2 stands before mlx5_10."""
+    return tuple(
+        (0, int(part), "") if part.isdecimal() else (1, 0, part)
+        for part in re.split(r"(\d{1,9})", name)
+        if part
+    )
+
+
+def parse_numbered(text: str) -> str | None:
+    """The word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
+    match = re.fullmatch(r"\d{1,3}: ?(.{1,40})", text)
+    return match.group(1) if match else None
+
+
+def parse_rate(text: str) -> tuple[float, str] | None:
+    """Gb/s and the words behind, of "400 Gb/sec (4X NDR)"."""
+    match = _RATE.fullmatch(text)
+    return (float(match.group(1)), match.group(2) or "") if match else None
+
+
+def _word(host: Host, path: str) -> Maybe[str]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    return printable(text, 80) if text else Unknown(Reason.NOT_THERE, path, "empty")
+
+
+def _numbered(host: Host, path: str) -> Maybe[str]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    word = parse_numbered(text)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else printable(word)
+
+
+def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
+    names = host.names(f"{port}/gids")
+    if isinstance(names, Unknown):
+        return names
+    gids: list[Gid] = []
+    empty = 0
+    for index in sorted(int(name) for name in names if name.isdecimal() and len(name) < 6)[:_MAX_GIDS]:
+        gid = _word(host, f"{port}/gids/{index}")
+        if isinstance(gid, Unknown) or gid == _EMPTY_GID:
+            empty += 1
+            if empty == _EMPTY_GIDS_IN_A_ROW:
+                break
+            continue
+        empty = 0
+        kind = _word(host, f"{port}/gid_attrs/types/{index}")
+        gids.append(Gid(index, gid, kind, _word(host, f"{port}/gid_attrs/ndevs/{index}")))
+    return tuple(gids)
+
+
+def _netdev(host: Host, device: str, number: int, gids: Maybe[tuple[Gid, ...]]) -> Maybe[str]:
+    """RoCE: exactly, from the GID table; else the device's netdev whose dev_port is the port's."""
+    if not isinstance(gids, Unknown):
+        for gid in gids:
+            if not isinstance(gid.netdev, Unknown):
+                return gid.netdev
+    names = host.names(f"{device}/device/net")
+    if isinstance(names, Unknown):
+        return names
+    if len(names) == 1:
+        return printable(names[0], 64)
+    for name in names:
+        if host.read(f"{device}/device/net/{name}/dev_port") == str(number - 1):
+            return printable(name, 64)
+    return Unknown(Reason.NOT_THERE, f"{device}/device/net")
+
+
+def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
+    found: Maybe[tuple[str, ...]] = Unknown(Reason.NOT_THERE, paths[0])
+    for path in paths:
+        found = host.names(path)
+        if not isinstance(found, Unknown):
+            return tuple(printable(name, 64) for name in found)
+    return found
+
+
+def _port(host: Host, device: str, number: int) -> RdmaPort:
+    port = f"{device}/ports/{number}"
+    rate_text = host.read(f"{port}/rate", 4096)
+    rate: Maybe[float]
+    words: Maybe[str]
+    if isinstance(rate_text, Unknown):
+        rate = words = rate_text
+    elif (parsed := parse_rate(rate_text)) is None:
+        rate = words = Unknown(Reason.MALFORMED, f"{port}/rate", printable(rate_text, 40))
+    else:
+        rate, words = parsed[0], printable(parsed[1])
+    lid_text = _word(host, f"{port}/lid")
+    lid: Maybe[int]
+    if isinstance(lid_text, Unknown):
+        lid = lid_text
+    else:
+        good = re.fullmatch(r"0x[0-9a-fA-F]{1,8}", lid_text)
+        lid = int(lid_text, 16) if good else Unknown(Reason.MALFORMED, f"{port}/lid", lid_text)
+    gids = _gids(host, port)
+    return RdmaPort(
+        number=number,
+        state=_numbered(host, f"{port}/state"),
+        physical_state=_numbered(host, f"{port}/phys_state"),
+        rate_gbps=rate,
+        rate_text=words,
+        link_layer=_word(host, f"{port}/link_layer"),
+        lid=lid,
+        netdev=_netdev(host, device, number, gids),
+        gids=gids,
+        counters=_names(host, f"{port}/counters"),
+        hw_counters=_names(host, f"{port}/hw_counters", f"{device}/hw_counters"),
+    )
+
+
+def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
+    path = f"{_CLASS}/{name}"
+    function = host.resolve(f"{path}/device")
+    bdf: Maybe[str]
+    if isinstance(function, Unknown):
+        bdf = Unknown(function.reason, f"{path}/device", "on no PCI function: a software device")
+    else:
+        last = function.rpartition("/")[2]
+        is_bdf = re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", last)
+        bdf = last if is_bdf else Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
+    driver = host.link(f"{path}/device/driver")
+    numa_text = host.read(f"{path}/device/numa_node", 4096)
+    numa: Maybe[int]
+    if isinstance(numa_text, Unknown):
+        numa = numa_text
+    elif re.fullmatch(r"\d{1,6}", numa_text):
+        numa = int(numa_text)
+    elif numa_text == "-1":
+        numa = Unknown(Reason.NOT_THERE, f"{path}/device/numa_node", "the firmware names no NUMA node (-1)")
+    else:
+        numa = Unknown(Reason.MALFORMED, f"{path}/device/numa_node", printable(numa_text, 40))
+    listed = host.names(f"{path}/ports")
+    numbers = () if isinstance(listed, Unknown) else listed
+    return RdmaDevice(
+        name=printable(name, 64),
+        sysfs_path=path,
+        bdf=bdf,
+        driver=driver if isinstance(driver, Unknown) else printable(driver.rpartition("/")[2], 64),
+        node_type=_numbered(host, f"{path}/node_type"),
+        firmware=_word(host, f"{path}/fw_ver"),
+        hca_type=_word(host, f"{path}/hca_type"),
+        board_id=_word(host, f"{path}/board_id"),
+        node_guid=_word(host, f"{path}/node_guid"),
+        system_image_guid=_word(host, f"{path}/sys_image_guid"),
+        numa_node=numa,
+        is_virtual_function=not isinstance(host.link(f"{path}/device/physfn"), Unknown),
+        uverbs=uverbs.get(name, Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")),
+        ports=tuple(
+            _port(host, path, number)
+            for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
+        ),
+    )
+
+
+def probe(host: Host) -> Maybe[RdmaFacts]:
+    """Reads /sys/class/infiniband; NOT_THERE: ib_core is not loaded."""
+    names = host.names(_CLASS)
+    if isinstance(names, Unknown):
+        return names
+    uverbs: dict[str, str] = {}
+    listed = host.names(_VERBS)
+    for name in () if isinstance(listed, Unknown) else listed:
+        device = host.read(f"{_VERBS}/{name}/ibdev", 4096)
+        if not isinstance(device, Unknown):
+            uverbs[device] = f"/dev/infiniband/{printable(name, 64)}"
+    return RdmaFacts(tuple(_device(host, name, uverbs) for name in sorted(names, key=natural)))

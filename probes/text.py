@@ -1,0 +1,21 @@
+"""Text from the node is hostile: nothing of it may act on a terminal."""
+
+from __future__ import annotations
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def printable(text: str, limit: int = 4096) -> str:
+    """One line of text with control, format and surrogate characters replaced, at most `limit` long."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c in "\t\n" else REPLACEMENT for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Text of many lines, each made printable; tabs and newlines stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\t\n" or c.isprintable() else REPLACEMENT for c in text)

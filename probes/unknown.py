@@ -1,0 +1,50 @@
+"""Unknown as a value: a fact that could not be read says why, and is neither 0 nor "ok"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn, TypeVar, Union
+
+T = TypeVar("T")
+
+
+class Reason(Enum):
+    """Why a fact is unknown; the value is the word shown on screen."""
+
+    NOT_THERE = "not there"
+    NEEDS_ROOT = "needs root"
+    MALFORMED = "malformed"
+    TIMED_OUT = "timed out"
+    IO_ERROR = "I/O error"
+    DRIVER_ERROR = "driver error"
+    NOT_RECORDED = "not recorded"
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A fact that could not be read.
+
+    `source` is the path or command that was asked, `detail` a sentence for the admin where the
+    reason alone does not say enough.
+    """
+
+    reason: Reason
+    source: str = ""
+    detail: str = ""
+
+    def __bool__(self) -> NoReturn:
+        # `if port.is_up:` on an unknown would read as "no" or as "yes", and lie either way.
+        raise TypeError("an unknown fact has no truth value: test it with isinstance(…, Unknown)")
+
+    def __str__(self) -> str:
+        return f"{self.reason.value}: {self.detail}" if self.detail else self.reason.value
+
+
+Maybe = Union[T, Unknown]  # noqa: UP007 - evaluated at run time, also on Python 3.10
+"""A fact, or the reason why it is not known."""
+
+
+def known(fact: Maybe[T], otherwise: T) -> T:
+    """The fact itself, or `otherwise` where it is unknown. Only for drawing and sorting."""
+    return otherwise if isinstance(fact, Unknown) else fact

@@ -1,0 +1,36 @@
+"""`make screenshots`: the overview of a simulated node at three sizes, so that pictures never lie."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from probes.simulation import SimulatedHost
+from tests.tui.driving import SteppedClock, readings, stepped_app
+
+DIRECTORY = Path(__file__).parents[1] / "screenshots"
+SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+async def take(name: str, columns: int, lines: int, keys: tuple[str, ...] = (), suffix: str = "") -> None:
+    """Saves one picture."""
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost(name, clock=clock))
+    async with app.run_test(size=(columns, lines)) as pilot:
+        await readings(pilot, clock, 40)
+        await pilot.press(*keys)
+        await pilot.pause()
+        picture = app.export_screenshot(title=f"gdrtop --demo {name}")
+    (DIRECTORY / f"overview{suffix}-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
+
+
+def main() -> None:
+    """All pictures."""
+    DIRECTORY.mkdir(exist_ok=True)
+    for columns, lines in SIZES:
+        asyncio.run(take("hgx-h100", columns, lines))
+    asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Drives the app in tests: a clock that only steps, readings that only come when asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+from textual.pilot import Pilot
+
+from probes.host import Host
+from tui.app import GdrtopApp
+from tui.screens.overview import OverviewScreen
+
+LONGEST_WAIT_SECONDS = 60.0
+
+
+class SteppedClock:
+    """Seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stepped_app(host: Host) -> GdrtopApp:
+    """The app, reading only when asked."""
+    return GdrtopApp(host, interval=None)
+
+
+async def until(pilot: Pilot[None], condition: object) -> None:
+    """Waits for a condition, as long as a slow machine may need."""
+    assert callable(condition)
+    async with asyncio.timeout(LONGEST_WAIT_SECONDS) if hasattr(asyncio, "timeout") else _no_limit():
+        while not condition():
+            await pilot.pause(0.01)
+
+
+class _no_limit:  # noqa: N801 - stands for asyncio.timeout on Python 3.10
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+def overview(pilot: Pilot[None]) -> OverviewScreen:
+    """The overview, whatever lies above it."""
+    screen = pilot.app.screen_stack[0]
+    assert isinstance(screen, OverviewScreen)
+    return screen
+
+
+async def readings(pilot: Pilot[None], clock: SteppedClock, count: int) -> None:
+    """Lets `count` readings come in, a second of the clock apart."""
+    assert isinstance(pilot.app, GdrtopApp)
+    screen = overview(pilot)
+    await until(pilot, lambda: screen.readings >= 1)
+    for _ in range(count - 1):
+        before = screen.readings
+        clock.now += 1.0
+        pilot.app.take_reading()
+        await until(pilot, lambda before=before: screen.readings > before)
+    await pilot.pause()

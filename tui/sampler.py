@@ -1,0 +1,102 @@
+"""Reads the node in a thread of its own, so that a read that hangs never freezes the screen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from probes.changes import fingerprint
+from probes.checks.verdict import Verdict, judge
+from probes.host import Host
+from probes.node import Node, probe_node
+from probes.rates import Reading, read
+from probes.topology import Topology, build
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The whole node, probed anew, and what follows from it."""
+
+    node: Node
+    topology: Topology
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One reading and the verdict with it."""
+
+    reading: Reading
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Sampling itself failed: what happened, in a sentence."""
+
+    what: str
+
+
+Report = Probed | Sampled | Failed
+
+
+class Sampler:
+    """Takes a reading when asked; probes the whole node first, and again when it has changed.
+
+    A daemon thread, not a pool's: leaving the program must not wait for a read that never ends.
+    """
+
+    def __init__(self, host: Host, report: Callable[[Report], object]) -> None:
+        self._host = host
+        self._report = report
+        self._wanted = threading.Event()
+        self._probe_wanted = True
+        self._asked_at: float | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread and asks for the first reading."""
+        self._thread.start()
+        self.ask()
+
+    def stop(self) -> None:
+        """Ends the thread after the read under way, if that ever ends."""
+        self._stopped = True
+        self._wanted.set()
+
+    def ask(self, probe: bool = False) -> None:
+        """Asks for a reading, with `probe` of the whole node; while one is under way, for nothing more."""
+        self._probe_wanted = self._probe_wanted or probe
+        if self._asked_at is None:
+            self._asked_at = self._host.monotonic()
+            self._wanted.set()
+
+    def silent_for(self) -> float:
+        """Seconds since the question that is still unanswered; 0 when all are answered."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else self._host.monotonic() - asked_at
+
+    def _run(self) -> None:
+        node: Node | None = None
+        topology: Topology | None = None
+        before: Hashable = None
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._stopped:
+                return
+            try:
+                now = fingerprint(self._host)
+                if node is None or topology is None or self._probe_wanted or now != before:
+                    self._probe_wanted = False
+                    before = now
+                    node = probe_node(self._host)
+                    topology = build(node)
+                    self._report(Probed(node, topology))
+                reading = read(self._host, node)
+                self._report(Sampled(reading, judge(node, topology, reading)))
+            except Exception as error:  # the screen must say so and live on, whatever a probe did
+                self._report(Failed(f"{type(error).__name__}: {error}"))
+            finally:
+                self._asked_at = None

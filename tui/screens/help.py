@@ -1,0 +1,62 @@
+"""The help screen: keys, and what the words mean."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.screen import ModalScreen
+
+from widgets.lines import Line, Run, Tone
+from widgets.lines_view import LinesView
+
+_TEXT = """\
+KEYS
+↑ ↓ j k     select a GPU or NIC; its partner and the path between are lit
+← →         another partner of the selected one, nearest first
+1 … 6       one panel alone: topology, matrix, modules, GPUDirect, traffic, path
+Tab         next panel; PgUp PgDn scroll it
+Space       pause and resume the readings
++ -         halve or double the interval
+r F5        probe the whole node anew
+Esc         back
+Ctrl+P      command palette
+q           quit
+
+VERDICT
+ACTIVE           usable, and memory regions are registered now
+READY            usable; nothing is registered now, which is no fault
+DEGRADED         usable, but not for every GPU on a near NIC
+BROKEN           neither DMA-BUF nor nvidia-peermem is usable
+UNKNOWN          what decides could not be read; the line says what and why
+NOT APPLICABLE   no NVIDIA GPU, or no RDMA NIC
+
+PATHS            nvidia-smi's words; NCCL's in brackets where they differ
+PIX   at most one PCIe bridge between          PXB   several bridges, no host bridge
+PHB   through a PCIe host bridge (the CPU)     NODE  between host bridges of a NUMA node
+SYS   across NUMA nodes                        NV#   that many bonded NVLinks
+To NCCL, NODE is PHB too; P2C is GPU–C2C–CPU–PCIe–NIC, PXN by way of an NVLink peer.
+NCCL uses GPUDirect RDMA up to PXB (P2C with C2C) unless NCCL_NET_GDR_LEVEL says otherwise.
+
+MARKS
+✓ there   … on its way   – not needed   ✗ missing   ? not known   • best NIC of the GPU
+▲ sent, from the device   ▼ received, to the device   ◄ the link that carries least
+
+refcnt counts the memory regions registered through nvidia-peermem now. With
+DMA-BUF it stays 0: that is no fault. It does not show whether data moves.
+"""
+
+
+class HelpScreen(ModalScreen[None]):
+    """Keys and words; any of Esc, q, ? closes it."""
+
+    BINDINGS = [Binding("escape,q,question_mark,f1,h", "dismiss", "Close")]  # noqa: RUF012 - Textual's own type
+
+    def compose(self) -> ComposeResult:
+        """One pane, scrollable."""
+        view = LinesView("Help · Esc closes")
+        lines: list[Line] = [
+            (Run(text, Tone.TITLE if text.isupper() and len(text) < 12 else Tone.PLAIN),)
+            for text in _TEXT.splitlines()
+        ]
+        view.show(lines)
+        yield view

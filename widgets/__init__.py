@@ -1,0 +1,1 @@
+"""Views of the probes' facts: no I/O, no timers."""

@@ -1,0 +1,61 @@
+"""Figures as short text: an unknown figure is `?`, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.unknown import Maybe, Unknown
+
+UNKNOWN_MARK = "?"
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def short(value: Maybe[float]) -> str:
+    """Three significant digits at most: 0.42, 4.2, 42, 421."""
+    if isinstance(value, Unknown):
+        return UNKNOWN_MARK
+    if value >= 99.5:
+        return f"{value:.0f}"
+    if value >= 9.95:
+        return f"{value:.0f}" if value >= 99.5 or value == int(value) else f"{value:.1f}"
+    return f"{value:.1f}" if value >= 0.05 or value == 0 else f"{value:.2f}"
+
+
+def gbps(value: Maybe[float]) -> str:
+    """A rate in 10^9 bits a second, "372 Gb/s"; from 1000 on "2.97 Tb/s"."""
+    if not isinstance(value, Unknown) and value >= 1000:
+        return f"{value / 1000:.2f} Tb/s"
+    return f"{short(value)} Gb/s"
+
+
+def gigabytes_per_second(value: Maybe[float]) -> str:
+    """A rate of bytes a second in 10^9 bytes, without the unit: "41.2"."""
+    return UNKNOWN_MARK if isinstance(value, Unknown) else short(value / 1e9)
+
+
+def gibibytes(value: Maybe[int]) -> str:
+    """A size in GiB: "80 GiB"; small ones in MiB."""
+    if isinstance(value, Unknown):
+        return UNKNOWN_MARK
+    if 0 < value < 1 << 30:
+        return f"{value / (1 << 20):.0f} MiB"
+    return f"{short(value / (1 << 30))} GiB"
+
+
+def percent(value: Maybe[int]) -> str:
+    """As "92%"."""
+    return f"{UNKNOWN_MARK}%" if isinstance(value, Unknown) else f"{value}%"
+
+
+def sparkline(values: Sequence[float | None], top: float | None = None) -> str:
+    """One block a value, scaled to the greatest (or `top`); a value that was not read is a dot."""
+    highest = top if top is not None else max((value for value in values if value is not None), default=0.0)
+    marks = []
+    for value in values:
+        if value is None:
+            marks.append("·")
+        elif highest <= 0:
+            marks.append(BLOCKS[0])
+        else:
+            marks.append(BLOCKS[min(7, max(0, int(value / highest * 7.999)))])
+    return "".join(marks)

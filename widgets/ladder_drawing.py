@@ -1,0 +1,101 @@
+"""The module ladder in load order: what is there, what is missing and why it matters."""
+
+from __future__ import annotations
+
+from probes.gpudirect import GdrPath, GpuDirectFacts
+from probes.modules import KernelModule, ModuleFacts, ModuleState, Rung, explain
+from probes.node import Node
+from probes.unknown import Maybe, Unknown, known
+from widgets.figures import UNKNOWN_MARK
+from widgets.lines import Line, Run, Tone, fit, wrapped
+
+_MARKS = {
+    ModuleState.LIVE: ("✓", Tone.GOOD),
+    ModuleState.BUILTIN: ("✓", Tone.GOOD),
+    ModuleState.LOADING: ("…", Tone.WARNING),
+    ModuleState.UNLOADING: ("…", Tone.WARNING),
+}
+
+
+def needless(node: Node, rung: Rung) -> str:
+    """Why this node does well without a module that is not loaded; "" where it does not."""
+    direct = node.gpudirect
+    if rung.module == "nvidia_peermem" and isinstance(direct, GpuDirectFacts):
+        if direct.preferred is GdrPath.DMABUF:
+            return "not needed: DMA-BUF works"
+        if isinstance(node.modules, ModuleFacts):
+            other = node.modules.modules.get("nv_peer_mem")
+            if other is not None and other.state is ModuleState.LIVE:
+                return "not needed: nv_peer_mem serves"
+    return "" if rung.core else "not needed for GPUDirect RDMA"
+
+
+def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
+    """`✓` there, `…` on its way, `–` not needed, `✗` missing, `?` unknown."""
+    if isinstance(module.state, Unknown):
+        return UNKNOWN_MARK, Tone.WARNING
+    if module.state in _MARKS:
+        return _MARKS[module.state]
+    return ("–", Tone.DIM) if needless(node, rung) else ("✗", Tone.BAD)
+
+
+def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:
+    value = refcnts.get(module.name, module.refcnt)
+    if not isinstance(value, Unknown):
+        return str(value)
+    return UNKNOWN_MARK if module.state is ModuleState.LIVE else ""
+
+
+def draw(node: Node, refcnts: dict[str, Maybe[int]], width: int, full: bool = False) -> list[Line]:
+    """One line a module; below a missing one why, and with `full` what is lost without it."""
+    facts = node.modules
+    if isinstance(facts, Unknown):
+        return wrapped(f"The modules could not be read: {facts}", width, Tone.WARNING)
+    lines: list[Line] = []
+    for number, rung in enumerate(facts.ladder, 1):
+        module = facts.modules[rung.module]
+        mark, tone = mark_of(node, rung, module)
+        state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
+        reason = needless(node, rung) if mark == "–" else ""
+        if mark == "✓":
+            state = f"{state} {known(module.version, '')}".rstrip()
+        elif reason and rung.core:
+            state = reason
+        refcnt = _refcnt(module, refcnts)
+        head: Line = (
+            Run(f"{number:>2} ", Tone.DIM),
+            Run(f"{mark} ", tone),
+            Run(f"{rung.module:<14} ", Tone.PLAIN if rung.core else Tone.DIM),
+            Run(state, tone if mark in "✗?" else Tone.DIM),
+        )
+        lines.append((*fit(head, width - 5), Run(f"{refcnt:>5}")))
+        if mark in ("✗", "?") or (full and mark == "–"):
+            lines.extend(wrapped(explain(facts, rung.module), width, tone, "     "))
+        if full or mark == "✗":
+            lines.extend(wrapped(rung.why, width, Tone.DIM, "     "))
+        if full and module.used_by:
+            lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
+    return lines
+
+
+def strip(node: Node, refcnts: dict[str, Maybe[int]], width: int) -> list[Line]:
+    """The ladder's core in one or two lines: "✓ib_core 12 ✓mlx5_core 1 …"."""
+    facts = node.modules
+    if isinstance(facts, Unknown):
+        return wrapped(f"Modules: {facts}", width, Tone.WARNING)
+    lines: list[Line] = []
+    runs: list[Run] = []
+    used = 0
+    for rung in facts.ladder:
+        if not rung.core:
+            continue
+        module = facts.modules[rung.module]
+        mark, tone = mark_of(node, rung, module)
+        text = f"{rung.module} {_refcnt(module, refcnts)}".rstrip()
+        cells = len(mark) + len(text) + 2
+        if runs and used + cells > width:
+            lines.append(tuple(runs))
+            runs, used = [], 0
+        runs.extend([Run(mark, tone), Run(f"{text}  ")])
+        used += cells
+    return [*lines, tuple(runs)]

@@ -1,0 +1,102 @@
+"""Lines of toned text: what every view draws, before any terminal or library is chosen.
+
+The drawings of the topology, the matrix and the ladder are pure functions to `Line`s, used by the
+dashboard and by the text commands alike, so this must not import Textual.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+from probes.text import printable
+
+
+class Tone(Enum):
+    """What a run of text means; the screen chooses the colour, and meaning never hangs on it."""
+
+    PLAIN = "plain"
+    DIM = "dim"
+    TITLE = "title"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+    GPU = "gpu"
+    NIC = "nic"
+    LIT = "lit"  # on the selected path
+    CURSOR = "cursor"  # selected
+
+
+class Run(NamedTuple):
+    """A piece of text of one tone; `id` names the endpoint it stands for, where it stands for one."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+    id: str = ""
+
+
+Line = tuple[Run, ...]
+
+
+def line(*parts: Run | str) -> Line:
+    """A line of runs; plain strings are plain runs."""
+    return tuple(Run(part) if isinstance(part, str) else part for part in parts)
+
+
+def rows_of(lines: Iterable[Line]) -> dict[str, int]:
+    """Where each endpoint is drawn: its id and the first row that names it."""
+    rows: dict[str, int] = {}
+    for row, of in enumerate(lines):
+        for run in of:
+            if run.id:
+                rows.setdefault(run.id, row)
+    return rows
+
+
+def plain(of: Line) -> str:
+    """The text of a line, without tones, safe for any terminal."""
+    return printable("".join(run.text for run in of)).rstrip()
+
+
+def width_of(of: Line) -> int:
+    """The cells that a line takes."""
+    return sum(cell_len(run.text) for run in of)
+
+
+def fit(of: Line, width: int) -> Line:
+    """The line cut or padded to exactly `width` cells; what is cut ends in `…`."""
+    have = width_of(of)
+    if have == width:
+        return of
+    if have < width:
+        return (*of, Run(" " * (width - have)))
+    kept: list[Run] = []
+    left = width - 1
+    for run in of:
+        cells = cell_len(run.text)
+        if cells > left:
+            kept.append(run._replace(text=set_cell_size(run.text, left) + "…"))
+            return tuple(kept)
+        kept.append(run)
+        left -= cells
+    return tuple(kept)
+
+
+def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
+    """Lines one after another in one line, with a gap between."""
+    runs: list[Run] = []
+    for part in parts:
+        if runs:
+            runs.append(Run(gap))
+        runs.extend(part)
+    return tuple(runs)
+
+
+def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") -> list[Line]:
+    """A sentence broken into lines of at most `width` cells, each begun with `indent`."""
+    pieces = textwrap.wrap(text, max(8, width - cell_len(indent))) or [""]
+    return [(Run(indent + piece, tone),) for piece in pieces]
