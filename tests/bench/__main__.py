@@ -84,7 +84,18 @@ def bench_probe() -> None:
         def peer() -> float:
             began = time.perf_counter()
             subprocess.run(
-                [lstopo, "--if", "fsroot", "-i", directory, "--whole-io", "--of", "console", "/dev/null", "-f"],
+                [
+                    lstopo,
+                    "--if",
+                    "fsroot",
+                    "-i",
+                    directory,
+                    "--whole-io",
+                    "--of",
+                    "console",
+                    "/dev/null",
+                    "-f",
+                ],
                 check=True,
                 capture_output=True,
             )

@@ -36,7 +36,7 @@ async def until(pilot: Pilot[None], condition: object) -> None:
             await pilot.pause(0.01)
 
 
-class _no_limit:  # noqa: N801 - stands for asyncio.timeout on Python 3.10
+class _no_limit:
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(self, *_: object) -> None: ...

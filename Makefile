@@ -1,0 +1,42 @@
+# Everything happens in .venv, made from any Python from 3.10 on; PYTHON=… chooses another one.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO ?= hgx-h100
+
+.PHONY: demo test lint bench screenshots clean
+
+demo: $(VENV)/.installed
+	$(BIN)/gdrtop --demo $(DEMO)
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.developing
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.developing
+	$(BIN)/python -m tests.bench
+
+screenshots: $(VENV)/.developing
+	$(BIN)/python -m tests.screenshots
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "gdrtop needs Python 3.10 or newer; choose one: make PYTHON=python3.11 …" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@# Dependency groups need pip 25.1.
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.developing: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis snapshot_report.html dist

@@ -1,0 +1,6 @@
+"""Simulated nodes: made up, described in nodes/*.toml, and marked SIMULATED wherever they are shown."""
+
+from probes.simulation.description import simulated_names, title
+from probes.simulation.host import SimulatedHost
+
+__all__ = ["SimulatedHost", "simulated_names", "title"]

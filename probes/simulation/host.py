@@ -1,0 +1,205 @@
+"""A host that is made up: answers every probe from a description, and marks itself SIMULATED."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+
+from probes.command import CommandOutput
+from probes.host import MAX_LINKS, READ_LIMIT_BYTES, Origin, Source
+from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.simulation.description import describe
+from probes.simulation.liveliness import Wave, phase
+from probes.simulation.tree import GIB, grow, uuid_of
+from probes.text import printable_lines
+from probes.unknown import Maybe, Reason, Unknown
+
+_BEGAN_BEFORE_SECONDS = 3600.0  # the simulated job has been running for an hour
+
+
+class SimulatedHost:
+    """A simulated node; equal seeds give equal answers at equal times of the clock."""
+
+    def __init__(self, name: str, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._description = describe(name)
+        self.origin = Origin(Source.SIMULATED, name)
+        self._seed = seed
+        self._clock = clock
+        self._began = clock() - _BEGAN_BEFORE_SECONDS
+        self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
+        self.tree = grow(self._description, seed)
+
+    def _seconds(self) -> float:
+        return self._clock() - self._began
+
+    def _real(self, path: str) -> str | Unknown:
+        """The path with its links resolved."""
+        if path in self.tree.files or (path in self.tree.directories and path not in self.tree.links):
+            return path
+        done: list[str] = []
+        left = path.split("/")[::-1]
+        links = 0
+        while left:
+            part = left.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            here = "/" + "/".join((*done, part))
+            target = self.tree.links.get(here)
+            if target is None:
+                done.append(part)
+                continue
+            links += 1
+            if links > MAX_LINKS:
+                return Unknown(Reason.MALFORMED, path, "too many links")
+            if target.startswith("/"):
+                done.clear()
+            left.extend(target.split("/")[::-1])
+        real = "/" + "/".join(done)
+        if real in self.tree.files or real in self.tree.directories:
+            return real
+        return Unknown(Reason.NOT_THERE, path)
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        """A file's bytes."""
+        real = self._real(path)
+        if isinstance(real, Unknown):
+            return real
+        content = self.tree.files.get(real)
+        if content is None:
+            return Unknown(Reason.MALFORMED, path, "Is a directory")
+        text = content if isinstance(content, str) else content(self._seconds())
+        encoded = text.encode()
+        return (
+            encoded if len(encoded) <= limit else Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
+        )
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
+        """A file's text."""
+        content = self.read_bytes(path, limit)
+        return content if isinstance(content, Unknown) else printable_lines(content.decode().strip())
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """The sorted names in a directory."""
+        real = self._real(path)
+        if isinstance(real, Unknown):
+            return real
+        listed = self.tree.directories.get(real)
+        return Unknown(Reason.NOT_THERE, path) if listed is None else tuple(sorted(listed))
+
+    def link(self, path: str) -> Maybe[str]:
+        """The target a symbolic link names."""
+        parent, _, name = path.rpartition("/")
+        real = self._real(parent)
+        if isinstance(real, Unknown):
+            return real
+        target = self.tree.links.get(f"{real}/{name}")
+        return Unknown(Reason.NOT_THERE, path) if target is None else target
+
+    def resolve(self, path: str) -> Maybe[str]:
+        """The path with every link resolved."""
+        return self._real(path)
+
+    def size(self, path: str) -> Maybe[int]:
+        """A file's size in bytes."""
+        content = self.read_bytes(path)
+        return content if isinstance(content, Unknown) else len(content)
+
+    def access(self, path: str, write: bool = False) -> Maybe[bool]:
+        """Everything that is there may be read."""
+        real = self._real(path)
+        return real if isinstance(real, Unknown) else not write
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        """No commands are simulated."""
+        return Unknown(Reason.NOT_THERE, argv[0], "a simulated node has no commands")
+
+    def nvml(self) -> Maybe[NvmlFacts]:
+        """Driver and GPUs as described."""
+        gpu, driver = self._description.gpu, self._description.driver
+        peers = self._nvlink_peers()
+        return NvmlFacts(
+            driver_version=driver.version,
+            nvml_version=f"{driver.cuda}.{driver.version}",
+            cuda_version=driver.cuda,
+            gpus=tuple(
+                NvmlGpu(
+                    index=number,
+                    bdf=placed.bdf,
+                    name=gpu.name,
+                    uuid=uuid_of(number),
+                    compute_capability=gpu.capability,
+                    memory_total_bytes=gpu.memory_gib * GIB,
+                    bar1_total_bytes=gpu.bar1_gib * GIB,
+                    link_generation_max=gpu.link[0],
+                    link_width_max=gpu.link[1],
+                    nvlinks=gpu.nvlinks,
+                    nvlink_peers=peers,
+                    c2c_links=gpu.c2c,
+                    persistence=True,
+                    mig=False,
+                )
+                for number, placed in enumerate(self.tree.gpus)
+            ),
+        )
+
+    def _nvlink_peers(self) -> tuple[tuple[str, int], ...]:
+        """The NVLinks shared out over the NVSwitches; where none is on this PCI tree, one far switch."""
+        links = self._description.gpu.nvlinks
+        if not links:
+            return ()
+        switches = self.tree.nvswitches or ["ffff:ff:00.0"]
+        shares = [
+            links // len(switches) + (number < links % len(switches)) for number in range(len(switches))
+        ]
+        return tuple(zip(switches, shares, strict=True))
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        """One reading of every GPU."""
+        return tuple(self._live(number, placed.bdf) for number, placed in enumerate(self.tree.gpus))
+
+    def _live(self, number: int, bdf: str) -> NvmlLive:
+        gpu = self._description.gpu
+        seconds = self._seconds()
+        load = Wave(0.76, phase(self._seed, f"{bdf} load"), 61.0, 7.1).at(seconds)
+        traffic = max((nic.gbps for nic in self._description.nic.values()), default=0.0) / 8 * 1e9
+        sent = Wave(traffic, phase(self._seed, f"{bdf} tx")).at(seconds)
+        received = Wave(traffic * 0.98, phase(self._seed, f"{bdf} rx")).at(seconds)
+        idle, busy = gpu.watts
+        return NvmlLive(
+            bdf=bdf,
+            utilisation_percent=min(100, round(load * 100)),
+            memory_used_bytes=round(gpu.memory_gib * GIB * 0.87) + number * (37 << 20),
+            temperature_celsius=round(34 + 30 * load),
+            power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
+            pcie_tx_bytes_per_second=sent,
+            pcie_rx_bytes_per_second=received,
+            link_generation=gpu.link[0],
+            link_width=gpu.link[1],
+            processes=(41000 + number,),
+        )
+
+    def dmabuf_errno(self, device: str) -> Maybe[int]:
+        """EBADF where the described node takes dma-buf regions, as a real probe would give."""
+        if all(nic.name != device for nic in self.tree.nics):
+            return Unknown(Reason.NOT_THERE, device)
+        return errno.EBADF if self._description.gpudirect.dmabuf else errno.EOPNOTSUPP
+
+    def environment(self, name: str) -> Maybe[str]:
+        """No variables are set."""
+        return Unknown(Reason.NOT_THERE, name)
+
+    def is_root(self) -> bool:
+        """A simulated node is looked at without root."""
+        return False
+
+    def monotonic(self) -> float:
+        """The clock given."""
+        return self._clock()
+
+    def wall_clock(self) -> float:
+        """The time of day: the true one under the true clock, one in 2023 under a test's."""
+        return self._started_at + self._seconds() - _BEGAN_BEFORE_SECONDS

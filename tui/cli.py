@@ -1,0 +1,163 @@
+"""The command line: the dashboard, and the text commands that need no Textual."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import NoReturn
+
+from tui.choose_host import NoSuchHost, choose_host
+
+# Monitoring's convention: 0 fine, 1 warning, 2 critical, 3 unknown. argparse's own 2 would read as critical.
+EXIT_WRONG_USAGE = 3
+EXIT_INTERRUPTED = 130
+
+_EXAMPLES = """\
+examples:
+  gdrtop                          the dashboard of this node
+  gdrtop --demo                   … of a simulated node; --demo list names them all
+  gdrtop topo --json              topology and path types, for a script
+  gdrtop modules                  the kernel modules in load order
+  gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
+
+Wrong usage and a node that cannot be read end with exit status 3.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and exit status 3."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_WRONG_USAGE, f"gdrtop: {message}; try gdrtop --help\n")
+
+
+def _positive_interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 60.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 60")
+    return seconds
+
+
+def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
+    """Which node is read; both before and after a command, hence no defaults the second time."""
+    absent = argparse.SUPPRESS
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        default="/" if defaults else absent,
+        help="read the tree below DIR (default: /)",
+    )
+    parser.add_argument(
+        "--demo",
+        metavar="NAME",
+        nargs="?",
+        const="",
+        default=None if defaults else absent,
+        help="a simulated node instead of this one; 'list' names them",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        default=0 if defaults else absent,
+        help="other figures on a simulated node",
+    )
+    parser.add_argument(
+        "--ascii",
+        action="store_true",
+        default=False if defaults else absent,
+        help="text commands: draw boxes with + - |",
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gdrtop",
+        description="htop for GPUDirect RDMA: is it working on this node, and if not, why?",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _node_options(parser, defaults=True)
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=_positive_interval,
+        default=1.0,
+        help="seconds between readings of the dashboard (default: 1)",
+    )
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and leave")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    for name, told in (
+        ("topo", "print the topology, the affinity matrix and each GPU's best NIC"),
+        ("modules", "print the kernel modules in load order, and why one is missing"),
+    ):
+        command = commands.add_parser(name, help=told, description=told)
+        _node_options(command, defaults=False)
+        command.add_argument("--json", action="store_true", help="as JSON")
+    return parser
+
+
+def _list_demos() -> None:
+    from probes.simulation import simulated_names, title
+
+    for name in simulated_names():
+        print(f"{name:<10} {title(name)}")
+
+
+def _dashboard(options: argparse.Namespace) -> int:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        print(
+            "gdrtop: the dashboard needs a terminal (TERM other than dumb);"
+            " for text use: gdrtop topo, gdrtop modules",
+            file=sys.stderr,
+        )
+        return EXIT_WRONG_USAGE
+    host = choose_host(options)
+    from tui.app import GdrtopApp
+
+    app = GdrtopApp(host, options.interval)
+    app.run()
+    return app.return_code or 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.version:
+        print(f"gdrtop {metadata.version('gdrtop')}")
+        return 0
+    if options.demo == "list":
+        _list_demos()
+        return 0
+    if options.command is None:
+        return _dashboard(options)
+    from tui import report
+
+    write = report.write_topology if options.command == "topo" else report.write_modules
+    write(choose_host(options), sys.stdout, as_json=options.json, ascii_only=options.ascii)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The `gdrtop` command; gives the exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        status = _run(options)
+        sys.stdout.flush()
+        return status
+    except NoSuchHost as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    except metadata.PackageNotFoundError:
+        print("gdrtop: not installed, so there is no version: pip install .", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has left. Python would complain again when it closes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

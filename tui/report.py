@@ -1,0 +1,291 @@
+"""Topology and module ladder as plain text and as JSON: same probes as the dashboard, no Textual."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, TextIO
+
+from probes.checks.verdict import Verdict, judge
+from probes.gpus import Gpu, GpuFacts
+from probes.host import Host, Origin, Source
+from probes.modules import ModuleFacts, Rung, explain
+from probes.node import Node, probe_node
+from probes.platform import PlatformFacts
+from probes.rates import read
+from probes.rdma import RdmaFacts
+from probes.topology import Endpoint, Path, Topology, build
+from probes.unknown import Unknown, known
+from widgets import ladder_drawing, matrix_drawing, topology_drawing, verdict_drawing
+from widgets.lines import Line, Run, line, plain, width_of
+from widgets.path_drawing import label_of
+
+TEXT_WIDTH = 120
+_ASCII = str.maketrans(
+    {
+        **dict.fromkeys("╭╮╰╯┌┐└┘├┤", "+"),
+        **dict.fromkeys("─═", "-"),
+        **dict.fromkeys("│║", "|"),
+        "▲": "^",
+        "▼": "v",
+        "✓": "+",
+        "✗": "x",
+        "–": "-",
+        "●": "*",
+        "•": "*",
+        "·": "-",
+        "…": "~",
+        "×": "x",
+        "›": ">",
+        "°": " ",
+        "⊃": ">",
+    }
+)
+
+
+def _is_plain(out: TextIO, ascii_only: bool) -> bool:
+    """Whether only ASCII may be written: asked for, a dumb terminal, or an encoding that has no more."""
+    encoding = (out.encoding or "ascii").lower().replace("-", "")
+    return ascii_only or os.environ.get("TERM") == "dumb" or not encoding.startswith("utf")
+
+
+def _print(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:
+    """Writes lines without tones; no control character of the node reaches the terminal."""
+    cut = _is_plain(out, ascii_only)
+    for of in lines:
+        text = plain(of)
+        if cut:
+            text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        out.write(text + "\n")
+
+
+def _width(out: TextIO) -> int:
+    return max(40, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns) if out.isatty() else TEXT_WIDTH
+
+
+def _heading(node: Node) -> Line:
+    host = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
+    return line("gdrtop  ", host, " ", verdict_drawing.origin_run(node.origin))
+
+
+def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
+    """The boxes, the matrices and the best NIC of every GPU; or all of it as JSON."""
+    node = probe_node(host)
+    topology = build(node)
+    reading = read(host, node)
+    verdict = judge(node, topology, reading)
+    if as_json:
+        _write_json(topology_json(node, topology, verdict), out)
+        return
+    width = _width(out)
+    lines: list[Line] = [_heading(node), verdict_drawing.draw(verdict), ()]
+    lines.extend(topology_drawing.draw(node, topology, width))
+    if topology.gpus and topology.nics:
+        lines.extend([(), line("GPU × NIC   • best NIC of the GPU")])
+        lines.extend(matrix_drawing.draw(topology, width))
+        lines.extend(matrix_drawing.differences(topology, width))
+        lines.extend([(), line("Best NIC of each GPU")])
+        lines.extend(_best_nics(topology))
+    if len(topology.gpus) > 1:
+        lines.extend([(), line("GPU × GPU")])
+        lines.extend(matrix_drawing.draw(topology, width, topology.gpus, topology.gpus))
+    _print(lines, out, ascii_only)
+
+
+def _best_nics(topology: Topology) -> list[Line]:
+    lines = []
+    for gpu in topology.gpus:
+        best = topology.best_nics[gpu.id]
+        if best:
+            path = topology.path(gpu.id, best[0])
+            gbps = "" if isinstance(path.gbps, Unknown) else f", at most {path.gbps:.0f} Gb/s each way"
+            where = f"{label_of(topology, best[0]):<8} {matrix_drawing.both_words(path)}{gbps}"
+            lines.append(line(f"  {gpu.label:<6} {where}"))
+    return lines
+
+
+def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
+    """The ladder in load order, what is missing and why it matters; or as JSON."""
+    node = probe_node(host)
+    if as_json:
+        _write_json(modules_json(node), out)
+        return
+    lines: list[Line] = [_heading(node), ()]
+    if isinstance(node.modules, Unknown):
+        lines.append(line(f"The modules could not be read: {node.modules}"))
+    else:
+        lines.extend(_table(node, node.modules))
+        for rung in node.modules.ladder:
+            mark, _ = ladder_drawing.mark_of(node, rung, node.modules.modules[rung.module])
+            if mark in "✗?":
+                lines.extend([(), line(f"{mark} {rung.module}: {explain(node.modules, rung.module)}")])
+                lines.append(line(f"  why it matters: {rung.why}"))
+    _print(lines, out, ascii_only)
+
+
+# One declaration of the module columns: heading, JSON key, and the value of a rung.
+_COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
+    ("MODULE", "name", lambda facts, rung: rung.module),
+    ("STATE", "state", lambda facts, rung: facts.modules[rung.module].state),
+    ("REFCNT", "refcnt", lambda facts, rung: facts.modules[rung.module].refcnt),
+    ("VERSION", "version", lambda facts, rung: facts.modules[rung.module].version),
+    ("FROM", "origin", lambda facts, rung: facts.modules[rung.module].origin),
+    ("NEEDS", "needs", lambda facts, rung: rung.needs),
+    ("USED BY", "used_by", lambda facts, rung: facts.modules[rung.module].used_by),
+    ("", "on_disk", lambda facts, rung: facts.modules[rung.module].on_disk),
+    ("", "srcversion", lambda facts, rung: facts.modules[rung.module].srcversion),
+    ("", "blacklisted", lambda facts, rung: facts.modules[rung.module].blacklisted),
+    ("", "install_line", lambda facts, rung: facts.modules[rung.module].install_line),
+    ("", "persistent", lambda facts, rung: facts.modules[rung.module].persistent),
+    ("", "parameters", lambda facts, rung: facts.modules[rung.module].parameters),
+    ("", "core", lambda facts, rung: rung.core),
+    ("", "why", lambda facts, rung: rung.why),
+    ("", "explanation", lambda facts, rung: explain(facts, rung.module)),
+)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Unknown):
+        return "-" if value.reason.value == "not there" else f"? ({value.reason.value})"
+    if isinstance(value, Enum):
+        return str(value.value)
+    return ",".join(map(str, value)) or "-" if isinstance(value, tuple) else str(value)
+
+
+def _table(node: Node, facts: ModuleFacts) -> list[Line]:
+    shown = [(heading, value) for heading, _, value in _COLUMNS if heading]
+    rows = [["  " + shown[0][0], *(heading for heading, _ in shown[1:])]]
+    for rung in facts.ladder:
+        mark, _ = ladder_drawing.mark_of(node, rung, facts.modules[rung.module])
+        cells = [_cell(value(facts, rung)) for _, value in shown]
+        rows.append([f"{mark} {cells[0]}", *cells[1:]])
+    widths = [max(width_of(line(row[column])) for row in rows) for column in range(len(shown))]
+    return [
+        tuple(
+            Run(cell + " " * (width - width_of(line(cell)) + 2))
+            for cell, width in zip(row, widths, strict=True)
+        )
+        for row in rows
+    ]
+
+
+# JSON: an unknown value is null, and beside it "unknown" says why, by the field's name.
+
+
+def _write_json(content: object, out: TextIO) -> None:
+    json.dump(content, out, indent=2, ensure_ascii=True)
+    out.write("\n")
+
+
+def plain_value(value: object) -> Any:
+    """A fact as JSON has it: enums by their value, dataclasses as objects, tuples as lists."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Unknown):
+        return None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return object_of({one.name: getattr(value, one.name) for one in dataclasses.fields(value)})
+    if isinstance(value, tuple | list | frozenset):
+        return [plain_value(one) for one in value]
+    if isinstance(value, dict):
+        return object_of({str(key): one for key, one in value.items()})
+    return value
+
+
+def object_of(fields: dict[str, object]) -> dict[str, Any]:
+    """An object whose unknown fields are null and named, with their reason, under "unknown"."""
+    told: dict[str, Any] = {name: plain_value(value) for name, value in fields.items()}
+    reasons = {name: str(value) for name, value in fields.items() if isinstance(value, Unknown)}
+    if reasons:
+        told["unknown"] = reasons
+    return told
+
+
+def _fields(of: object, leave_out: tuple[str, ...] = ()) -> dict[str, object]:
+    assert dataclasses.is_dataclass(of)
+    return {one.name: getattr(of, one.name) for one in dataclasses.fields(of) if one.name not in leave_out}
+
+
+def _origin(origin: Origin) -> str:
+    return origin.source.value if origin.source is Source.LIVE else f"{origin.source.value} {origin.label}"
+
+
+def topology_json(node: Node, topology: Topology, verdict: Verdict) -> dict[str, Any]:
+    """What `gdrtop topo --json` prints."""
+    facts = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
+    paths: list[dict[str, Any]] = []
+    ends = (*topology.gpus, *topology.nics)
+    for number, a in enumerate(ends):
+        paths.extend(_path_json(topology.path(a.id, b.id)) for b in ends[number + 1 :])
+    content = object_of(
+        {
+            "host": node.platform.hostname if isinstance(node.platform, PlatformFacts) else node.platform,
+            "origin": _origin(node.origin),
+            "verdict": {
+                "state": verdict.state,
+                "path": verdict.path,
+                "reason": verdict.reason,
+                "gpus_served": verdict.gpus_served,
+            },
+        }
+    )
+    content["gpus"] = [_gpu_json(topology, end, facts.get(end.id)) for end in topology.gpus]
+    content["nics"] = [_nic_json(node, end) for end in topology.nics]
+    content["paths"] = paths
+    return content
+
+
+def _gpu_json(topology: Topology, end: Endpoint, gpu: Gpu | None) -> dict[str, Any]:
+    fields: dict[str, object] = {"index": int(end.label.removeprefix("GPU")), "bdf": end.id}
+    fields.update(
+        _fields(gpu, ("index", "bdf", "nvml")) if gpu else {"name": None, "numa_node": end.numa_node}
+    )
+    fields["best_nics"] = topology.best_nics[end.id]
+    return object_of(fields)
+
+
+def _nic_json(node: Node, end: Endpoint) -> dict[str, Any]:
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    device = next((one for one in devices if one.name == end.id), None)
+    fields: dict[str, object] = {"name": end.label, "bdf": end.bdf, "numa_node": end.numa_node}
+    if device is not None:
+        fields.update(_fields(device, ("name", "bdf", "numa_node", "sysfs_path")))
+    return object_of(fields)
+
+
+def _path_json(path: Path) -> dict[str, Any]:
+    told = object_of(
+        {"from": path.a, "to": path.b, "smi": path.smi, "nccl": path.nccl, "nccl_pcie": path.nccl_pcie}
+    )
+    told.pop("unknown", None)
+    told["nvlinks"] = path.nvlinks
+    told["gbps"] = None if isinstance(path.gbps, Unknown) else round(path.gbps, 1)
+    told["weakest"] = path.weakest
+    told["hops"] = [_hop_json(hop) for hop in path.hops]
+    for word in (path.smi, path.nccl):
+        if isinstance(word, Unknown):
+            told["unknown"] = str(word)
+            break
+    return told
+
+
+def _hop_json(hop: object) -> dict[str, Any]:
+    told = object_of(_fields(hop))
+    told.pop("unknown", None)
+    return told
+
+
+def modules_json(node: Node) -> dict[str, Any]:
+    """What `gdrtop modules --json` prints."""
+    facts = node.modules
+    if isinstance(facts, Unknown):
+        return {"modules": None, "unknown": str(facts)}
+    ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
+    content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
+    content["modules"] = ladder
+    content["symbols"] = [plain_value(one) for one in facts.symbols]
+    return content
