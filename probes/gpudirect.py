@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from probes.gpus import Flavour, GpuFacts
-from probes.host import Host
+from probes.host import Host, Source
 from probes.kernel import KernelFacts
-from probes.modules import ModuleFacts, ModuleState
+from probes.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleState
 from probes.rdma import RdmaFacts
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown, known
+from probes.unknown import Maybe, Reason, Unknown
 
 
 class GdrPath(Enum):
@@ -31,6 +31,7 @@ class Requirement:
     name: str  # "open kernel modules"
     met: Maybe[bool]
     evidence: str  # "/proc/driver/nvidia/version: … Open Kernel Module … 570.124.06"
+    lack: str = ""  # what to say where it is not met: "DMA-BUF needs the open kernel modules"
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,47 @@ class PeermemReading:
 _PEERS = "/sys/kernel/mm/memory_peers"
 _BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
-_FIRST_OPEN_DRIVER = (515, 43)  # the first with nv-dmabuf.c
+_FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 _FIRST_KERNEL = (5, 12)
 _OLDEST_CAPABILITY = (7, 5)  # Turing: the open kernel modules serve nothing older
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
+_PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
+_TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
+_DENY = "2"  # NVreg_GrdmaPciTopoCheckOverride, nv-pci.c nv_grdma_pci_topology_supported
+
+
+def parse_bufinfo(text: str) -> bool:
+    """Whether bufinfo lists a buffer exported by nv_dmabuf with a device attached.
+
+    drivers/dma-buf/dma-buf.c dma_buf_debug_show: a line "size flags mode count exporter ino name" for each
+    buffer, its fences, "Attached Devices:", a device name a line, "Total N devices attached".
+    """
+    ours = devices = False
+    for line in text.splitlines():
+        words = line.split()
+        if re.match(r"\d{8,20}\t", line):
+            ours, devices = len(words) > 4 and words[4] == "nv_dmabuf", False
+        elif words[:2] == ["Attached", "Devices:"]:
+            devices = True
+        elif words[:1] == ["Total"]:
+            devices = False
+        elif ours and devices and words:
+            return True
+    return False
+
+
+def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
+    """What the errno of the probe means (NCCL src/transport/net_ib/gdr.cc)."""
+    if isinstance(number, Unknown):
+        return number
+    return number not in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT)
+
+
+def parse_driver_version(text: str) -> tuple[int, int, int] | None:
+    """The numbers of "515.43.04"; a version of two parts has 0 as its third."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?![\d.])", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def _all_met(requirements: tuple[Requirement, ...]) -> Maybe[bool]:
@@ -91,129 +128,200 @@ def _all_met(requirements: tuple[Requirement, ...]) -> Maybe[bool]:
     return True if unsure is None else unsure
 
 
-def parse_bufinfo(text: str) -> bool:
-    """Whether bufinfo (dma-buf.c dma_buf_debug_show) lists a buffer of nv_dmabuf with a device attached."""
-    ours = False
-    for line in text.splitlines():
-        words = line.split()
-        if "nv_dmabuf" in words:
-            ours = True
-        elif line and not line[0].isspace() and re.match(r"[0-9a-f]{8}\b", line):
-            ours = False
-        elif ours and re.search(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", line):
-            return True
-    return False
+def _state(modules: Maybe[ModuleFacts], name: str) -> Maybe[ModuleState]:
+    if isinstance(modules, Unknown):
+        return modules
+    module = modules.modules.get(name)
+    return Unknown(Reason.NOT_THERE, f"/sys/module/{name}") if module is None else module.state
 
 
-def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
-    """What the errno of the probe means (NCCL src/transport/net_ib/gdr.cc)."""
-    if isinstance(number, Unknown):
-        return number
-    return number not in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT)
+def _word(state: Maybe[ModuleState]) -> str:
+    return str(state) if isinstance(state, Unknown) else state.value
 
 
-def _version_pair(text: str) -> tuple[int, int] | None:
-    match = re.match(r"(\d{1,4})\.(\d{1,4})", text)
-    return (int(match.group(1)), int(match.group(2))) if match else None
-
-
-def _driver_requirements(gpus: GpuFacts) -> list[Requirement]:
-    driver = gpus.driver
+def _driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> list[Requirement]:
     source = "/proc/driver/nvidia/version"
-    if isinstance(driver.flavour, Unknown):
-        flavour: Maybe[bool] = driver.flavour
-        said = f"{source}: {driver.flavour}"
-    else:
-        flavour = driver.flavour is Flavour.OPEN
-        said = f"{source}: {driver.flavour.value} kernel modules, {known(driver.version, '?')}"
-    requirements = [Requirement("open NVIDIA kernel modules", flavour, said)]
-    if isinstance(driver.version, Unknown):
+    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
+    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
+    state = _state(modules, "nvidia")
+    requirements = []
+    if not isinstance(state, Unknown) and state not in _PRESENT and isinstance(flavour, Unknown):
+        lack = "the NVIDIA driver is not loaded"
         requirements.append(
-            Requirement("driver 515.43 or newer", driver.version, f"{source}: {driver.version}")
+            Requirement("the NVIDIA driver loaded", False, f"/proc/modules: nvidia is {state.value}", lack)
         )
+    is_open = flavour if isinstance(flavour, Unknown) else flavour is Flavour.OPEN
+    word = str(flavour) if isinstance(flavour, Unknown) else f"{flavour.value} kernel modules"
+    said = f"{source}: {word}" if isinstance(version, Unknown) else f"{source}: {word}, {version}"
+    lack = "DMA-BUF needs the open kernel modules"
+    requirements.append(Requirement("open NVIDIA kernel modules", is_open, said, lack))
+    numbers = version if isinstance(version, Unknown) else parse_driver_version(version)
+    new: Maybe[bool]
+    if isinstance(numbers, Unknown):
+        new = numbers
     else:
-        pair = _version_pair(driver.version)
-        new: Maybe[bool] = Unknown(Reason.MALFORMED, source) if pair is None else pair >= _FIRST_OPEN_DRIVER
-        requirements.append(Requirement("driver 515.43 or newer", new, f"{source}: {driver.version}"))
+        new = Unknown(Reason.MALFORMED, source) if numbers is None else numbers >= _FIRST_OPEN_DRIVER
+    said, lack = f"{source}: {version}", "DMA-BUF needs driver 515.43.04 or newer"
+    requirements.append(Requirement("driver 515.43.04 or newer", new, said, lack))
+    if not isinstance(gpus, Unknown):
+        requirements.extend(_gpu_requirements(gpus))
+    return requirements
+
+
+def _gpu_requirements(gpus: GpuFacts) -> list[Requirement]:
+    requirements = []
     old = [
-        gpu
+        f"GPU{gpu.index} {gpu.name}"
         for gpu in gpus.gpus
         if not isinstance(gpu.compute_capability, Unknown) and gpu.compute_capability < _OLDEST_CAPABILITY
     ]
     if old:
-        named = ", ".join(f"GPU{gpu.index} {gpu.name}" for gpu in old)
-        requirements.append(
-            Requirement("GPUs of compute capability 7.5 or newer", False, f"NVML: older are {named}")
-        )
+        said = f"NVML: older are {', '.join(old)}"
+        lack = "DMA-BUF needs GPUs of compute capability 7.5 or newer"
+        # Where others are new enough, the path is there for those.
+        met = len(old) < len(gpus.gpus)
+        requirements.append(Requirement("GPUs of compute capability 7.5 or newer", met, said, lack))
+    parameters = gpus.driver.parameters
+    if not isinstance(parameters, Unknown) and parameters.get(_TOPOLOGY_CHECK) == _DENY:
+        said = f"/proc/driver/nvidia/params: {_TOPOLOGY_CHECK}: {_DENY}"
+        lack = f"NVreg_{_TOPOLOGY_CHECK}={_DENY} makes the driver refuse DMA-BUF"
+        requirements.append(Requirement("a driver that lets NICs attach", False, said, lack))
     return requirements
 
 
-def _kernel_requirements(kernel: KernelFacts, nics: dict[str, Maybe[bool]]) -> list[Requirement]:
-    requirements = []
-    if not isinstance(kernel.dma_shared_buffer, Unknown) and not kernel.dma_shared_buffer:
-        said = f"kernel config of {known(kernel.release, '?')}: CONFIG_DMA_SHARED_BUFFER is not set"
-        requirements.append(Requirement("kernel with DMA-BUF", False, said))
-    # The release is a hint only: OFED brings dma-buf regions to older kernels. The probe below decides.
-    proved = any(not isinstance(able, Unknown) and able for able in nics.values())
-    said = f"/proc/sys/kernel/osrelease: {known(kernel.release, '?')}"
-    if isinstance(kernel.version, Unknown):
-        requirements.append(Requirement("kernel 5.12 or newer", True if proved else kernel.version, said))
+def _kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[bool]]) -> list[Requirement]:
+    """Config and release are hints only: OFED brings dma-buf regions to older kernels. The probe decides."""
+    source = "/proc/sys/kernel/osrelease"
+    if isinstance(kernel, Unknown):
+        release: Maybe[str] = kernel
+        new: Maybe[bool] = kernel
+        configured: Maybe[bool] = kernel
     else:
-        new: Maybe[bool] = kernel.version >= _FIRST_KERNEL or proved
-        requirements.append(Requirement("kernel 5.12 or newer", new, said))
-    return requirements
+        release, configured = kernel.release, kernel.dma_shared_buffer
+        new = kernel.version if isinstance(kernel.version, Unknown) else kernel.version >= _FIRST_KERNEL
+    asked = [answer for answer in answers.values() if not isinstance(answer, Unknown)]
+    said = f"{source}: {release}"
+    if any(asked):
+        return [Requirement("a kernel with DMA-BUF", True, f"{said}; the NIC probe says yes")]
+    if not isinstance(configured, Unknown) and not configured:
+        said = f"kernel config of {release}: CONFIG_DMA_SHARED_BUFFER is not set"
+        lack = "DMA-BUF needs a kernel with CONFIG_DMA_SHARED_BUFFER"
+        return [Requirement("a kernel with DMA-BUF", False, said, lack)]
+    if not isinstance(new, Unknown) and not new and not asked:
+        new = Unknown(Reason.NOT_THERE, source, f"older than 5.12, unless OFED brings it: {release}")
+    lack = f"DMA-BUF needs kernel 5.12 or newer, or OFED's back-port; this is {release}"
+    return [Requirement("a kernel with DMA-BUF (5.12 or newer)", new, said, lack)]
 
 
-def _nic_requirement(nics: dict[str, Maybe[bool]]) -> Requirement:
-    name = "a NIC driver that takes dma-buf regions"
-    if not nics:
-        nothing = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device to ask")
-        return Requirement(name, nothing, "/sys/class/infiniband: no RDMA device")
-    able = [nic for nic, answer in nics.items() if not isinstance(answer, Unknown) and answer]
-    unable = [nic for nic, answer in nics.items() if not isinstance(answer, Unknown) and not answer]
+def _verbs_requirement(modules: Maybe[ModuleFacts], answers: dict[str, Maybe[bool]]) -> Requirement:
+    state = _state(modules, "ib_uverbs")
+    asked = any(not isinstance(answer, Unknown) for answer in answers.values())
+    met: Maybe[bool] = state in _PRESENT if not isinstance(state, Unknown) else True if asked else state
+    said = f"/proc/modules: ib_uverbs is {_word(state)}"
+    return Requirement("ib_uverbs loaded", met, said, "ib_uverbs is not loaded")
+
+
+def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> Requirement:
+    name, probe_name = "a NIC driver that takes dma-buf regions", "ibv_reg_dmabuf_mr probe"
+    if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
+        return Requirement(name, rdma, f"/sys/class/infiniband: {rdma}")
+    if not answers:
+        return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
+    able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]
+    unsure = [answer for answer in answers.values() if isinstance(answer, Unknown)]
     if able:
-        return Requirement(name, True, f"ibv_reg_dmabuf_mr probe: yes on {', '.join(able)}")
-    if len(unable) == len(nics):
-        return Requirement(name, False, f"ibv_reg_dmabuf_mr probe: not supported on {', '.join(unable)}")
-    reason = next(answer for answer in nics.values() if isinstance(answer, Unknown))
-    return Requirement(name, reason, f"ibv_reg_dmabuf_mr probe: {reason}")
+        return Requirement(name, True, f"{probe_name}: yes on {', '.join(able)}")
+    if unsure:
+        return Requirement(name, unsure[0], f"{probe_name}: {unsure[0]}")
+    refused = ", ".join(answers)
+    lack = f"kernel or driver of {refused} takes no dma-buf regions"
+    return Requirement(name, False, f"{probe_name}: not supported on {refused}", lack)
 
 
-def _peermem(modules: ModuleFacts) -> PathState:
-    loaded = next((name for name in _PEER_MODULES if modules.modules[name].state is ModuleState.LIVE), None)
-    if loaded is not None:
-        # A live module has registered with the IB core: it has no other way to load (nvidia-peermem.c init).
-        said = f"/sys/module/{loaded}/initstate: live"
-        return PathState(GdrPath.PEERMEM, True, (Requirement(f"{loaded} loaded", True, said),))
-    module = modules.modules["nvidia_peermem"]
-    requirements = []
-    on_disk = module.on_disk
-    if isinstance(on_disk, Unknown):
-        there: Maybe[bool] = False if on_disk.reason is Reason.NOT_THERE else on_disk
-        requirements.append(
-            Requirement("nvidia_peermem built for this kernel", there, f"modules.dep: {on_disk}")
-        )
-    else:
-        requirements.append(Requirement("nvidia_peermem built for this kernel", True, on_disk))
-        if not isinstance(module.depends, Unknown):
-            built = bool(_IB_EXPORTERS.intersection(module.depends))
-            said = f"modules.dep: depends on {', '.join(module.depends) or 'nothing'}"
-            requirements.append(Requirement("built with peer-memory symbols", built, said))
-    state = module.state
-    live: Maybe[bool] = state if isinstance(state, Unknown) else False
-    word = str(state) if isinstance(state, Unknown) else state.value
-    requirements.append(Requirement("nvidia_peermem loaded", live, f"/proc/modules: {word}"))
+def _peermem(modules: Maybe[ModuleFacts]) -> PathState:
+    for name in _PEER_MODULES:
+        if _state(modules, name) is ModuleState.LIVE:
+            # It fails to load unless it registers with the IB core (nvidia-peermem.c nv_mem_client_init).
+            evidence = f"/proc/modules: {name} is live, and so registered with the IB core"
+            return PathState(GdrPath.PEERMEM, True, (Requirement(f"{name} loaded", True, evidence),))
+    state = _state(modules, "nvidia_peermem")
+    requirements = [] if isinstance(modules, Unknown) else _loadable(modules)
+    live = state if isinstance(state, Unknown) else False
+    said, lack = f"/proc/modules: nvidia_peermem is {_word(state)}", "nvidia_peermem is not loaded"
+    requirements.append(Requirement("nvidia_peermem loaded", live, said, lack))
     return PathState(GdrPath.PEERMEM, _all_met(tuple(requirements)), tuple(requirements))
 
 
+def _loadable(modules: ModuleFacts) -> list[Requirement]:
+    """What nvidia_peermem needs before it can be loaded (nvidia-peermem.c; conftest.sh)."""
+    module = modules.modules.get("nvidia_peermem")
+    if module is None:
+        return []
+    requirements = []
+    name, lack = "nvidia_peermem built for this kernel", "there is no nvidia_peermem for this kernel"
+    depends: Maybe[tuple[str, ...]] = module.depends
+    if isinstance(module.on_disk, Unknown):
+        there: Maybe[bool] = False if module.on_disk.reason is Reason.NOT_THERE else module.on_disk
+        requirements.append(Requirement(name, there, f"modules.dep: {module.on_disk}", lack))
+    else:
+        requirements.append(Requirement(name, True, module.on_disk))
+        built = depends if isinstance(depends, Unknown) else bool(_IB_EXPORTERS.intersection(depends))
+        listed = str(depends) if isinstance(depends, Unknown) else ", ".join(depends) or "nothing"
+        said = f"modules.dep: depends on {listed}"
+        lack = "nvidia_peermem was built without peer-memory symbols"
+        requirements.append(Requirement("built with peer-memory symbols", built, said, lack))
+    requirements.append(_exported(modules))
+    return requirements
+
+
+def _exported(modules: ModuleFacts) -> Requirement:
+    name, lack = "peer-memory symbols in the IB core", "the IB core exports no peer-memory symbols"
+    if not isinstance(modules.memory_peers, Unknown):
+        return Requirement(name, True, f"{_PEERS} is there")
+    symbol = next((one for one in modules.symbols if one.symbol == PEER_MEMORY_SYMBOL), None)
+    if symbol is None:
+        return Requirement(name, modules.memory_peers, f"{_PEERS}: {modules.memory_peers}")
+    provider = symbol.provider
+    if not isinstance(provider, Unknown):
+        return Requirement(name, True, f"modules.symbols: {symbol.symbol} is in {provider}")
+    core = _state(modules, "ib_core")
+    # modules.symbols lists modules only: an IB core built into the kernel is not in it.
+    absent = provider.reason is Reason.NOT_THERE and core is not ModuleState.BUILTIN
+    return Requirement(name, False if absent else provider, f"modules.symbols: {provider}", lack)
+
+
+def _ask_nics(host: Host, rdma: Maybe[RdmaFacts]) -> dict[str, Maybe[bool]]:
+    """The probe on every RDMA device that is hardware, by name; on a live node each is a child process."""
+    devices = [] if isinstance(rdma, Unknown) else rdma.devices
+    hardware = [device for device in devices if not isinstance(device.bdf, Unknown)]
+    if not hardware:
+        return {}
+    raw = [device.sysfs_path.rpartition("/")[2] for device in hardware]
+    if host.origin.source is Source.LIVE and len(raw) > 1:
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            numbers = list(pool.map(host.dmabuf_errno, raw))
+    else:
+        numbers = [host.dmabuf_errno(name) for name in raw]
+    return {
+        device.name: dmabuf_verdict(number) for device, number in zip(hardware, numbers, strict=True)
+    }
+
+
 def probe(
-    host: Host, kernel: KernelFacts, modules: ModuleFacts, gpus: GpuFacts, rdma: Maybe[RdmaFacts]
+    host: Host,
+    kernel: Maybe[KernelFacts],
+    modules: Maybe[ModuleFacts],
+    gpus: Maybe[GpuFacts],
+    rdma: Maybe[RdmaFacts],
 ) -> GpuDirectFacts:
     """Decides as NCCL does (src/init.cc dmaBufSupported, net_ib/gdr.cc) and says from which evidence."""
-    devices = [device.name for device in rdma.devices] if isinstance(rdma, RdmaFacts) else []
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        nics = dict(zip(devices, map(dmabuf_verdict, pool.map(host.dmabuf_errno, devices)), strict=True))
-    requirements = (*_driver_requirements(gpus), *_kernel_requirements(kernel, nics), _nic_requirement(nics))
+    answers = _ask_nics(host, rdma)
+    requirements = (
+        *_driver_requirements(modules, gpus),
+        *_kernel_requirements(kernel, answers),
+        _verbs_requirement(modules, answers),
+        _nic_requirement(rdma, answers),
+    )
     dmabuf = PathState(GdrPath.DMABUF, _all_met(requirements), requirements)
     peermem = _peermem(modules)
     preferred = None
@@ -225,7 +333,7 @@ def probe(
         dmabuf=dmabuf,
         peermem=peermem,
         preferred=preferred,
-        nic_dmabuf=nics,
+        nic_dmabuf=answers,
         dmabuf_in_use=bufinfo if isinstance(bufinfo, Unknown) else parse_bufinfo(bufinfo),
     )
 

@@ -44,9 +44,7 @@ class Gpu:
     minor: Maybe[int]  # N of /dev/nvidiaN
     compute_capability: Maybe[tuple[int, int]]
     memory_total_bytes: Maybe[int]
-    bar1_total_bytes: Maybe[
-        int
-    ]  # aperture through which peers reach memory: NVML, else largest prefetchable BAR
+    bar1_total_bytes: Maybe[int]  # aperture for peers' reach: NVML, else the largest prefetchable BAR
     c2c_links: Maybe[int]
     nvlinks: Maybe[int]
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (BDF of GPU or NVSwitch, links)
@@ -61,6 +59,7 @@ class GpuFacts:
     gpus: tuple[Gpu, ...]
 
 
+NOT_LISTED = "NVML does not list this GPU"
 _PROC = "/proc/driver/nvidia"
 _VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
 
@@ -88,13 +87,21 @@ def parse_fields(text: str) -> dict[str, str]:
     return fields
 
 
+def _why_not(nvml: Unknown) -> str:
+    """The sentence for an NVML that does not answer."""
+    return nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
+
+
 def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     text = host.read(f"{_PROC}/version")
     version: Maybe[str]
     flavour: Maybe[Flavour]
     if isinstance(text, Unknown):
         flavour = text
+        # A container may hide /proc/driver; the module tells its version all the same, but not its flavour.
         version = host.read("/sys/module/nvidia/version")
+        if not isinstance(version, Unknown):
+            version = printable(version, 64)
     elif (parsed := parse_version(text)) is None:
         version = flavour = Unknown(Reason.MALFORMED, f"{_PROC}/version", printable(text, 80))
     else:
@@ -105,83 +112,97 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
         flavour=flavour,
         parameters=parameters if isinstance(parameters, Unknown) else parse_fields(parameters),
         cuda_version=nvml if isinstance(nvml, Unknown) else nvml.cuda_version,
-        nvml=str(nvml) if isinstance(nvml, Unknown) else None,
+        nvml=_why_not(nvml) if isinstance(nvml, Unknown) else None,
     )
 
 
 def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[NvmlGpu]) -> Gpu:
-    text = host.read(f"{_PROC}/gpus/{function.bdf}/information")
+    path = f"{_PROC}/gpus/{function.bdf}/information"
+    text = host.read(path)
     fields = {} if isinstance(text, Unknown) else parse_fields(text)
-    not_there = Unknown(Reason.NOT_THERE, f"{_PROC}/gpus/{function.bdf}/information")
 
     def field(word: str) -> Maybe[str]:
-        return fields.get(word) or (text if isinstance(text, Unknown) else not_there)
+        if isinstance(text, Unknown):
+            return text
+        value = fields.get(word, "")
+        # The driver fills in what it has not asked the GPU yet: "GPU-????????-…", "Unknown" (nv-procfs.c).
+        if not value or "?" in value or value == "Unknown":
+            return Unknown(Reason.NOT_THERE, path, f"the driver has no {word} of this GPU yet")
+        return value
 
-    minor = field("Device Minor")
-    uuid: Maybe[str] = field("GPU UUID")
     bars = () if isinstance(function.bars, Unknown) else function.bars
     apertures = [bar.size_bytes for bar in bars if bar.prefetchable]
     bar1: Maybe[int] = (
         max(apertures) if apertures else Unknown(Reason.NOT_THERE, f"{function.sysfs_path}/resource")
     )
+    answered = None if isinstance(nvml, Unknown) else nvml
+    unanswered = nvml if isinstance(nvml, Unknown) else Unknown(Reason.NOT_THERE, "NVML")
+    uuid = field("GPU UUID")
     shown = known(field("Model"), name)
-    if isinstance(nvml, Unknown):
-        return Gpu(
-            index=index,
-            bdf=function.bdf,
-            name=shown,
-            numa_node=function.numa_node,
-            driver=function.driver,
-            uuid=uuid,
-            minor=_decimal(minor),
-            compute_capability=nvml,
-            memory_total_bytes=nvml,
-            bar1_total_bytes=bar1,
-            c2c_links=nvml,
-            nvlinks=nvml,
-            nvlink_peers=nvml,
-            nvml=nvml,
-        )
+    if answered is not None:
+        uuid = uuid if isinstance(answered.uuid, Unknown) else answered.uuid
+        shown = known(answered.name, shown)
+        bar1 = bar1 if isinstance(answered.bar1_total_bytes, Unknown) else answered.bar1_total_bytes
     return Gpu(
-        index=nvml.index,
+        index=answered.index if answered else index,
         bdf=function.bdf,
-        name=known(nvml.name, shown),
+        name=printable(shown, 96),
         numa_node=function.numa_node,
         driver=function.driver,
-        uuid=uuid if isinstance(nvml.uuid, Unknown) else nvml.uuid,
-        minor=_decimal(minor),
-        compute_capability=nvml.compute_capability,
-        memory_total_bytes=nvml.memory_total_bytes,
-        bar1_total_bytes=bar1 if isinstance(nvml.bar1_total_bytes, Unknown) else nvml.bar1_total_bytes,
-        c2c_links=nvml.c2c_links,
-        nvlinks=nvml.nvlinks,
-        nvlink_peers=nvml.nvlink_peers,
+        uuid=uuid,
+        minor=_decimal(field("Device Minor"), path),
+        compute_capability=answered.compute_capability if answered else unanswered,
+        memory_total_bytes=answered.memory_total_bytes if answered else unanswered,
+        bar1_total_bytes=bar1,
+        c2c_links=answered.c2c_links if answered else unanswered,
+        nvlinks=answered.nvlinks if answered else unanswered,
+        nvlink_peers=answered.nvlink_peers if answered else unanswered,
         nvml=nvml,
     )
 
 
-def _decimal(text: Maybe[str]) -> Maybe[int]:
+def _decimal(text: Maybe[str], path: str) -> Maybe[int]:
     if isinstance(text, Unknown):
         return text
-    return int(text) if text.isdecimal() and len(text) < 6 else Unknown(Reason.MALFORMED, "", text)
+    if text.isascii() and text.isdecimal() and len(text) < 6:
+        return int(text)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40))
 
 
-def probe(host: Host, pci: PciFacts) -> GpuFacts:
-    """Joins PCI functions, /proc/driver/nvidia and NVML."""
-    nvml = host.nvml()
-    by_bdf: dict[str, Maybe[NvmlGpu]] = {}
-    if not isinstance(nvml, Unknown):
-        by_bdf = {(gpu.source if isinstance(gpu, Unknown) else gpu.bdf): gpu for gpu in nvml.gpus}
-    absent = (
-        nvml
-        if isinstance(nvml, Unknown)
-        else Unknown(Reason.DRIVER_ERROR, "NVML", "NVML does not list this GPU")
-    )
+def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[NvmlGpu]]:
+    """What NVML says, by BDF; a GPU that did not even tell its BDF is the only one that is left over."""
+    answers: dict[str, Maybe[NvmlGpu]] = {}
+    nameless: list[Unknown] = []
+    bdfs = {function.bdf for function in functions}
+    for gpu in nvml.gpus:
+        if not isinstance(gpu, Unknown):
+            answers[gpu.bdf] = gpu
+        elif gpu.source in bdfs:
+            answers[gpu.source] = gpu
+        else:
+            nameless.append(gpu)
+    left = [function.bdf for function in functions if function.bdf not in answers]
+    if len(left) == len(nameless):
+        answers.update(zip(left, nameless, strict=True))
+    return answers
+
+
+def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> GpuFacts:
+    """Joins PCI functions, /proc/driver/nvidia and NVML; `nvml` is NVML's answer where it is known already.
+
+    NVML counts GPUs in BDF order; where some are hidden from this container its indices differ from the
+    places on the bus, and the GPUs that it does not list come after those that it does.
+    """
+    if nvml is None:
+        nvml = host.nvml()
     functions = [function for function in pci.functions.values() if function.kind is PciKind.GPU]
-    gpus = [
-        _gpu(
-            host, function, index, pci.names.get(function.bdf, "NVIDIA GPU"), by_bdf.get(function.bdf, absent)
-        )
-        for index, function in enumerate(functions)
-    ]
+    answers = {} if isinstance(nvml, Unknown) else _by_bdf(nvml, functions)
+    absent = nvml if isinstance(nvml, Unknown) else Unknown(Reason.NOT_THERE, "NVML", NOT_LISTED)
+    taken = {gpu.index for gpu in answers.values() if not isinstance(gpu, Unknown)}
+    free = (number for number in range(len(functions) + len(taken)) if number not in taken)
+    gpus = []
+    for function in functions:
+        answer = answers.get(function.bdf, absent)
+        index = next(free) if isinstance(answer, Unknown) else answer.index
+        gpus.append(_gpu(host, function, index, pci.names.get(function.bdf, "NVIDIA GPU"), answer))
     return GpuFacts(_driver(host, nvml), tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.bdf))))

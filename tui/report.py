@@ -72,6 +72,11 @@ def _heading(node: Node) -> Line:
     return line("gdrtop  ", host, " ", verdict_drawing.origin_run(node.origin))
 
 
+def _verdict_line(verdict: Verdict) -> Line:
+    told = verdict_drawing.draw(verdict)
+    return (*told, Run(f" · {verdict.reason}")) if verdict.reason else told
+
+
 def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
     """The boxes, the matrices and the best NIC of every GPU; or all of it as JSON."""
     node = probe_node(host)
@@ -82,7 +87,7 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
         _write_json(topology_json(node, topology, verdict), out)
         return
     width = _width(out)
-    lines: list[Line] = [_heading(node), verdict_drawing.draw(verdict), ()]
+    lines: list[Line] = [_heading(node), _verdict_line(verdict), ()]
     lines.extend(topology_drawing.draw(node, topology, width))
     if topology.gpus and topology.nics:
         lines.extend([(), line("GPU × NIC   • best NIC of the GPU")])

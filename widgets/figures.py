@@ -11,13 +11,11 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def short(value: Maybe[float]) -> str:
-    """Three significant digits at most: 0.42, 4.2, 42, 421."""
+    """As short as an admin needs it: 0.04, 0.4, 4.2, 42, 421."""
     if isinstance(value, Unknown):
         return UNKNOWN_MARK
-    if value >= 99.5:
-        return f"{value:.0f}"
     if value >= 9.95:
-        return f"{value:.0f}" if value >= 99.5 or value == int(value) else f"{value:.1f}"
+        return f"{value:.0f}"
     return f"{value:.1f}" if value >= 0.05 or value == 0 else f"{value:.2f}"
 
 
@@ -29,7 +27,7 @@ def gbps(value: Maybe[float]) -> str:
 
 
 def gigabytes_per_second(value: Maybe[float]) -> str:
-    """A rate of bytes a second in 10^9 bytes, without the unit: "41.2"."""
+    """A rate of bytes a second in 10^9 bytes, without the unit: "41"."""
     return UNKNOWN_MARK if isinstance(value, Unknown) else short(value / 1e9)
 
 

@@ -11,21 +11,23 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from widgets.lines import Line, Tone, width_of
+from widgets.lines import Line, Tone, fit, width_of
 
 _TONE_CLASSES = {tone: f"lines--{tone.value}" for tone in Tone}
 
 
 class LinesView(ScrollView, can_focus=True):
-    """A scrollable pane of toned lines."""
+    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_TONE_CLASSES.values())
 
     DEFAULT_CSS = """
     LinesView {
+        overflow-x: hidden;
         & > .lines--dim { text-style: dim; }
         & > .lines--title { text-style: bold; }
         & > .lines--good { color: $success; }
@@ -44,6 +46,7 @@ class LinesView(ScrollView, can_focus=True):
         self._lines: list[Line] = []
         self._strips: list[Strip] = []
         self._styles_of: dict[Tone, Style] = {}
+        self._drawn_for = 0
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -52,9 +55,10 @@ class LinesView(ScrollView, can_focus=True):
 
     def show(self, lines: Sequence[Line]) -> None:
         """Shows other lines; only the changed part of a changed line is repainted."""
-        lines = list(lines)
+        width = self.room
+        lines = [of if not width or width_of(of) <= width else fit(of, width) for of in lines]
         before, self._lines = self._lines, lines
-        size = Size(max(map(width_of, lines), default=0), len(lines))
+        size = Size(width, len(lines))
         if size != self.virtual_size:
             self.virtual_size = size
             self._mark_rest()
@@ -64,7 +68,7 @@ class LinesView(ScrollView, can_focus=True):
             if self.styles.auto_dimensions:
                 self.refresh(layout=True)
             return
-        top, left = self.scroll_offset.y, self.scroll_offset.x
+        top = self.scroll_offset.y
         for row, (old, new) in enumerate(zip(before, lines, strict=True)):
             if old == new:
                 continue
@@ -72,7 +76,7 @@ class LinesView(ScrollView, can_focus=True):
             start, end = changed_cells(self._strips[row], strip)
             self._strips[row] = strip
             if start < end and 0 <= row - top < self.size.height:
-                self.refresh(Region(start - left, row - top, end - start, 1))
+                self.refresh(Region(start, row - top, end - start, 1))
 
     def scroll_to_row(self, row: int) -> None:
         """Scrolls so that a row is seen, as little as needed."""
@@ -84,24 +88,38 @@ class LinesView(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """One visible line."""
-        left, top = self.scroll_offset
-        row = top + y
-        width = self.size.width
+        row = self.scroll_offset.y + y
+        width = self.room
         if row >= len(self._strips):
             return Strip.blank(width, self.rich_style)
-        strip = self._strips[row]
-        if left or strip.cell_length > width:
-            strip = strip.crop(left, left + width)
-        return strip.extend_cell_length(width).apply_style(self.rich_style)
+        return self._strips[row].adjust_cell_length(width).apply_style(self.rich_style)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Tells anew how much lies below."""
         super().watch_scroll_y(old_value, new_value)
         self._mark_rest()
 
+    class Resized(Message):
+        """The pane has another width: what is drawn in it must be drawn anew."""
+
+    @property
+    def room(self) -> int:
+        """Cells that a line may take: the pane's width without its border and scroll bar."""
+        return self.scrollable_content_region.width
+
     def on_resize(self) -> None:
-        """Tells anew how much lies below."""
+        """Asks for another drawing where the width is another."""
         self._mark_rest()
+        self._ask_for_drawing()
+
+    def watch_show_vertical_scrollbar(self) -> None:
+        """The scroll bar takes a column from what is drawn."""
+        self.call_after_refresh(self._ask_for_drawing)
+
+    def _ask_for_drawing(self) -> None:
+        if self.room != self._drawn_for:
+            self._drawn_for = self.room
+            self.post_message(self.Resized())
 
     def notify_style_update(self) -> None:
         """Another theme: other colours for every tone."""

@@ -119,9 +119,8 @@ def _forest(node: Node, topology: Topology) -> dict[int, _Switch]:
 def _content(switch: _Switch, lines: dict[str, list[Line]]) -> list[Line]:
     own = [of for end in switch.endpoints for of in lines[end.id]]
     if switch.nvswitches:
-        shown = " ".join(bdf.removeprefix("0000:") for bdf in switch.nvswitches)
         count = len(switch.nvswitches)
-        own.append((Run(f"{count} NVSwitch{'es' if count > 1 else ''} "), Run(shown, Tone.DIM)))
+        own.append((Run(f"{count} NVSwitch{'es' if count > 1 else ''}"),))
     return own
 
 

@@ -25,13 +25,11 @@ def origin_run(origin: Origin) -> Run:
 
 
 def draw(verdict: Verdict) -> Line:
-    """As "● READY by DMA-BUF · 8/8 GPUs have a NIC near · reason"."""
+    """As "● READY by DMA-BUF · 8/8 GPUs near a NIC"; the reason is the caller's to place."""
     mark, tone = _MARKS[verdict.state]
     runs = [Run(f"{mark} {verdict.state.value}", tone)]
     if verdict.path is not None:
         runs.append(Run(f" by {'DMA-BUF' if verdict.path is GdrPath.DMABUF else 'peermem'}"))
     if verdict.gpus and verdict.state is not State.NOT_APPLICABLE:
-        runs.append(Run(f" · {verdict.gpus_served}/{verdict.gpus} GPUs have a NIC near"))
-    if verdict.reason:
-        runs.append(Run(f" · {verdict.reason}"))
+        runs.append(Run(f" · {verdict.gpus_served}/{verdict.gpus} GPUs near a NIC"))
     return tuple(runs)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.gpudirect import GdrPath, PathState
-from probes.nccl_paths import Nccl
+from probes.gpudirect import GdrPath, GpuDirectFacts, PathState
+from probes.gpus import NOT_LISTED, Gpu, GpuFacts
+from probes.host import Source
+from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node
+from probes.pci import PciFacts, PciKind
+from probes.platform import Environment, PlatformFacts
 from probes.rates import Reading
-from probes.rdma import RdmaFacts
-from probes.topology import Endpoint, Topology
-from probes.unknown import Maybe, Reason, Unknown
+from probes.rdma import RdmaDevice, RdmaFacts
+from probes.topology import Nccl, Topology
+from probes.unknown import Maybe, Reason, Unknown, known
 
 
 class State(Enum):
@@ -36,108 +40,300 @@ class Verdict:
     reason: str  # one sentence
 
 
-# Distances at which NCCL uses GPUDirect RDMA unless told otherwise (paths.cc ncclTopoCheckGdr; P2C counts
-# since 2.27 on GPUs with C2C, and by PXN the peer GPU's distance decides).
-_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C, Nccl.PXN)
+@dataclass(frozen=True)
+class _Use:
+    """Which path can be used, and which is used at this moment."""
+
+    dmabuf: Maybe[bool]
+    peermem: Maybe[bool]
+    regions: int  # registered by nvidia-peermem now
+    attached: bool  # a dma-buf of the GPU driver is attached to a device now
+
+    @property
+    def path(self) -> GdrPath | None:
+        """The path in use, else the one NCCL takes: DMA-BUF before peermem."""
+        if self.attached or (not self.regions and not isinstance(self.dmabuf, Unknown) and self.dmabuf):
+            return GdrPath.DMABUF
+        return GdrPath.PEERMEM if not isinstance(self.peermem, Unknown) and self.peermem else None
 
 
-def is_active(node: Node, nic: str, reading: Reading | None) -> Maybe[bool]:
-    """Whether a port of the NIC is ACTIVE, as last read; a NIC without an RDMA device is not."""
-    if not isinstance(node.rdma, RdmaFacts):
-        return False
-    device = next((one for one in node.rdma.devices if one.name == nic), None)
-    if device is None:
-        return False
-    unsure: Unknown | None = None
-    for port in device.ports:
-        state = reading.port_states.get((nic, port.number), port.state) if reading else port.state
-        if isinstance(state, Unknown):
-            unsure = state
-        elif state == "ACTIVE":
-            return True
-    return False if unsure is None else unsure
-
-
-def _lack(state: PathState) -> str:
-    """The first requirement that is not met, else the first that is unknown, in words."""
-    for one in state.requirements:
-        if not isinstance(one.met, Unknown) and not one.met:
-            return f"lacks {one.name}"
-    for one in state.requirements:
-        if isinstance(one.met, Unknown):
-            return f"cannot tell: {one.name} ({one.met})"
-    return ""
-
-
-def _served(node: Node, topology: Topology, reading: Reading | None) -> list[Endpoint]:
-    active = {nic.id for nic in topology.nics if is_active(node, nic.id, reading) is True}
-    return [
-        gpu
-        for gpu in topology.gpus
-        if any(
-            nic in active and topology.path(gpu.id, nic).nccl in _NEAR for nic in topology.best_nics[gpu.id]
-        )
-    ]
-
-
-def _not_applicable(node: Node, topology: Topology) -> Verdict | None:
-    """No GPU or no NIC: nothing to judge. A bus that could not be read is no proof of that."""
-    if isinstance(node.pci, Unknown) and node.pci.reason is not Reason.NOT_THERE:
-        return Verdict(State.UNKNOWN, None, 0, 0, f"the PCI devices could not be read: {node.pci}")
-    if topology.gpus and topology.nics:
-        return None
-    lacking = " and ".join(
-        what for what, there in (("NVIDIA GPU", topology.gpus), ("RDMA NIC", topology.nics)) if not there
-    )
-    hint = "" if topology.gpus or topology.nics else "; try gdrtop --demo"
-    return Verdict(State.NOT_APPLICABLE, None, 0, len(topology.gpus), f"no {lacking} on this node{hint}")
+# Up to these NCCL uses GPUDirect RDMA unless told otherwise; P2C stands only where a GPU has C2C links
+# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB). A NIC behind another GPU's
+# NVLink (PXN) serves too, but is not near.
+_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
+_NOT_OURS = ("vfio-pci",)  # the GPU belongs to a virtual machine
 
 
 def judge(node: Node, topology: Topology, reading: Reading | None) -> Verdict:
-    """The verdict of one node at one moment.
-
-    refcnt 0 is no fault, nor is nvidia_peermem that is not loaded where DMA-BUF works.
-    """
-    nothing = _not_applicable(node, topology)
-    if nothing is not None:
-        return nothing
-    count = len(topology.gpus)
-    direct = node.gpudirect
-    if isinstance(direct, Unknown):
-        return Verdict(State.UNKNOWN, None, 0, count, f"the GPUDirect state could not be read: {direct}")
-    served = _served(node, topology, reading)
-    path = direct.preferred
-    if path is None:
-        unsure = next((s for s in (direct.dmabuf, direct.peermem) if isinstance(s.usable, Unknown)), None)
-        if unsure is not None:
-            return Verdict(State.UNKNOWN, None, len(served), count, f"{unsure.path.value}: {_lack(unsure)}")
-        why = "; ".join(f"{state.path.value} {_lack(state)}" for state in (direct.dmabuf, direct.peermem))
-        return Verdict(State.BROKEN, None, len(served), count, why)
-    if len(served) < count:
-        return Verdict(
-            State.DEGRADED, path, len(served), count, _why_not_all(node, topology, reading, served)
-        )
-    refcnt = reading.peermem.refcnt if reading else Unknown(Reason.NOT_THERE)
-    if not isinstance(refcnt, Unknown) and refcnt > 0:
-        return Verdict(State.ACTIVE, GdrPath.PEERMEM, count, count, f"{refcnt} memory regions registered now")
-    if direct.dmabuf_in_use is True:
-        return Verdict(State.ACTIVE, GdrPath.DMABUF, count, count, "buffers are attached to NICs now")
-    return Verdict(State.READY, path, count, count, "")
+    """The verdict of one node at one moment; without a reading, as the node's own facts have it."""
+    early = _missing_devices(node, topology)
+    if early is not None:
+        return early
+    gpus = _our_gpus(node)
+    count = len(gpus) if gpus else len(topology.gpus)
+    if isinstance(node.gpudirect, Unknown):
+        return Verdict(State.UNKNOWN, None, 0, count, f"GPUDirect could not be judged: {node.gpudirect}")
+    use = _use(node, node.gpudirect, reading)
+    if use.path is None:
+        return _no_path(node, node.gpudirect, use, count)
+    return _served(node, topology, reading, node.gpudirect, use)
 
 
-def _why_not_all(node: Node, topology: Topology, reading: Reading | None, served: list[Endpoint]) -> str:
-    """What keeps the first of the GPUs that are not served from a NIC."""
-    states = {nic.id: is_active(node, nic.id, reading) for nic in topology.nics}
-    if not any(state is True for state in states.values()):
-        unsure = next((state for state in states.values() if isinstance(state, Unknown)), None)
-        return (
-            f"no NIC is known to be ACTIVE: {unsure}" if unsure is not None else "no NIC has an ACTIVE port"
-        )
-    missing = next(gpu for gpu in topology.gpus if gpu not in served)
-    nearest = next(nic for nic in topology.best_nics[missing.id] if states[nic] is True)
-    word = topology.path(missing.id, nearest).nccl
-    if isinstance(word, Unknown):
-        return f"{missing.label} to {nearest}: {word}"
-    return (
-        f"{missing.label}'s nearest ACTIVE NIC {nearest} is {word.value} away: NCCL stops at PXB by default"
+def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
+    """The verdict where GPUs or NICs are missing, or not known."""
+
+    def say(state: State, reason: str) -> Verdict:
+        return Verdict(state, None, 0, len(topology.gpus), reason)
+
+    if not topology.gpus and isinstance(node.pci, Unknown):
+        return say(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
+    nothing_known = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
+    if not topology.gpus:
+        if topology.nics or nothing_known:
+            return say(State.NOT_APPLICABLE, "no NVIDIA GPU here")
+        try_this = "; see `gdrtop --demo`" if node.origin.source is Source.LIVE else ""
+        return say(State.NOT_APPLICABLE, f"no NVIDIA GPU and no RDMA NIC here{try_this}")
+    if isinstance(node.gpus, GpuFacts) and not _our_gpus(node):
+        drivers = sorted({known(gpu.driver, "") for gpu in node.gpus.gpus} & set(_NOT_OURS))
+        if drivers:
+            told = f"all GPUs are bound to {drivers[0]}: they belong to virtual machines"
+            return say(State.NOT_APPLICABLE, told)
+    if not topology.nics:
+        if isinstance(node.rdma, Unknown) and nothing_known:
+            return say(State.UNKNOWN, f"the RDMA devices could not be read: {node.rdma}")
+        if isinstance(node.pci, Unknown):
+            return say(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
+        return say(State.NOT_APPLICABLE, "no RDMA NIC here")
+    if isinstance(node.rdma, Unknown) and nothing_known:
+        return say(State.UNKNOWN, f"the RDMA devices could not be read: {node.rdma}")
+    if not _devices(node):
+        return say(State.BROKEN, _no_rdma_device(node, topology))
+    return None
+
+
+def _no_rdma_device(node: Node, topology: Topology) -> str:
+    """NICs on the bus, but nothing in /sys/class/infiniband: the first module that is missing."""
+    nics = f"{len(topology.nics)} NIC{'s' if len(topology.nics) > 1 else ''}"
+    if isinstance(node.modules, ModuleFacts):
+        for name in ("ib_core", "mlx5_core", "mlx5_ib"):
+            module = node.modules.modules.get(name)
+            if module is not None and module.state is ModuleState.NOT_LOADED:
+                return f"{name} is not loaded: no RDMA device for {nics}"
+    return f"no RDMA device for {nics}"
+
+
+def _devices(node: Node) -> dict[str, RdmaDevice]:
+    """RDMA devices that are hardware, by name; rxe and siw reach no GPU memory."""
+    devices = () if isinstance(node.rdma, Unknown) else node.rdma.devices
+    return {device.name: device for device in devices if not isinstance(device.bdf, Unknown)}
+
+
+def _our_gpus(node: Node) -> tuple[Gpu, ...]:
+    """GPUs that this system itself is to use: not handed to a virtual machine, not hidden from a container."""
+    if isinstance(node.gpus, Unknown):
+        return ()
+    contained = isinstance(node.platform, PlatformFacts) and node.platform.environment in (
+        Environment.CONTAINER,
+        Environment.KUBERNETES_POD,
     )
+    return tuple(
+        gpu
+        for gpu in node.gpus.gpus
+        if known(gpu.driver, "") not in _NOT_OURS and not (contained and _not_listed(gpu))
+    )
+
+
+def _not_listed(gpu: Gpu) -> bool:
+    return isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED
+
+
+def _gpu_fault(node: Node, gpu: Gpu) -> str:
+    """Why a GPU takes no part although the driver works; "" where nothing speaks against it."""
+    if isinstance(gpu.driver, Unknown):
+        # A dump may hold no drivers at all; one GPU without among others with one is a fault.
+        bound = isinstance(node.gpus, GpuFacts) and any(known(one.driver, "") for one in node.gpus.gpus)
+        return f"GPU{gpu.index} has no driver" if bound and gpu.driver.reason is Reason.NOT_THERE else ""
+    if isinstance(node.gpus, GpuFacts) and node.gpus.driver.nvml is None and isinstance(gpu.nvml, Unknown):
+        return f"GPU{gpu.index} does not answer: {gpu.nvml.detail or gpu.nvml.reason.value}"
+    return ""
+
+
+def _use(node: Node, direct: GpuDirectFacts, reading: Reading | None) -> _Use:
+    """refcnt counts memory regions registered by peermem now (nvidia-peermem.c); 0 is no fault."""
+    regions = 0
+    if reading is not None:
+        regions = known(reading.peermem.refcnt, 0)
+        if isinstance(reading.peermem.refcnt, Unknown) and not isinstance(reading.peermem.peers, Unknown):
+            regions = sum(known(peer.live_mrs, 0) for peer in reading.peermem.peers)
+    elif isinstance(node.modules, ModuleFacts) and "nvidia_peermem" in node.modules.modules:
+        regions = known(node.modules.modules["nvidia_peermem"].refcnt, 0)
+    regions = max(0, regions)
+    attached = known(direct.dmabuf_in_use, False)
+    # What is in use can be used, whatever could not be read.
+    return _Use(
+        True if attached else direct.dmabuf.usable,
+        True if regions else direct.peermem.usable,
+        regions,
+        attached,
+    )
+
+
+def _first_lack(state: PathState) -> str:
+    """The first requirement that is not met, else the first that is not known, as a clause."""
+    for one in state.requirements:
+        if not isinstance(one.met, Unknown) and not one.met:
+            return one.lack or f"{state.path.value} needs {one.name}"
+    for one in state.requirements:
+        if isinstance(one.met, Unknown):
+            return f"not known for {state.path.value}: {one.name} ({one.met})"
+    return f"{state.path.value} is unknown"
+
+
+def _no_path(node: Node, direct: GpuDirectFacts, use: _Use, gpus: int) -> Verdict:
+    unknown = isinstance(use.dmabuf, Unknown) or isinstance(use.peermem, Unknown)
+    reasons = [_first_lack(direct.dmabuf), _first_lack(direct.peermem)]
+    driver = None
+    if isinstance(node.modules, ModuleFacts):
+        driver = node.modules.modules.get("nvidia")
+    if not unknown and driver is not None and driver.state is ModuleState.NOT_LOADED:
+        reasons = reasons[:1]  # nothing else matters before that
+    return Verdict(State.UNKNOWN if unknown else State.BROKEN, None, 0, gpus, "; ".join(reasons))
+
+
+def _port_states(device: RdmaDevice, reading: Reading | None) -> list[Maybe[str]]:
+    """The states of a device's ports, the reading's where it has them."""
+    fresh = {} if reading is None else reading.port_states
+    return [fresh.get((device.name, port.number), port.state) for port in device.ports]
+
+
+def _active(device: RdmaDevice, reading: Reading | None) -> Maybe[bool]:
+    """Whether a port is ACTIVE: NCCL takes no other (src/transport/net_ib/init.cc)."""
+    states = _port_states(device, reading)
+    if "ACTIVE" in states:
+        return True
+    return next((state for state in states if isinstance(state, Unknown)), False)
+
+
+def _takes_part(device: RdmaDevice, direct: GpuDirectFacts, use: _Use, reading: Reading | None) -> Maybe[bool]:
+    """Whether a NIC is up and has a path to GPU memory."""
+    active = _active(device, reading)
+    by_peermem = not isinstance(use.peermem, Unknown) and use.peermem
+    if by_peermem or isinstance(active, Unknown) or not active:
+        return active
+    answer = direct.nic_dmabuf.get(device.name, True)
+    # Where a buffer is attached or another NIC's driver can, an answer that could not be had is no fault.
+    return True if isinstance(answer, Unknown) else answer
+
+
+def _served(
+    node: Node, topology: Topology, reading: Reading | None, direct: GpuDirectFacts, use: _Use
+) -> Verdict:
+    """A path is usable: does every GPU have a NIC near that is up."""
+    devices = _devices(node)
+    parts = {name: _takes_part(device, direct, use, reading) for name, device in devices.items()}
+    facts = {gpu.bdf: gpu for gpu in _our_gpus(node)}
+    ends = [end for end in topology.gpus if end.id in facts or isinstance(node.gpus, Unknown)]
+    served: list[str] = []
+    unserved: list[str] = []
+    unsure: list[str] = []
+    first_reason = first_doubt = ""
+    for end in ends:
+        fault = _gpu_fault(node, facts[end.id]) if end.id in facts else ""
+        near = _near(topology, end.id, devices)
+        doubt = _doubt(topology, end.id, parts)
+        if not fault and any(part is True for part in (parts[name] for name in near)):
+            served.append(end.label)
+        elif not fault and doubt:
+            unsure.append(end.label)
+            first_doubt = first_doubt or f"{end.label}: {doubt}"
+        else:
+            unserved.append(end.label)
+            first_reason = first_reason or fault or _why_unserved(topology, end.id, near, parts, devices, reading)
+
+    def say(state: State, reason: str) -> Verdict:
+        return Verdict(state, use.path, len(served), len(ends), reason)
+
+    if not any(isinstance(part, Unknown) or part for part in parts.values()):
+        states = {str(known(state, "?")) for one in devices.values() for state in _port_states(one, reading)}
+        if "ACTIVE" not in states:
+            return say(State.BROKEN, f"no port of {_listed(list(devices))} is ACTIVE")
+        return say(State.BROKEN, f"no NIC that is up takes dma-buf regions: {_listed(list(devices))}")
+    if unserved:
+        return say(State.DEGRADED, _degraded(node, facts, unserved, first_reason))
+    if unsure:
+        return say(State.UNKNOWN, first_doubt)
+    if use.attached or use.regions:
+        return say(State.ACTIVE, _in_use(use))
+    return say(State.READY, _idle(direct, use))
+
+
+def _near(topology: Topology, gpu: str, devices: dict[str, RdmaDevice]) -> list[str]:
+    return [
+        name
+        for name in topology.best_nics.get(gpu, ())
+        if name in devices and topology.paths[gpu, name].nccl in _NEAR
+    ]
+
+
+def _doubt(topology: Topology, gpu: str, parts: dict[str, Maybe[bool]]) -> str:
+    """What is not known that could serve the GPU: a near NIC's port, or the way to one that is up."""
+    for name, part in parts.items():
+        path = topology.paths.get((gpu, name))
+        if path is None or (not isinstance(part, Unknown) and not part):
+            continue
+        if isinstance(path.nccl, Unknown):
+            return f"the path to {name} is unknown: {path.nccl}"
+        if isinstance(part, Unknown) and path.nccl in _NEAR:
+            return f"the state of {name} is unknown: {part}"
+    return ""
+
+
+def _why_unserved(
+    topology: Topology,
+    gpu: str,
+    near: list[str],
+    parts: dict[str, Maybe[bool]],
+    devices: dict[str, RdmaDevice],
+    reading: Reading | None,
+) -> str:
+    if near:
+        states = [state for state in _port_states(devices[near[0]], reading) if not isinstance(state, Unknown)]
+        if "ACTIVE" in states:
+            return f"{near[0]} takes no dma-buf regions"
+        return f"{near[0]} is {states[0] if states else 'without ports'}"
+    up = [name for name in topology.best_nics.get(gpu, ()) if known(parts.get(name, False), False)]
+    if not up:
+        return "no NIC is up"
+    nccl = topology.paths[gpu, up[0]].nccl
+    return f"the nearest is {up[0]} at {nccl if isinstance(nccl, Unknown) else nccl.value}"
+
+
+def _degraded(node: Node, facts: dict[str, Gpu], unserved: list[str], first: str) -> str:
+    if first.startswith("GPU"):
+        return first
+    by_c2c = any(known(gpu.c2c_links, 0) for gpu in facts.values())
+    level = "P2C" if by_c2c else "PXB"
+    verb = "has" if len(unserved) == 1 else "have"
+    reason = f"{_listed(unserved)} {verb} no ACTIVE NIC within {level}: {first}"
+    guest = isinstance(node.platform, PlatformFacts) and (
+        node.platform.environment is Environment.VIRTUAL_MACHINE
+    )
+    # Clouds give NCCL the real tree in a file (NCCL_TOPO_FILE, /var/run/nvidia-topologyd).
+    return f"{reason}, as far as this virtual machine shows its PCI tree" if guest else reason
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
+def _in_use(use: _Use) -> str:
+    if use.regions:
+        regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''} registered by nvidia-peermem now"
+        return f"{regions}, and GPU buffers attached by DMA-BUF" if use.attached else regions
+    return "GPU buffers are attached by DMA-BUF now"
+
+
+def _idle(direct: GpuDirectFacts, use: _Use) -> str:
+    if use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown):
+        return f"whether it is in use now: {direct.dmabuf_in_use.reason.value}"
+    return "no memory region is registered now"

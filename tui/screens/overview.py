@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from probes.history import History
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
@@ -14,6 +13,7 @@ from textual.widgets import Footer
 
 from probes.checks.verdict import Verdict
 from probes.gpudirect import PeermemReading
+from probes.history import History
 from probes.host import Origin
 from probes.node import Node
 from probes.platform import PlatformFacts
@@ -263,9 +263,9 @@ class OverviewScreen(Screen[None]):
 
         for name in PANELS:
             panel = self._panel(name)
-            if not panel.display or not panel.size.width:
+            if not panel.display or not panel.room:
                 continue
-            width = panel.size.width
+            width = panel.room
             if name == "topology":
                 as_list = self.size.width < NARROW and not zoomed
                 drawing = topology_drawing.draw_list if as_list else topology_drawing.draw
@@ -305,20 +305,25 @@ class OverviewScreen(Screen[None]):
         host = ""
         if self._node is not None and isinstance(self._node.platform, PlatformFacts):
             host = known(self._node.platform.hostname, "")
-        left: Line = (
-            Run("gdrtop", Tone.TITLE),
-            Run(f" {host} "),
-            verdict_drawing.origin_run(self._origin),
-            Run(" "),
-        )
+        if self._origin.label == host:
+            host = ""
+        left: Line = (Run("gdrtop ", Tone.TITLE), Run(f"{host} " if host else ""))
+        left = (*left, verdict_drawing.origin_run(self._origin), Run(" "))
+        reason = ""
         if self._failure:
             left = (*left, Run(f"✗ reading failed: {self._failure}", Tone.BAD))
         elif self._verdict is not None:
             left = (*left, *verdict_drawing.draw(self._verdict))
+            reason = self._verdict.reason
         else:
             left = (*left, Run("reading …", Tone.DIM))
         clock = time.strftime("%H:%M:%S", time.gmtime(self._clock())) if self.readings else ""
         silence = f" no answer for {self._silence:.0f} s " if self._silence else ""
         right: Line = (Run(silence, Tone.BAD), Run(f" {self._pace} {clock}", Tone.DIM))
-        panel = self._panel("verdict")
-        panel.show([(*fit(left, width - width_of(right)), *right)])
+        told: Line = (*left, Run(f" · {reason}" if reason else ""))
+        room = width - width_of(right)
+        if width_of(told) <= room:
+            lines: list[Line] = [(*fit(told, room), *right)]
+        else:
+            lines = [(*fit(left, room), *right), *wrapped(reason, width - 2, Tone.PLAIN, "  ")]
+        self._panel("verdict").show(lines)
