@@ -302,9 +302,7 @@ def _ask_nics(host: Host, rdma: Maybe[RdmaFacts]) -> dict[str, Maybe[bool]]:
             numbers = list(pool.map(host.dmabuf_errno, raw))
     else:
         numbers = [host.dmabuf_errno(name) for name in raw]
-    return {
-        device.name: dmabuf_verdict(number) for device, number in zip(hardware, numbers, strict=True)
-    }
+    return {device.name: dmabuf_verdict(number) for device, number in zip(hardware, numbers, strict=True)}
 
 
 def probe(

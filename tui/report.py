@@ -123,6 +123,11 @@ def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bo
     if isinstance(node.modules, Unknown):
         lines.append(line(f"The modules could not be read: {node.modules}"))
     else:
+        unread = _all_unread(node.modules)
+        if unread:
+            lines.extend([line(unread), line("To see the ladder of a simulated node: gdrtop modules --demo")])
+            _print(lines, out, ascii_only)
+            return
         lines.extend(_table(node, node.modules))
         for rung in node.modules.ladder:
             mark, _ = ladder_drawing.mark_of(node, rung, node.modules.modules[rung.module])
@@ -130,6 +135,13 @@ def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bo
                 lines.extend([(), line(f"{mark} {rung.module}: {explain(node.modules, rung.module)}")])
                 lines.append(line(f"  why it matters: {rung.why}"))
     _print(lines, out, ascii_only)
+
+
+def _all_unread(facts: ModuleFacts) -> str:
+    """One sentence where no module's state could be read, all for one reason; "" elsewhere."""
+    states = {facts.modules[rung.module].state for rung in facts.ladder}
+    (state,) = states if len(states) == 1 else (None,)
+    return f"No module's state is known: {state} ({state.source})" if isinstance(state, Unknown) else ""
 
 
 # One declaration of the module columns: heading, JSON key, and the value of a rung.

@@ -10,10 +10,10 @@ from probes.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.host import Source
 from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node
-from probes.pci import PciFacts, PciKind
+from probes.pci import PciFacts
 from probes.platform import Environment, PlatformFacts
 from probes.rates import Reading
-from probes.rdma import RdmaDevice, RdmaFacts
+from probes.rdma import RdmaDevice
 from probes.topology import Nccl, Topology
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -96,7 +96,7 @@ def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
     if isinstance(node.gpus, GpuFacts) and not _our_gpus(node):
         drivers = sorted({known(gpu.driver, "") for gpu in node.gpus.gpus} & set(_NOT_OURS))
         if drivers:
-            told = f"all GPUs are bound to {drivers[0]}: they belong to virtual machines"
+            told = f"all GPUs are bound to {drivers[0]}, for virtual machines"
             return say(State.NOT_APPLICABLE, told)
     if not topology.nics:
         if isinstance(node.rdma, Unknown) and nothing_known:
@@ -107,13 +107,23 @@ def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
     if isinstance(node.rdma, Unknown) and nothing_known:
         return say(State.UNKNOWN, f"the RDMA devices could not be read: {node.rdma}")
     if not _devices(node):
-        return say(State.BROKEN, _no_rdma_device(node, topology))
+        ours = _our_nics(node, topology)
+        if not ours:
+            return say(State.NOT_APPLICABLE, "all RDMA NICs are bound to vfio-pci, for virtual machines")
+        return say(State.BROKEN, _no_rdma_device(node, ours))
     return None
 
 
-def _no_rdma_device(node: Node, topology: Topology) -> str:
+def _our_nics(node: Node, topology: Topology) -> int:
+    """How many NICs are not handed to virtual machines."""
+    functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
+    drivers = [functions[nic.id].driver for nic in topology.nics if nic.id in functions]
+    return len(topology.nics) - sum(known(driver, "") in _NOT_OURS for driver in drivers)
+
+
+def _no_rdma_device(node: Node, count: int) -> str:
     """NICs on the bus, but nothing in /sys/class/infiniband: the first module that is missing."""
-    nics = f"{len(topology.nics)} NIC{'s' if len(topology.nics) > 1 else ''}"
+    nics = f"{count} NIC{'s' if count > 1 else ''}"
     if isinstance(node.modules, ModuleFacts):
         for name in ("ib_core", "mlx5_core", "mlx5_ib"):
             module = node.modules.modules.get(name)
@@ -129,7 +139,7 @@ def _devices(node: Node) -> dict[str, RdmaDevice]:
 
 
 def _our_gpus(node: Node) -> tuple[Gpu, ...]:
-    """GPUs that this system itself is to use: not handed to a virtual machine, not hidden from a container."""
+    """GPUs that are here to be used: not handed to a virtual machine, not hidden from this container."""
     if isinstance(node.gpus, Unknown):
         return ()
     contained = isinstance(node.platform, PlatformFacts) and node.platform.environment in (
@@ -153,13 +163,15 @@ def _gpu_fault(node: Node, gpu: Gpu) -> str:
         # A dump may hold no drivers at all; one GPU without among others with one is a fault.
         bound = isinstance(node.gpus, GpuFacts) and any(known(one.driver, "") for one in node.gpus.gpus)
         return f"GPU{gpu.index} has no driver" if bound and gpu.driver.reason is Reason.NOT_THERE else ""
+    if gpu.driver != "nvidia":
+        return f"GPU{gpu.index} is bound to {gpu.driver}"
     if isinstance(node.gpus, GpuFacts) and node.gpus.driver.nvml is None and isinstance(gpu.nvml, Unknown):
         return f"GPU{gpu.index} does not answer: {gpu.nvml.detail or gpu.nvml.reason.value}"
     return ""
 
 
 def _use(node: Node, direct: GpuDirectFacts, reading: Reading | None) -> _Use:
-    """refcnt counts memory regions registered by peermem now (nvidia-peermem.c); 0 is no fault."""
+    """What can be used; refcnt counts regions registered now (nvidia-peermem.c), and 0 is no fault."""
     regions = 0
     if reading is not None:
         regions = known(reading.peermem.refcnt, 0)
@@ -214,15 +226,16 @@ def _active(device: RdmaDevice, reading: Reading | None) -> Maybe[bool]:
     return next((state for state in states if isinstance(state, Unknown)), False)
 
 
-def _takes_part(device: RdmaDevice, direct: GpuDirectFacts, use: _Use, reading: Reading | None) -> Maybe[bool]:
+def _takes_part(
+    device: RdmaDevice, direct: GpuDirectFacts, use: _Use, reading: Reading | None
+) -> Maybe[bool]:
     """Whether a NIC is up and has a path to GPU memory."""
     active = _active(device, reading)
     by_peermem = not isinstance(use.peermem, Unknown) and use.peermem
     if by_peermem or isinstance(active, Unknown) or not active:
         return active
-    answer = direct.nic_dmabuf.get(device.name, True)
-    # Where a buffer is attached or another NIC's driver can, an answer that could not be had is no fault.
-    return True if isinstance(answer, Unknown) else answer
+    answer = direct.nic_dmabuf.get(device.name, Unknown(Reason.NOT_THERE, device.name, "not asked"))
+    return True if use.attached and isinstance(answer, Unknown) else answer
 
 
 def _served(
@@ -235,32 +248,35 @@ def _served(
     ends = [end for end in topology.gpus if end.id in facts or isinstance(node.gpus, Unknown)]
     served: list[str] = []
     unserved: list[str] = []
-    unsure: list[str] = []
+    faults: list[str] = []
     first_reason = first_doubt = ""
     for end in ends:
-        fault = _gpu_fault(node, facts[end.id]) if end.id in facts else ""
         near = _near(topology, end.id, devices)
-        doubt = _doubt(topology, end.id, parts)
-        if not fault and any(part is True for part in (parts[name] for name in near)):
+        if end.id in facts and (fault := _gpu_fault(node, facts[end.id])):
+            faults.append(fault)
+        elif any(parts[name] is True for name in near):
             served.append(end.label)
-        elif not fault and doubt:
-            unsure.append(end.label)
+        elif doubt := _doubt(topology, end.id, parts):
             first_doubt = first_doubt or f"{end.label}: {doubt}"
         else:
             unserved.append(end.label)
-            first_reason = first_reason or fault or _why_unserved(topology, end.id, near, parts, devices, reading)
+            if not first_reason:
+                states = _port_states(devices[near[0]], reading) if near else []
+                first_reason = _why_unserved(topology, end.id, near, states, parts)
 
     def say(state: State, reason: str) -> Verdict:
         return Verdict(state, use.path, len(served), len(ends), reason)
 
     if not any(isinstance(part, Unknown) or part for part in parts.values()):
-        states = {str(known(state, "?")) for one in devices.values() for state in _port_states(one, reading)}
-        if "ACTIVE" not in states:
+        if all("ACTIVE" not in _port_states(device, reading) for device in devices.values()):
             return say(State.BROKEN, f"no port of {_listed(list(devices))} is ACTIVE")
         return say(State.BROKEN, f"no NIC that is up takes dma-buf regions: {_listed(list(devices))}")
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        return say(State.DEGRADED, faults[0] + more)
     if unserved:
         return say(State.DEGRADED, _degraded(node, facts, unserved, first_reason))
-    if unsure:
+    if first_doubt:
         return say(State.UNKNOWN, first_doubt)
     if use.attached or use.regions:
         return say(State.ACTIVE, _in_use(use))
@@ -284,24 +300,19 @@ def _doubt(topology: Topology, gpu: str, parts: dict[str, Maybe[bool]]) -> str:
         if isinstance(path.nccl, Unknown):
             return f"the path to {name} is unknown: {path.nccl}"
         if isinstance(part, Unknown) and path.nccl in _NEAR:
-            return f"the state of {name} is unknown: {part}"
+            return f"whether {name} can be used is unknown: {part}"
     return ""
 
 
 def _why_unserved(
-    topology: Topology,
-    gpu: str,
-    near: list[str],
-    parts: dict[str, Maybe[bool]],
-    devices: dict[str, RdmaDevice],
-    reading: Reading | None,
+    topology: Topology, gpu: str, near: list[str], states: list[Maybe[str]], parts: dict[str, Maybe[bool]]
 ) -> str:
+    """Why no NIC serves a GPU; `states` are those of the ports of the nearest."""
     if near:
-        states = [state for state in _port_states(devices[near[0]], reading) if not isinstance(state, Unknown)]
         if "ACTIVE" in states:
             return f"{near[0]} takes no dma-buf regions"
         return f"{near[0]} is {states[0] if states else 'without ports'}"
-    up = [name for name in topology.best_nics.get(gpu, ()) if known(parts.get(name, False), False)]
+    up = [name for name in topology.best_nics.get(gpu, ()) if parts.get(name) is True]
     if not up:
         return "no NIC is up"
     nccl = topology.paths[gpu, up[0]].nccl
@@ -309,8 +320,6 @@ def _why_unserved(
 
 
 def _degraded(node: Node, facts: dict[str, Gpu], unserved: list[str], first: str) -> str:
-    if first.startswith("GPU"):
-        return first
     by_c2c = any(known(gpu.c2c_links, 0) for gpu in facts.values())
     level = "P2C" if by_c2c else "PXB"
     verb = "has" if len(unserved) == 1 else "have"
@@ -328,8 +337,9 @@ def _listed(names: list[str]) -> str:
 
 def _in_use(use: _Use) -> str:
     if use.regions:
-        regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''} registered by nvidia-peermem now"
-        return f"{regions}, and GPU buffers attached by DMA-BUF" if use.attached else regions
+        regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''}"
+        more = ", and GPU buffers attached by DMA-BUF" if use.attached else ""
+        return f"{regions} registered by nvidia-peermem now{more}"
     return "GPU buffers are attached by DMA-BUF now"
 
 

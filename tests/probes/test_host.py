@@ -1,0 +1,128 @@
+"""What an admin may hand to `--root`: a dump, a container's mount, or a trap."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from probes.host import LocalHost, Source
+from probes.unknown import Reason, Unknown
+
+
+def reason(answer: object) -> Reason:
+    assert isinstance(answer, Unknown)
+    return answer.reason
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "node"
+    (root / "sys/devices/a").mkdir(parents=True)
+    (root / "sys/devices/a/vendor").write_text("0x10de\n")
+    (tmp_path / "secret").write_text("outside")
+    return root
+
+
+def test_reads_below_the_root(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    assert host.origin.source is Source.TREE
+    assert host.read("/sys/devices/a/vendor") == "0x10de"
+    assert host.names("/sys/devices") == ("a",)
+    assert host.size("/sys/devices/a/vendor") == 7
+
+
+def test_links_are_followed_inside_the_root(tree: Path) -> None:
+    (tree / "sys/class").mkdir()
+    (tree / "sys/class/relative").symlink_to("../devices/a")
+    (tree / "sys/class/absolute").symlink_to("/sys/devices/a")
+    host = LocalHost(str(tree))
+    for name in ("relative", "absolute"):
+        assert host.read(f"/sys/class/{name}/vendor") == "0x10de"
+        assert host.resolve(f"/sys/class/{name}") == "/sys/devices/a"
+    assert host.link("/sys/class/relative") == "../devices/a"
+
+
+@pytest.mark.parametrize("target", ["../../secret", "../../../../../../secret", "/../secret", "../node/../../secret"])
+def test_no_link_leads_out_of_the_root(tree: Path, target: str) -> None:
+    (tree / "sys/link").symlink_to(target)
+    (tree / "sys/directory").symlink_to(os.path.dirname(target) or "/")
+    host = LocalHost(str(tree))
+    assert reason(host.read("/sys/link")) is Reason.NOT_THERE
+    assert isinstance(host.read("/sys/directory/secret"), Unknown)
+    assert isinstance(host.read("/../secret"), Unknown)
+
+
+def test_a_loop_of_links_is_malformed(tree: Path) -> None:
+    (tree / "sys/one").symlink_to("two")
+    (tree / "sys/two").symlink_to("one")
+    host = LocalHost(str(tree))
+    assert reason(host.read("/sys/one")) is Reason.MALFORMED
+    assert reason(host.names("/sys/one/below")) is Reason.MALFORMED
+
+
+def test_a_fifo_does_not_hang(tree: Path) -> None:
+    os.mkfifo(tree / "sys/fifo")
+    assert reason(LocalHost(str(tree)).read("/sys/fifo")) is Reason.MALFORMED
+
+
+def test_a_directory_is_no_file_and_a_file_no_directory(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    assert reason(host.read("/sys/devices")) is Reason.MALFORMED
+    assert reason(host.names("/sys/devices/a/vendor")) is Reason.NOT_THERE
+    assert reason(host.link("/sys/devices/a/vendor")) is Reason.MALFORMED
+
+
+def test_a_huge_file_is_refused(tree: Path) -> None:
+    with (tree / "sys/huge").open("wb") as file:
+        file.truncate(100 << 20)
+    assert isinstance(LocalHost(str(tree)).read("/sys/huge"), Unknown)
+
+
+def test_garbage_is_text_without_control_characters(tree: Path) -> None:
+    (tree / "sys/garbage").write_bytes(b"\x1b[2J\x1b]0;title\x07ok\xff\xfe\x00\x9b31m")
+    text = LocalHost(str(tree)).read("/sys/garbage")
+    assert isinstance(text, str)
+    assert "ok" in text
+    assert all(character.isprintable() for character in text)
+
+
+def test_a_nul_in_a_path_is_refused(tree: Path) -> None:
+    assert isinstance(LocalHost(str(tree)).read("/sys/a\0b"), Unknown)
+
+
+def test_a_device_that_comes_back_elsewhere_is_found(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    (tree / "sys/devices/b").mkdir()
+    link = tree / "sys/current"
+    link.symlink_to("devices/a")
+    assert host.read("/sys/current/vendor") == "0x10de"
+    link.unlink()
+    link.symlink_to("devices/b")
+    (tree / "sys/devices/a/vendor").unlink()
+    (tree / "sys/devices/b/vendor").write_text("0x15b3")
+    assert host.read("/sys/current/vendor") == "0x15b3"
+
+
+def test_what_may_not_be_read_needs_root(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = LocalHost(str(tree))
+    monkeypatch.setattr(host, "_is_root", False)
+
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(host, "_read", refuse)
+    assert reason(host.read("/sys/kernel/debug/x")) is Reason.NEEDS_ROOT
+
+
+def test_a_tree_runs_no_commands_and_asks_no_driver(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    for answer in (host.run(["uname"]), host.nvml(), host.nvml_live(), host.dmabuf_errno("mlx5_0")):
+        assert reason(answer) is Reason.NOT_THERE
+    assert isinstance(host.environment("PATH"), Unknown)
+
+
+def test_this_machine_can_be_read() -> None:
+    host = LocalHost()
+    assert host.origin.source is Source.LIVE
+    assert isinstance(host.read("/proc/sys/kernel/osrelease"), str)
+    assert reason(host.read("/no/such/file")) is Reason.NOT_THERE

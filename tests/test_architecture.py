@@ -1,0 +1,89 @@
+"""The two sentences of the design: one door to the node, one hand that changes it; imports point one way."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("probes", "widgets", "tui")
+# The host and its back rooms, which nobody else may use but for their dataclasses.
+DOOR = {"probes/host.py", "probes/command.py", "probes/nvml.py", "probes/verbs.py"}
+OUTSIDE = {"os", "subprocess", "ctypes", "socket", "shutil", "pathlib", "pynvml", "psutil", "io", "glob", "tempfile"}
+FACTS = {"NvmlFacts", "NvmlGpu", "NvmlLive", "CommandOutput"}
+CHANGING = {"remove", "unlink", "rename", "replace", "rmdir", "mkdir", "makedirs", "kill", "system", "popen", "chmod"}
+MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """(module, names taken from it) of every import, wherever it stands."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append((node.module, tuple(alias.name for alias in node.names)))
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_from_tui_to_widgets_to_probes(path: Path) -> None:
+    forbidden = {"probes": {"widgets", "tui"}, "widgets": {"tui"}, "tui": set()}[name_of(path).split("/")[0]]
+    assert not {module.split(".")[0] for module, _ in imports(path)} & forbidden
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if name_of(p).startswith("probes")], ids=name_of)
+def test_only_the_host_reaches_outside(path: Path) -> None:
+    if name_of(path) in DOOR:
+        return
+    reached = {module.split(".")[0] for module, _ in imports(path)} & OUTSIDE
+    assert not reached
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "open"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
+    if name_of(path) in DOOR:
+        return
+    for module, names in imports(path):
+        if module in ("probes.command", "probes.nvml", "probes.verbs"):
+            assert set(names) <= FACTS
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if not name_of(p).startswith("probes")], ids=name_of)
+def test_only_the_runner_changes_anything(path: Path) -> None:
+    if name_of(path) == "tui/actions/runner.py":
+        return
+    assert not {module.split(".")[0] for module, _ in imports(path)} & {"subprocess", "ctypes", "tempfile"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name):
+            assert node.func.id != "open"
+        elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            assert not (node.func.value.id in ("os", "shutil") and node.func.attr in CHANGING)
+
+
+def modules_after(code: str) -> set[str]:
+    """What Python has imported after running a piece of code in a process of its own."""
+    code += "\nimport sys\nprint('MODULES', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("MODULES ")[2].split())
+
+
+@pytest.mark.parametrize("command", ["topo", "modules"])
+def test_text_commands_do_without_textual_and_networkx(command: str) -> None:
+    modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
+    assert "tui.report" in modules
+    assert not modules & {"textual", "networkx", "pynvml"}
+
+
+def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
+    assert not modules_after("import tui.app") & {"networkx", "pynvml"}
