@@ -23,6 +23,7 @@ from probes.verbs import probe_dmabuf
 
 READ_LIMIT_BYTES = 64 * 1024
 READ_SECONDS = 1.0
+CACHE_SECONDS = 0.5
 MAX_NAMES = 65536
 MAX_LINKS = 40  # the kernel's own limit, path_resolution(7)
 PAGE_BYTES = 4096
@@ -127,9 +128,10 @@ class LocalHost:
         self.origin = Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
         self._root = "" if root == "/" else root
         self._is_root = os.geteuid() == 0
-        # Where directories asked before really are. Entries are proved inside the root when made; one
-        # that has gone stale (a device removed) is dropped when its file is not found.
+        # Where the directories asked just now really are. Entries are proved inside the root when made;
+        # one that has gone stale (a device removed) is looked up anew when its file is not found.
         self._directories: dict[str, str] = {}
+        self._cached_until = 0.0
         self._library = NvmlLibrary()
 
     # Files
@@ -231,6 +233,10 @@ class LocalHost:
         parent, _, name = path.rstrip("/").rpartition("/")
         if name in ("", ".", ".."):
             return self._walk(path)
+        now = time.monotonic()
+        if now > self._cached_until:
+            self._directories.clear()
+            self._cached_until = now + CACHE_SECONDS
         cached = self._directories.get(parent)
         if cached is not None:
             try:

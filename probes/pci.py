@@ -58,6 +58,7 @@ class PciFunction:
     subsystem_device_id: Maybe[int]
     driver: Maybe[str]  # bound driver; NOT_THERE: none
     numa_node: Maybe[int]  # NOT_THERE where the kernel says -1
+    local_cpulist: Maybe[str]  # asked only where no NUMA node is named: the CPUs the kernel holds to be near
     # The following are read for GPUs, NICs, NVSwitches and bridges above them; NOT_THERE with the
     # detail "not read" for others, which no view needs.
     link: PciLink
@@ -220,6 +221,7 @@ def _function(host: Host, bdf: str) -> PciFunction | None:
         target = host.link(f"{path}/driver")
         driver = target if isinstance(target, Unknown) else printable(target.rpartition("/")[2], 64)
     end = kind in (PciKind.GPU, PciKind.NIC, PciKind.NVSWITCH)
+    numa = _numa(host, path)
     group, group_type = _iommu(host, path) if end else (_NOT_READ, _NOT_READ)
     bars: Maybe[str] = host.read(f"{path}/resource") if end else _NOT_READ
     physical = host.link(f"{path}/physfn") if end else _NOT_READ
@@ -235,7 +237,8 @@ def _function(host: Host, bdf: str) -> PciFunction | None:
         subsystem_vendor_id=number(sub_vendor, "subsystem_vendor"),
         subsystem_device_id=number(sub_device, "subsystem_device"),
         driver=driver,
-        numa_node=_numa(host, path),
+        numa_node=numa,
+        local_cpulist=host.read(f"{path}/local_cpulist") if isinstance(numa, Unknown) else _NOT_READ,
         link=_link(host, path) if shown else _NO_LINK,
         bars=bars if isinstance(bars, Unknown) else parse_resource(bars),
         iommu_group=group,

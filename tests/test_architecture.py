@@ -11,9 +11,33 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 # The host and its back rooms, which nobody else may use but for their dataclasses.
 DOOR = {"probes/host.py", "probes/command.py", "probes/nvml.py", "probes/verbs.py"}
-OUTSIDE = {"os", "subprocess", "ctypes", "socket", "shutil", "pathlib", "pynvml", "psutil", "io", "glob", "tempfile"}
+OUTSIDE = {
+    "os",
+    "subprocess",
+    "ctypes",
+    "socket",
+    "shutil",
+    "pathlib",
+    "pynvml",
+    "psutil",
+    "io",
+    "glob",
+    "tempfile",
+}
 FACTS = {"NvmlFacts", "NvmlGpu", "NvmlLive", "CommandOutput"}
-CHANGING = {"remove", "unlink", "rename", "replace", "rmdir", "mkdir", "makedirs", "kill", "system", "popen", "chmod"}
+CHANGING = {
+    "remove",
+    "unlink",
+    "rename",
+    "replace",
+    "rmdir",
+    "mkdir",
+    "makedirs",
+    "kill",
+    "system",
+    "popen",
+    "chmod",
+}
 MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 

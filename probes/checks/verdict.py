@@ -103,7 +103,9 @@ def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
             return say(State.UNKNOWN, f"the RDMA devices could not be read: {node.rdma}")
         if isinstance(node.pci, Unknown):
             return say(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
-        return say(State.NOT_APPLICABLE, "no RDMA NIC here")
+        software = [] if isinstance(node.rdma, Unknown) else [device.name for device in node.rdma.devices]
+        besides = f": {_listed(software)} on no PCI device" if software else ""
+        return say(State.NOT_APPLICABLE, f"no RDMA NIC here{besides}")
     if isinstance(node.rdma, Unknown) and nothing_known:
         return say(State.UNKNOWN, f"the RDMA devices could not be read: {node.rdma}")
     if not _devices(node):

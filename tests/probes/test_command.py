@@ -61,7 +61,9 @@ def test_a_command_that_hangs_is_ended_with_its_children(bin_directory: Path) ->
 
 
 def test_endless_output_is_cut_off(bin_directory: Path) -> None:
-    script(bin_directory, "tool", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done")
+    script(
+        bin_directory, "tool", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done"
+    )
     output = run_command(["tool"], 60)
     assert isinstance(output, Unknown)
     assert output.reason is Reason.MALFORMED

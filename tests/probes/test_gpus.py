@@ -20,7 +20,8 @@ OPEN = (
 )
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n"
 INFORMATION = (
-    "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 312\nGPU UUID: \t GPU-1c22d5a4-0000-1111-2222-333344445555\n"
+    "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 312\n"
+    "GPU UUID: \t GPU-1c22d5a4-0000-1111-2222-333344445555\n"
     "Bus Type: \t PCIe\nBus Location: \t 0000:1b:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n"
 )
 BDFS = ("0000:1b:00.0", "0000:43:00.0")

@@ -42,7 +42,9 @@ def test_links_are_followed_inside_the_root(tree: Path) -> None:
     assert host.link("/sys/class/relative") == "../devices/a"
 
 
-@pytest.mark.parametrize("target", ["../../secret", "../../../../../../secret", "/../secret", "../node/../../secret"])
+@pytest.mark.parametrize(
+    "target", ["../../secret", "../../../../../../secret", "/../secret", "../node/../../secret"]
+)
 def test_no_link_leads_out_of_the_root(tree: Path, target: str) -> None:
     (tree / "sys/link").symlink_to(target)
     (tree / "sys/directory").symlink_to(os.path.dirname(target) or "/")

@@ -1,0 +1,387 @@
+"""The one line on top, and what is commonly got wrong about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from probes.checks.verdict import State, Verdict, judge
+from probes.gpudirect import GdrPath, GpuDirectFacts, MemoryPeer, PathState, PeermemReading, Requirement
+from probes.gpus import NOT_LISTED, GpuFacts
+from probes.host import Origin, Source
+from probes.modules import ModuleFacts, ModuleState
+from probes.node import Node, probe_node
+from probes.pci import PciFacts, PciKind
+from probes.platform import Environment, PlatformFacts
+from probes.rates import Reading
+from probes.rdma import RdmaFacts
+from probes.simulation import SimulatedHost
+from probes.topology import build
+from probes.unknown import Maybe, Reason, Unknown
+
+ABSENT = Unknown(Reason.NOT_THERE, "absent")
+DENIED = Unknown(Reason.NEEDS_ROOT, "/sys/kernel/debug")
+NEEDS_OPEN = "DMA-BUF needs the open kernel modules"
+NOT_LOADED = "nvidia_peermem is not loaded"
+
+
+@cache
+def simulated(name: str) -> Node:
+    return probe_node(SimulatedHost(name), seconds=60.0)
+
+
+def state_of(path: GdrPath, usable: Maybe[bool], lack: str = "") -> PathState:
+    return PathState(path, usable, (Requirement("a condition", usable, "evidence", lack),))
+
+
+def direct(
+    dmabuf: Maybe[bool] = True,
+    peermem: Maybe[bool] = False,
+    in_use: Maybe[bool] = DENIED,
+    nics: dict[str, Maybe[bool]] | None = None,
+) -> GpuDirectFacts:
+    preferred = GdrPath.DMABUF if dmabuf is True else GdrPath.PEERMEM if peermem is True else None
+    able = {f"mlx5_{n}": dmabuf for n in range(10)}
+    return GpuDirectFacts(
+        state_of(GdrPath.DMABUF, dmabuf, NEEDS_OPEN),
+        state_of(GdrPath.PEERMEM, peermem, NOT_LOADED),
+        preferred,
+        able | (nics or {}),
+        in_use,
+    )
+
+
+def a_node(facts: GpuDirectFacts | None = None, name: str = "hgx-h100", **parts: Any) -> Node:
+    return replace(simulated(name), gpudirect=facts or direct(), **parts)
+
+
+def reading_of(
+    refcnt: Maybe[int] = 0,
+    peers: Maybe[tuple[MemoryPeer, ...]] = ABSENT,
+    states: dict[tuple[str, int], Maybe[str]] | None = None,
+) -> Reading:
+    return Reading(0.0, {}, ABSENT, PeermemReading(refcnt, peers), {}, states or {})
+
+
+def verdict_of(node: Node, reading: Reading | None = None) -> Verdict:
+    return judge(node, build(node), reading_of() if reading is None else reading)
+
+
+def with_ports(node: Node, state: Maybe[str], *names: str) -> Node:
+    """The node with the ports of those devices (all, if none is named) in that state."""
+    assert isinstance(node.rdma, RdmaFacts)
+    devices = [
+        replace(one, ports=tuple(replace(port, state=state) for port in one.ports))
+        if not names or one.name in names
+        else one
+        for one in node.rdma.devices
+    ]
+    return replace(node, rdma=RdmaFacts(tuple(devices)))
+
+
+def with_gpu(node: Node, index: int, **facts: Any) -> Node:
+    assert isinstance(node.gpus, GpuFacts)
+    gpus = [replace(gpu, **facts) if gpu.index == index else gpu for gpu in node.gpus.gpus]
+    return replace(node, gpus=replace(node.gpus, gpus=tuple(gpus)))
+
+
+def with_gpus(node: Node, **facts: Any) -> Node:
+    assert isinstance(node.gpus, GpuFacts)
+    for index in range(len(node.gpus.gpus)):
+        node = with_gpu(node, index, **facts)
+    return node
+
+
+def without(node: Node, kind: PciKind) -> Node:
+    """The node with no such function on its bus."""
+    assert isinstance(node.pci, PciFacts)
+    assert isinstance(node.gpus, GpuFacts)
+    left = {bdf: one for bdf, one in node.pci.functions.items() if one.kind is not kind}
+    node = replace(node, pci=replace(node.pci, functions=left))
+    if kind is PciKind.GPU:
+        return replace(node, gpus=replace(node.gpus, gpus=()))
+    return replace(node, rdma=ABSENT)
+
+
+def with_module(node: Node, name: str, state: ModuleState) -> Node:
+    assert isinstance(node.modules, ModuleFacts)
+    module = replace(node.modules.modules[name], state=state)
+    return replace(node, modules=replace(node.modules, modules={**node.modules.modules, name: module}))
+
+
+def in_place(node: Node, place: Environment) -> Node:
+    assert isinstance(node.platform, PlatformFacts)
+    return replace(node, platform=replace(node.platform, environment=place))
+
+
+def nearest(node: Node, index: int) -> list[str]:
+    """The NICs that serve a GPU."""
+    topology = build(node)
+    gpu = topology.gpus[index].id
+    words = ("PIX", "PXB", "P2C")
+    return [
+        nic for nic in topology.best_nics[gpu] if getattr(topology.paths[gpu, nic].nccl, "value", "") in words
+    ]
+
+
+# READY and ACTIVE
+
+
+def test_ready_by_dmabuf_without_peermem() -> None:
+    """Peermem that is not loaded is no fault where DMA-BUF works."""
+    verdict = verdict_of(a_node(), reading_of(refcnt=ABSENT))
+    assert (verdict.state, verdict.path) == (State.READY, GdrPath.DMABUF)
+    assert (verdict.gpus_served, verdict.gpus) == (8, 8)
+    assert "peermem" not in verdict.reason
+
+
+def test_refcnt_zero_is_no_fault() -> None:
+    verdict = verdict_of(a_node(direct(dmabuf=False, peermem=True)), reading_of(refcnt=0))
+    assert (verdict.state, verdict.path) == (State.READY, GdrPath.PEERMEM)
+    assert "no memory region" in verdict.reason
+
+
+def test_missing_memory_peers_are_no_fault() -> None:
+    facts = direct(dmabuf=False, peermem=True)
+    assert verdict_of(a_node(facts), reading_of(0, peers=ABSENT)).state is State.READY
+
+
+def test_a_refcnt_above_zero_is_active_by_peermem() -> None:
+    verdict = verdict_of(a_node(direct(peermem=True)), reading_of(refcnt=112))
+    assert (verdict.state, verdict.path) == (State.ACTIVE, GdrPath.PEERMEM)
+    assert "112 memory regions" in verdict.reason
+
+
+def test_memory_peers_prove_use_where_refcnt_cannot_be_read() -> None:
+    peers = (MemoryPeer("nv_mem", 12, 1 << 30),)
+    assert verdict_of(a_node(direct(peermem=True)), reading_of(ABSENT, peers)).state is State.ACTIVE
+
+
+def test_attached_buffers_are_active_by_dmabuf_with_refcnt_zero() -> None:
+    verdict = verdict_of(a_node(direct(in_use=True, peermem=True)), reading_of(refcnt=0))
+    assert (verdict.state, verdict.path) == (State.ACTIVE, GdrPath.DMABUF)
+
+
+def test_what_is_in_use_can_be_used_whatever_could_not_be_read() -> None:
+    assert verdict_of(a_node(direct(DENIED, DENIED, in_use=True))).state is State.ACTIVE
+    assert verdict_of(a_node(direct(DENIED, DENIED)), reading_of(3)).path is GdrPath.PEERMEM
+
+
+def test_use_that_only_root_can_see_is_said_to_need_root() -> None:
+    assert "needs root" in verdict_of(a_node(direct(in_use=DENIED))).reason
+    assert "no memory region" in verdict_of(a_node(direct(in_use=False))).reason
+
+
+def test_peermem_that_is_known_to_work_counts_while_dmabuf_is_unknown() -> None:
+    verdict = verdict_of(a_node(direct(dmabuf=DENIED, peermem=True)))
+    assert (verdict.state, verdict.path) == (State.READY, GdrPath.PEERMEM)
+
+
+def test_without_a_reading_the_nodes_own_facts_speak() -> None:
+    node = a_node(direct(dmabuf=False, peermem=True))
+    assert isinstance(node.modules, ModuleFacts)
+    for refcnt, state in ((0, State.READY), (5, State.ACTIVE)):
+        peermem = replace(node.modules.modules["nvidia_peermem"], refcnt=refcnt)
+        modules = replace(node.modules, modules={**node.modules.modules, "nvidia_peermem": peermem})
+        here = replace(node, modules=modules)
+        assert judge(here, build(here), None).state is state
+
+
+def test_grace_is_served_by_its_cpu_link() -> None:
+    verdict = verdict_of(a_node(name="gb200"))
+    assert (verdict.state, verdict.gpus_served) == (State.READY, verdict.gpus)
+
+
+# DEGRADED
+
+
+def test_a_gpu_whose_nics_are_down_degrades_the_node_and_is_named() -> None:
+    node = a_node()
+    near = nearest(node, 3)
+    alone = [gpu for gpu in range(8) if set(nearest(node, gpu)) <= set(near)]
+    verdict = verdict_of(with_ports(node, "DOWN", *near))
+    assert verdict.state is State.DEGRADED
+    assert verdict.gpus_served == 8 - len(alone)
+    assert "no ACTIVE NIC within PXB" in verdict.reason
+    assert any(f"{nic} is DOWN" in verdict.reason for nic in near)
+
+
+def test_the_reading_has_the_last_word_on_a_port() -> None:
+    node = a_node()
+    near = nearest(node, 0)
+    down: dict[tuple[str, int], Maybe[str]] = {(name, 1): "DOWN" for name in near}
+    assert verdict_of(node, reading_of(states=down)).state is State.DEGRADED
+    up: dict[tuple[str, int], Maybe[str]] = {(name, 1): "ACTIVE" for name in near}
+    assert verdict_of(with_ports(node, "DOWN", *near), reading_of(states=up)).state is State.READY
+
+
+@pytest.mark.parametrize("state", ["INIT", "ARMED", "ACTIVE_DEFER"])
+def test_only_an_active_port_counts(state: str) -> None:
+    node = a_node()
+    assert verdict_of(with_ports(node, state, *nearest(node, 0))).state is State.DEGRADED
+
+
+def test_gpus_behind_the_cpu_are_not_served_by_default() -> None:
+    """The default level is PXB: PHB, nvidia-smi's NODE and SYS are past it."""
+    node = in_place(a_node(name="cloud-vm"), Environment.BARE_METAL)
+    verdict = verdict_of(node)
+    assert (verdict.state, verdict.gpus_served) == (State.DEGRADED, 0)
+    assert "PHB" in verdict.reason
+
+
+def test_a_virtual_machine_is_told_that_its_pci_tree_may_mislead() -> None:
+    node = in_place(a_node(name="cloud-vm"), Environment.VIRTUAL_MACHINE)
+    assert "virtual machine" in verdict_of(node).reason
+
+
+def test_a_nic_that_takes_no_dmabuf_serves_nobody_but_by_peermem() -> None:
+    node = a_node()
+    refusing: dict[str, Maybe[bool]] = dict.fromkeys(nearest(node, 0), False)
+    verdict = verdict_of(a_node(direct(nics=refusing)))
+    assert verdict.state is State.DEGRADED
+    assert "takes no dma-buf regions" in verdict.reason
+    assert verdict_of(a_node(direct(peermem=True, nics=refusing))).state is State.READY
+
+
+def test_a_gpu_off_the_bus_is_named() -> None:
+    lost = Unknown(Reason.DRIVER_ERROR, "NVML", "GPU is lost")
+    verdict = verdict_of(with_gpu(a_node(), 3, nvml=lost))
+    assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.DEGRADED, 7, 8)
+    assert "GPU3 does not answer: GPU is lost" in verdict.reason
+
+
+@pytest.mark.parametrize(("driver", "word"), [(ABSENT, "no driver"), ("nouveau", "nouveau")])
+def test_a_gpu_without_the_nvidia_driver_is_named(driver: Maybe[str], word: str) -> None:
+    verdict = verdict_of(with_gpu(a_node(), 2, driver=driver))
+    assert verdict.state is State.DEGRADED
+    assert "GPU2" in verdict.reason
+    assert word in verdict.reason
+
+
+def test_a_gpu_handed_to_a_virtual_machine_is_not_missed() -> None:
+    verdict = verdict_of(with_gpu(a_node(), 2, driver="vfio-pci"))
+    assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.READY, 7, 7)
+
+
+def test_a_gpu_hidden_from_a_pod_is_not_missed_but_on_bare_metal_it_is() -> None:
+    hidden = Unknown(Reason.NOT_THERE, "NVML", NOT_LISTED)
+    node = with_gpu(a_node(), 5, nvml=hidden)
+    pod = verdict_of(in_place(node, Environment.KUBERNETES_POD))
+    assert (pod.state, pod.gpus) == (State.READY, 7)
+    assert verdict_of(in_place(node, Environment.BARE_METAL)).state is State.DEGRADED
+
+
+def test_degraded_says_so_even_while_in_use() -> None:
+    node = with_ports(a_node(direct(peermem=True)), "DOWN", *nearest(a_node(), 0))
+    assert verdict_of(node, reading_of(refcnt=9)).state is State.DEGRADED
+
+
+# BROKEN
+
+
+def test_neither_path_is_broken_and_says_why_of_both() -> None:
+    verdict = verdict_of(a_node(direct(dmabuf=False, peermem=False)))
+    assert (verdict.state, verdict.path) == (State.BROKEN, None)
+    assert verdict.reason == f"{NEEDS_OPEN}; {NOT_LOADED}"
+
+
+def test_without_the_driver_nothing_else_is_said() -> None:
+    node = with_module(a_node(direct(False, False)), "nvidia", ModuleState.NOT_LOADED)
+    verdict = verdict_of(node)
+    assert verdict.state is State.BROKEN
+    assert "peermem" not in verdict.reason
+
+
+def test_no_active_port_at_all_is_broken() -> None:
+    verdict = verdict_of(with_ports(a_node(), "DOWN"))
+    assert verdict.state is State.BROKEN
+    assert "ACTIVE" in verdict.reason
+
+
+def test_cards_without_their_module_are_broken_not_absent() -> None:
+    node = with_module(replace(a_node(), rdma=ABSENT), "mlx5_ib", ModuleState.NOT_LOADED)
+    verdict = verdict_of(node)
+    assert verdict.state is State.BROKEN
+    assert "mlx5_ib is not loaded" in verdict.reason
+
+
+# NOT APPLICABLE
+
+
+def test_no_gpu_is_not_applicable() -> None:
+    verdict = verdict_of(without(a_node(), PciKind.GPU))
+    assert verdict.state is State.NOT_APPLICABLE
+    assert "no NVIDIA GPU" in verdict.reason
+
+
+def test_no_nic_is_not_applicable() -> None:
+    verdict = verdict_of(without(a_node(), PciKind.NIC))
+    assert verdict.state is State.NOT_APPLICABLE
+    assert "no RDMA NIC" in verdict.reason
+
+
+def test_where_nothing_is_the_demo_is_pointed_to_on_a_live_machine_only() -> None:
+    bare = without(without(a_node(), PciKind.GPU), PciKind.NIC)
+    assert "--demo" in verdict_of(replace(bare, origin=Origin(Source.LIVE))).reason
+    assert "--demo" not in verdict_of(replace(bare, origin=Origin(Source.TREE, "/dump"))).reason
+
+
+def test_a_software_rdma_device_is_no_rdma_nic() -> None:
+    node = a_node()
+    assert isinstance(node.rdma, RdmaFacts)
+    soft = replace(node.rdma.devices[0], name="rxe0", bdf=ABSENT)
+    bare = replace(without(node, PciKind.NIC), rdma=RdmaFacts((soft,)))
+    verdict = verdict_of(bare)
+    assert verdict.state is State.NOT_APPLICABLE
+    assert "rxe0" in verdict.reason
+
+
+def test_devices_handed_to_virtual_machines_are_not_applicable() -> None:
+    node = a_node()
+    assert verdict_of(with_gpus(node, driver="vfio-pci")).state is State.NOT_APPLICABLE
+    assert isinstance(node.pci, PciFacts)
+    functions = {
+        bdf: replace(one, driver="vfio-pci") if one.kind is PciKind.NIC else one
+        for bdf, one in node.pci.functions.items()
+    }
+    handed = replace(node, pci=replace(node.pci, functions=functions), rdma=ABSENT)
+    assert verdict_of(handed).state is State.NOT_APPLICABLE
+
+
+# UNKNOWN
+
+
+@pytest.mark.parametrize(("dmabuf", "peermem"), [(DENIED, False), (False, DENIED), (DENIED, DENIED)])
+def test_what_decides_but_could_not_be_read_is_unknown_with_its_reason(
+    dmabuf: Maybe[bool], peermem: Maybe[bool]
+) -> None:
+    verdict = verdict_of(a_node(direct(dmabuf, peermem)))
+    assert verdict.state is State.UNKNOWN
+    assert "needs root" in verdict.reason
+
+
+def test_probes_that_gave_nothing_are_unknown_and_named() -> None:
+    silent = Unknown(Reason.TIMED_OUT, "probe", "no answer for 5 s")
+    node = a_node()
+    for part, word in (("pci", "PCI"), ("rdma", "RDMA")):
+        verdict = verdict_of(replace(node, **{part: silent}, **({"gpus": silent} if part == "pci" else {})))
+        assert verdict.state is State.UNKNOWN
+        assert word in verdict.reason
+        assert "no answer for 5 s" in verdict.reason
+    assert verdict_of(replace(node, gpudirect=silent)).state is State.UNKNOWN
+
+
+def test_ports_that_could_not_be_read_are_unknown_not_down() -> None:
+    node = a_node()
+    verdict = verdict_of(with_ports(node, Unknown(Reason.IO_ERROR, "state"), *nearest(node, 0)))
+    assert verdict.state is State.UNKNOWN
+    assert "I/O error" in verdict.reason
+
+
+def test_every_verdict_has_a_reason() -> None:
+    for name in ("hgx-h100", "dgx-a100", "pcie-l40s", "cloud-vm", "gb200"):
+        node = simulated(name)
+        assert judge(node, build(node), None).reason

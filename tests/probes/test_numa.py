@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes import numa
+from probes.host import LocalHost
+from probes.numa import NumaFacts
+from probes.unknown import Unknown
+from tests.trees import add_numa_node, write
+
+
+def facts(root: Path) -> NumaFacts:
+    found = numa.probe(LocalHost(str(root)))
+    assert isinstance(found, NumaFacts)
+    return found
+
+
+def test_two_nodes(tmp_path: Path) -> None:
+    add_numa_node(tmp_path, 0, "0-3", "10 21")
+    add_numa_node(tmp_path, 1, "4-7", "21 10")
+    nodes = facts(tmp_path).nodes
+    assert [(node.number, node.cpulist, node.memory_bytes) for node in nodes] == [
+        (0, "0-3", 1 << 30),
+        (1, "4-7", 1 << 30),
+    ]
+    assert nodes[0].distances == {0: 10, 1: 21}
+
+
+def test_numbers_with_gaps(tmp_path: Path) -> None:
+    add_numa_node(tmp_path, 0, "0-3", "10 40")
+    add_numa_node(tmp_path, 8, "4-7", "40 10")
+    assert facts(tmp_path).nodes[1].distances == {0: 40, 8: 10}
+
+
+def test_an_offline_node_is_left_out(tmp_path: Path) -> None:
+    add_numa_node(tmp_path, 0, "", "10")
+    add_numa_node(tmp_path, 1, "4-7", "10")
+    write(tmp_path, "/sys/devices/system/node/online", "1\n")
+    assert [node.number for node in facts(tmp_path).nodes] == [1]
+
+
+def test_distances_that_do_not_fit_are_malformed(tmp_path: Path) -> None:
+    add_numa_node(tmp_path, 0, "0", "10 21 x")
+    assert isinstance(facts(tmp_path).nodes[0].distances, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("cpumap", "cpulist"), [("0000000f", "0-3"), ("1,00000001", "0,32"), ("00000000", ""), ("xyz", None)]
+)
+def test_cpu_maps_of_old_kernels(cpumap: str, cpulist: str | None) -> None:
+    assert numa.list_from_map(cpumap) == cpulist
+
+
+@given(st.text())
+def test_parsers_take_any_text(text: str) -> None:
+    numa.parse_list(text)
+    numa.list_from_map(text)
