@@ -1,0 +1,185 @@
+"""Simulated nodes: what their descriptions say is what the real probes read, alive and repeatable."""
+
+from pathlib import Path
+
+import pytest
+
+from probes.checks.verdict import State, judge
+from probes.gpudirect import GdrPath
+from probes.gpus import GpuFacts
+from probes.host import LocalHost, Source
+from probes.modules import ModuleFacts, ModuleState
+from probes.node import Node, probe_node
+from probes.numa import NumaFacts
+from probes.pci import PciFacts, PciKind
+from probes.platform import Environment, PlatformFacts
+from probes.rates import port_rates, read
+from probes.rdma import RdmaFacts
+from probes.simulation import SimulatedHost, simulated_names, title
+from probes.topology import build
+from probes.unknown import Unknown
+from tests.simulated_tree import write_tree
+
+SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
+    "hgx-h100": (8, 10, 2, 4),
+    "dgx-a100": (8, 10, 4, 6),
+    "pcie-l40s": (4, 2, 2, 0),
+    "gb200": (4, 4, 2, 0),
+    "cloud-vm": (8, 8, 2, 0),
+}
+STATES = {
+    "hgx-h100": (State.ACTIVE, 8),
+    "dgx-a100": (State.ACTIVE, 8),
+    "pcie-l40s": (State.DEGRADED, 2),
+    "gb200": (State.READY, 4),
+    "cloud-vm": (State.DEGRADED, 0),
+}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def known(facts: object) -> object:
+    assert not isinstance(facts, Unknown), facts
+    return facts
+
+
+@pytest.fixture(params=simulated_names())
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def node(name: str) -> Node:
+    return probe_node(SimulatedHost(name))
+
+
+def test_shape(name: str, node: Node) -> None:
+    assert isinstance(node.gpus, GpuFacts)
+    assert isinstance(node.rdma, RdmaFacts)
+    assert isinstance(node.numa, NumaFacts)
+    assert isinstance(node.pci, PciFacts)
+    nvswitches = sum(one.kind is PciKind.NVSWITCH for one in node.pci.functions.values())
+    shape = len(node.gpus.gpus), len(node.rdma.devices), len(node.numa.nodes), nvswitches
+    assert shape == SHAPES[name]
+
+
+def test_nothing_a_probe_asks_is_unknown_without_reason(node: Node) -> None:
+    for facts in (
+        node.platform,
+        node.kernel,
+        node.numa,
+        node.pci,
+        node.gpus,
+        node.rdma,
+        node.modules,
+        node.gpudirect,
+    ):
+        known(facts)
+    assert isinstance(node.gpus, GpuFacts)
+    for gpu in node.gpus.gpus:
+        known(gpu.uuid)
+        known(gpu.compute_capability)
+        known(gpu.nvlinks)
+
+
+def test_it_says_that_it_is_simulated(name: str, node: Node) -> None:
+    assert (node.origin.source, node.origin.label) == (Source.SIMULATED, name)
+    assert title(name)
+
+
+def test_verdict(name: str, node: Node) -> None:
+    host = SimulatedHost(name)
+    verdict = judge(node, build(node), read(host, node))
+    assert (verdict.state, verdict.gpus_served) == STATES[name]
+
+
+def test_hgx_has_as_many_pci_functions_as_a_real_board() -> None:
+    facts = probe_node(SimulatedHost("hgx-h100")).pci
+    assert isinstance(facts, PciFacts)
+    assert len(facts.functions) == 517
+
+
+def test_a_cloud_vm_is_a_virtual_machine_without_peermem() -> None:
+    node = probe_node(SimulatedHost("cloud-vm"))
+    assert isinstance(node.platform, PlatformFacts)
+    assert node.platform.environment is Environment.VIRTUAL_MACHINE
+    assert isinstance(node.modules, ModuleFacts)
+    assert node.modules.modules["nvidia_peermem"].state is ModuleState.NOT_LOADED
+    assert isinstance(node.pci, PciFacts)
+    gpus = [one for one in node.pci.functions.values() if one.kind is PciKind.GPU]
+    assert all(isinstance(gpu.numa_node, Unknown) for gpu in gpus)
+
+
+def test_the_proprietary_driver_has_no_dmabuf() -> None:
+    direct = probe_node(SimulatedHost("dgx-a100")).gpudirect
+    assert not isinstance(direct, Unknown)
+    assert direct.dmabuf.usable is False
+    assert direct.preferred is GdrPath.PEERMEM
+
+
+def test_equal_seeds_and_times_give_equal_figures(name: str) -> None:
+    one_clock, other_clock = Clock(), Clock()
+    one, other = SimulatedHost(name, 7, one_clock), SimulatedHost(name, 7, other_clock)
+    for _ in range(3):
+        one_clock.now += 1.7
+        other_clock.now += 1.7
+        assert read(one, probe_node(one)) == read(other, probe_node(other))
+
+
+def test_another_seed_gives_other_figures() -> None:
+    clock = Clock()
+    one, other = SimulatedHost("hgx-h100", 1, clock), SimulatedHost("hgx-h100", 2, clock)
+    clock.now += 10
+    assert read(one, probe_node(one)) != read(other, probe_node(other))
+
+
+def test_counters_never_go_back_and_stay_below_the_line_rate(name: str) -> None:
+    clock = Clock()
+    host = SimulatedHost(name, clock=clock)
+    node = probe_node(host)
+    assert isinstance(node.rdma, RdmaFacts)
+    line = {
+        (device.name, port.number): port.rate_gbps for device in node.rdma.devices for port in device.ports
+    }
+    before = read(host, node)
+    for _ in range(120):
+        clock.now += 1.0
+        after = read(host, node)
+        for port, rate in port_rates(before, after).items():
+            most = line[port]
+            assert not isinstance(rate.sent_gbps, Unknown)
+            assert not isinstance(most, Unknown)
+            assert 0 < rate.sent_gbps <= most
+        before = after
+
+
+def test_the_refcount_moves_where_the_job_uses_peermem() -> None:
+    clock = Clock()
+    host = SimulatedHost("hgx-h100", clock=clock)
+    node = probe_node(host)
+    seen = set()
+    for _ in range(60):
+        clock.now += 1.0
+        seen.add(known(read(host, node).peermem.refcnt))
+    assert len(seen) > 10
+
+
+def test_the_same_tree_read_from_a_directory_gives_the_same_facts(name: str, tmp_path: Path) -> None:
+    host = SimulatedHost(name)
+    write_tree(host, tmp_path)
+    simulated, read_back = probe_node(host), probe_node(LocalHost(str(tmp_path)))
+    assert read_back.pci == simulated.pci
+    assert read_back.numa == simulated.numa
+    assert read_back.kernel == simulated.kernel
+    assert read_back.rdma == simulated.rdma
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(KeyError):
+        SimulatedHost("no-such-node")
