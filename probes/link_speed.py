@@ -54,6 +54,8 @@ def describe(lower: PciLink, upper: PciLink | None) -> str:
     """As "Gen5 x16", with "now Gen1 x16" behind where the link runs below its best."""
     best = words(*most_of(lower, upper))
     now = words(lower.speed_gtps, lower.width)
+    if not now and upper is not None:
+        now = words(upper.speed_gtps, upper.width)
     if not best:
         return f"now {now}" if now else "link ?"
     return best if not now or now == best else f"{best}, now {now}"

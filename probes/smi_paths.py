@@ -36,7 +36,8 @@ def same_device(a: PciFunction, b: PciFunction) -> bool:
 def smi_path(a: PciFunction, b: PciFunction) -> Maybe[Smi]:
     """The word, from where the functions hang (nvidia-smi's own source is closed; legend of `topo -m`).
 
-    Unknown where they have no host bridge in common and one of them no NUMA node.
+    Unknown where they have no host bridge in common and one of them no NUMA node, and where the place of
+    one in the tree is not known.
     """
     if a.root and a.root == b.root:
         common = shared(a, b)
@@ -48,6 +49,9 @@ def smi_path(a: PciFunction, b: PciFunction) -> Maybe[Smi]:
         if len(a.chain) - common <= 2 and len(b.chain) - common <= 2:
             return Smi.PIX
         return Smi.PXB
+    for end in (a, b):
+        if not end.root:
+            return Unknown(Reason.MALFORMED, end.sysfs_path, f"no host bridge in the path of {end.bdf}")
     for end in (a, b):
         if isinstance(end.numa_node, Unknown):
             return Unknown(

@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from probes.gpus import Gpu, GpuFacts
-from probes.link_speed import capacity, describe
-from probes.nccl_paths import ORDER, Nccl, pci_path
+from probes.link_speed import capacity
+from probes.nccl_paths import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.node import Node
 from probes.numa import NumaFacts
+from probes.nvlink_paths import has_relay, nvlinks_between, peers_of
+from probes.path_hops import Hop, Ways, hops_between, role, ways_of, weakest_of
 from probes.pci import PciFacts, PciFunction, PciKind
 from probes.rdma import RdmaDevice, RdmaFacts, natural
-from probes.smi_paths import Smi, shared, smi_path
+from probes.smi_paths import Smi, smi_path
 from probes.unknown import Maybe, Reason, Unknown, known
 
 if TYPE_CHECKING:  # networkx costs 90 ms at import: paid by the method that builds the graph
     import networkx as nx
 
 _MELLANOX = 0x15B3
-_NO_PCIE = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
 _SMI_RANK = {word: rank for rank, word in enumerate(Smi)}
 
 
@@ -36,17 +37,6 @@ class Endpoint:
     bdf: Maybe[str]
     numa_node: Maybe[int]
     is_gpu: bool
-
-
-@dataclass(frozen=True)
-class Hop:
-    """One element on the way, with the link that leads to it from the one before."""
-
-    id: str  # BDF, "pci0000:15", "NUMA 0"
-    kind: str  # "GPU", "NIC", "downstream port", "upstream port", "root port", "host bridge", "NUMA node"
-    link: str  # "PCIe", "SMP", "internal", "" for the first
-    gbps: Maybe[float]  # what that link can carry each way, 10^9 bits/s
-    text: str  # "Gen5 x16 (now Gen5 x8)"
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,8 @@ class Topology:
 def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
     """GPUs in index order; NICs in natural order of their RDMA names, then those without an RDMA device.
 
-    A software RDMA device, on no PCI function, is no endpoint: no path leads to it.
+    A software RDMA device, on no PCI function, is no endpoint: no path leads to it. Nor is a virtual function
+    without an RDMA device: it is kept for a guest.
     """
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     gpus: list[Endpoint] = []
@@ -112,7 +103,9 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
         nics.append(Endpoint(device.name, device.name, device.bdf, numa, False))
     nics.sort(key=lambda end: natural(end.label))
     for function in functions.values():
-        if function.kind is PciKind.NIC and function.vendor_id == _MELLANOX and function.bdf not in claimed:
+        if function.kind is not PciKind.NIC or function.vendor_id != _MELLANOX or function.bdf in claimed:
+            continue
+        if function.physical_function is None:
             nics.append(Endpoint(function.bdf, function.bdf, function.bdf, function.numa_node, False))
     return tuple(gpus), tuple(nics)
 
@@ -122,125 +115,79 @@ def build(node: Node) -> Topology:
     gpus, nics = endpoints(node)
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     facts = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
+    devices = {one.name: one for one in node.rdma.devices} if isinstance(node.rdma, RdmaFacts) else {}
     paths: dict[tuple[str, str], Path] = {}
-    ends = (*gpus, *nics)
-    for number, a in enumerate(ends):
-        for b in ends[number + 1 :]:
-            path = _path(a, b, functions)
-            if a.is_gpu and b.is_gpu:
-                path = _with_nvlink(path, facts.get(a.id), facts.get(b.id))
-            paths[a.id, b.id] = path
-    _by_cpu_link(paths, gpus, nics, facts)
+    places = [_placed(end, functions) for end in (*gpus, *nics)]
+    for number, a in enumerate(places):
+        for b in places[number + 1 :]:
+            path = _path(a, b)
+            if a.end.is_gpu and b.end.is_gpu:
+                path = _between_gpus(path, facts)
+            paths[path.a, path.b] = path
+    _by_cpu_link(paths, gpus, nics, facts, devices)
     _by_nvlink_peer(paths, gpus, nics)
-    for (a_id, b_id), path in list(paths.items()):
-        paths[b_id, a_id] = reversed_path(path)
-    return Topology(node, gpus, nics, paths, _best_nics(node, gpus, nics, paths))
+    for a_place in places:
+        for b_place in places:
+            there = paths.get((b_place.end.id, a_place.end.id))
+            if there is not None and (a_place.end.id, b_place.end.id) not in paths:
+                paths[a_place.end.id, b_place.end.id] = _back(there, a_place, b_place)
+    return Topology(node, gpus, nics, paths, _best_nics(gpus, nics, devices, paths))
 
 
-def reversed_path(path: Path) -> Path:
-    """The same way from the other end: each link stands before the hop that it leads to."""
-    hops: list[Hop] = []
-    for number, hop in enumerate(reversed(path.hops)):
-        before = path.hops[len(path.hops) - number] if number else None
-        link, gbps, text = (before.link, before.gbps, before.text) if before else ("", _NO_PCIE, "")
-        hops.append(replace(hop, link=link, gbps=gbps, text=text))
+@dataclass(frozen=True)
+class _Placed:
+    """An endpoint, its ways up and down and its seat in NCCL's tree; None where its place is not known."""
+
+    end: Endpoint
+    ways: Ways | None
+    seat: Seat | None
+
+
+def _placed(end: Endpoint, functions: Mapping[str, PciFunction]) -> _Placed:
+    function = None if isinstance(end.bdf, Unknown) else functions.get(end.bdf)
+    if function is None:
+        return _Placed(end, None, None)
+    return _Placed(
+        end, ways_of(function, functions), seat_of(function, functions) if function.root else None
+    )
+
+
+def _path(a: _Placed, b: _Placed) -> Path:
+    """PCIe alone, from a to b."""
+    if a.ways is None or b.ways is None:
+        missing = a if a.ways is None else b
+        lost = Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {missing.end.label}")
+        return Path(a.end.id, b.end.id, lost, lost, lost, 0, (), None)
+    smi = smi_path(a.ways.function, b.ways.function)
+    nccl: Maybe[Nccl]
+    if a.seat is None or b.seat is None:
+        stray = a.ways.function if a.seat is None else b.ways.function
+        detail = f"no host bridge in the path of {stray.bdf}"
+        nccl = Unknown(Reason.MALFORMED, stray.sysfs_path, detail)
+        return Path(a.end.id, b.end.id, smi, nccl, nccl, 0, (), None)
+    nccl = pci_path(a.seat, b.seat)
+    hops = hops_between(a.ways, b.ways)
+    return Path(a.end.id, b.end.id, smi, nccl, nccl, 0, hops, weakest_of(hops))
+
+
+def _back(path: Path, a: _Placed, b: _Placed) -> Path:
+    """The same path from the other end, a; each link stands before the hop that it leads to."""
+    hops = hops_between(a.ways, b.ways) if path.hops and a.ways and b.ways else ()
     weakest = None if path.weakest is None else len(hops) - path.weakest
-    return replace(path, a=path.b, b=path.a, hops=tuple(hops), weakest=weakest)
+    return Path(path.b, path.a, path.smi, path.nccl, path.nccl_pcie, path.nvlinks, hops, weakest)
 
 
-def _path(a: Endpoint, b: Endpoint, functions: Mapping[str, PciFunction]) -> Path:
-    fa = None if isinstance(a.bdf, Unknown) else functions.get(a.bdf)
-    fb = None if isinstance(b.bdf, Unknown) else functions.get(b.bdf)
-    if fa is None or fb is None:
-        missing = a if fa is None else b
-        lost = Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {missing.label}")
-        return Path(a.id, b.id, lost, lost, lost, 0, (), None)
-    smi = smi_path(fa, fb)
-    nccl = pci_path(fa, fb, functions)
-    hops = _hops(fa, fb, functions)
-    carried = [(hop.gbps, number) for number, hop in enumerate(hops) if not isinstance(hop.gbps, Unknown)]
-    weakest = min(carried)[1] if carried else None
-    return Path(a.id, b.id, smi, nccl, nccl, 0, hops, weakest)
-
-
-def _role(function: PciFunction, place: int) -> str:
-    """What an element of a chain is: below the root port, switches come as upstream and downstream ports."""
-    if function.kind is not PciKind.BRIDGE:
-        return str(function.kind.value)
-    if place == 0:
-        return "root port"
-    return "upstream port" if place % 2 else "downstream port"
-
-
-def _hops(fa: PciFunction, fb: PciFunction, functions: Mapping[str, PciFunction]) -> tuple[Hop, ...]:
-    """From a up to where the ways join, and down to b."""
-    same_root = bool(fa.root) and fa.root == fb.root
-    common = shared(fa, fb) if same_root else 0
-    up = [(bdf, place) for place, bdf in enumerate(fa.chain) if place >= common][::-1]
-    down = [(bdf, place) for place, bdf in enumerate(fb.chain) if place >= common]
-    hops: list[Hop] = []
-    above: PciFunction | None = None
-    for bdf, place in (*up, *([(fa.chain[common - 1], common - 1)] if common else []), *down):
-        if not common and hops and (bdf, place) == down[0]:
-            hops.extend(_cpu_hops(fa, fb, same_root))
-            above = None
-        here = functions.get(bdf)
-        if here is None:
-            continue
-        kind = _role(here, place)
-        if above is None:
-            crossed = Hop(bdf, kind, "internal" if hops else "", _NO_PCIE, "")
-        else:
-            lower, upper = ((above, hops[-1].kind), (here, kind))
-            if (bdf, place) in down:
-                lower, upper = upper, lower
-            crossed = _over(bdf, kind, lower, upper)
-        hops.append(crossed)
-        above = here
-    return tuple(hops)
-
-
-def _over(bdf: str, kind: str, lower: tuple[PciFunction, str], upper: tuple[PciFunction, str]) -> Hop:
-    """The hop to `bdf`: over a PCIe link, or from port to port inside a switch."""
-    if (lower[1], upper[1]) == ("downstream port", "upstream port"):
-        return Hop(bdf, kind, "internal", _NO_PCIE, "switch")
-    links = lower[0].link, upper[0].link
-    return Hop(bdf, kind, "PCIe", capacity(*links), describe(*links))
-
-
-def _cpu_hops(fa: PciFunction, fb: PciFunction, same_root: bool) -> list[Hop]:
-    """What lies between two root ports: a host bridge, or two and what joins them."""
-    first = Hop(fa.root or "CPU", "host bridge", "internal", _NO_PCIE, "")
-    if same_root:
-        return [first]
-    second = Hop(fb.root or "CPU", "host bridge", "internal", _NO_PCIE, "")
-    if isinstance(fa.numa_node, Unknown) or isinstance(fb.numa_node, Unknown) or fa.numa_node == fb.numa_node:
-        return [first, second]
-    return [
-        first,
-        Hop(f"NUMA {fa.numa_node}", "NUMA node", "internal", _NO_PCIE, ""),
-        Hop(f"NUMA {fb.numa_node}", "NUMA node", "SMP", _NO_PCIE, "between sockets"),
-        second,
-    ]
-
-
-def _with_nvlink(path: Path, a: Gpu | None, b: Gpu | None) -> Path:
-    """GPU to GPU: bonded NVLinks between the two, or as many as both have to the same switches."""
-    if a is None or b is None:
-        return path
-    links = nvlinks_between(a, b)
-    return replace(path, nccl=Nccl.NVL, nvlinks=links) if links else path
-
-
-def nvlinks_between(a: Gpu, b: Gpu) -> int:
-    """NVLinks that join two GPUs, through NVSwitches or straight; 0 where NVML does not say."""
-    if isinstance(a.nvlink_peers, Unknown) or isinstance(b.nvlink_peers, Unknown):
-        return 0
-    of_a, of_b = dict(a.nvlink_peers), dict(b.nvlink_peers)
-    if b.bdf in of_a:
-        return of_a[b.bdf]
-    through = set(of_a) & set(of_b)
-    return min(sum(of_a[one] for one in through), sum(of_b[one] for one in through))
+def _between_gpus(path: Path, facts: Mapping[str, Gpu]) -> Path:
+    """GPU to GPU: NVLink, a GPU that passes on (NVB), or one CPU that both hang on by C2C."""
+    a, b = facts.get(path.a), facts.get(path.b)
+    links = nvlinks_between(a, b, facts)
+    if links:
+        return replace(path, nccl=Nccl.NVL, nvlinks=links)
+    if has_relay(a, b, facts):
+        return replace(path, nccl=Nccl.NVB)
+    if path.nccl is Nccl.PHB and a and b and known(a.c2c_links, 0) and known(b.c2c_links, 0):
+        return replace(path, nccl=Nccl.C2C)
+    return path
 
 
 def _by_cpu_link(
@@ -248,20 +195,26 @@ def _by_cpu_link(
     gpus: Iterable[Endpoint],
     nics: tuple[Endpoint, ...],
     facts: Mapping[str, Gpu],
+    devices: Mapping[str, RdmaDevice],
 ) -> None:
     """P2C: the GPU hangs on its CPU by chip-to-chip links, and the NIC is a nearest one behind that CPU.
 
-    paths.cc:794-810.
+    paths.cc:794-810. Nearest are the fastest, and of those the ones by the best type (ncclTopoGetLocal).
     """
+    used = [nic.id for nic in nics if not is_down(devices.get(nic.id))]
+    rate = max((port_gbps(devices.get(id)) for id in used), default=0.0)
+    fastest = {id for id in used if port_gbps(devices.get(id)) == rate}
     for gpu in gpus:
         fact = facts.get(gpu.id)
         if fact is None or not known(fact.c2c_links, 0):
             continue
         types = {nic.id: paths[gpu.id, nic.id].nccl for nic in nics}
-        ranks = [ORDER[word] for word in types.values() if not isinstance(word, Unknown)]
+        ranks = [ORDER[word] for id, word in types.items() if id in fastest and not isinstance(word, Unknown)]
+        if ranks and min(ranks) < ORDER[Nccl.PHB]:
+            continue
         for nic in nics:
-            # The NVML NUMA node of a Grace GPU is its own memory; sysfs names the CPU's.
-            if types[nic.id] is Nccl.PHB and ORDER[Nccl.PHB] == min(ranks):
+            # Of a NIC that is down the rate says nothing: it is shown as it will be.
+            if types[nic.id] is Nccl.PHB and (nic.id in fastest or nic.id not in used):
                 paths[gpu.id, nic.id] = replace(paths[gpu.id, nic.id], nccl=Nccl.P2C)
 
 
@@ -271,55 +224,65 @@ def _by_nvlink_peer(
     """PXN: a GPU far from a NIC goes by NVLink to a GPU that is near it (paths.cc:812-843)."""
     near = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
     direct = {(gpu.id, nic.id): paths[gpu.id, nic.id].nccl for gpu in gpus for nic in nics}
-    linked = {
-        (a.id, b.id)
-        for a in gpus
-        for b in gpus
-        if a is not b and (paths.get((a.id, b.id)) or paths[b.id, a.id]).nvlinks
-    }
+    linked: dict[str, list[str]] = {gpu.id: [] for gpu in gpus}
+    for number, a in enumerate(gpus):
+        for b in gpus[number + 1 :]:
+            if paths[a.id, b.id].nvlinks:
+                linked[a.id].append(b.id)
+                linked[b.id].append(a.id)
     for gpu in gpus:
         for nic in nics:
             if direct[gpu.id, nic.id] not in (Nccl.PHB, Nccl.SYS):
                 continue
-            if any((gpu.id, peer.id) in linked and direct[peer.id, nic.id] in near for peer in gpus):
+            if any(direct[peer, nic.id] in near for peer in linked[gpu.id]):
                 paths[gpu.id, nic.id] = replace(paths[gpu.id, nic.id], nccl=Nccl.PXN)
 
 
 def _best_nics(
-    node: Node, gpus: tuple[Endpoint, ...], nics: tuple[Endpoint, ...], paths: Mapping[tuple[str, str], Path]
+    gpus: tuple[Endpoint, ...],
+    nics: tuple[Endpoint, ...],
+    devices: Mapping[str, RdmaDevice],
+    paths: Mapping[tuple[str, str], Path],
 ) -> dict[str, tuple[str, ...]]:
-    """Nearest first: by NCCL's PCIe word, nvidia-smi's, bandwidth, hops; equal ones shared out over GPUs."""
-    devices = (
-        {device.name: device for device in node.rdma.devices} if isinstance(node.rdma, RdmaFacts) else {}
-    )
-    taken: dict[str, int] = {}
+    """Nearest first: by NCCL's PCIe word, nvidia-smi's, bandwidth, hops; equal ones shared out over GPUs.
+
+    Bandwidth is that of the path and the port together, whichever carries less.
+    """
+    down = {nic.id: is_down(devices.get(nic.id)) for nic in nics}
+    rates = {nic.id: port_gbps(devices.get(nic.id)) for nic in nics}
+    names = {nic.id: natural(nic.label) for nic in nics}
+    taken = dict.fromkeys(names, 0)
     best: dict[str, tuple[str, ...]] = {}
     for gpu in gpus:
 
         def distance(nic: Endpoint, gpu: Endpoint = gpu) -> tuple[object, ...]:
             path = paths[gpu.id, nic.id]
             return (
-                is_down(devices.get(nic.id)),
+                down[nic.id],
                 99 if isinstance(path.nccl_pcie, Unknown) else ORDER[path.nccl_pcie],
                 99 if isinstance(path.smi, Unknown) else _SMI_RANK[path.smi],
-                -port_gbps(devices.get(nic.id)),
-                taken.get(nic.id, 0),
+                -min(rates[nic.id], known(path.gbps, rates[nic.id])),
                 len(path.hops),
-                natural(nic.label),
+                taken[nic.id],
+                names[nic.id],
             )
 
         order = sorted(nics, key=distance)
         best[gpu.id] = tuple(nic.id for nic in order)
         if order:
-            taken[order[0].id] = taken.get(order[0].id, 0) + 1
+            taken[order[0].id] += 1
     return best
 
 
 def is_down(device: RdmaDevice | None) -> bool:
-    """Whether every port of a device is known not to be ACTIVE; a NIC without RDMA device serves nobody."""
+    """Whether every port is known not to be ACTIVE; a NIC without an RDMA device serves nobody.
+
+    Ports that could not be listed are not known to be down.
+    """
     if device is None:
         return True
-    return all(not isinstance(port.state, Unknown) and port.state != "ACTIVE" for port in device.ports)
+    states = [port.state for port in device.ports]
+    return bool(states) and all(not isinstance(state, Unknown) and state != "ACTIVE" for state in states)
 
 
 def port_gbps(device: RdmaDevice | None) -> float:
@@ -348,7 +311,7 @@ def graph_of(node: Node, topology: Topology) -> nx.Graph[str]:
     ends.extend(function.bdf for function in functions.values() if function.kind is PciKind.NVSWITCH)
     for bdf in ends:
         function = functions.get(bdf)
-        if function is None:
+        if function is None or not function.root:
             continue
         above = function.root
         graph.add_node(above, kind="host bridge")
@@ -359,12 +322,14 @@ def graph_of(node: Node, topology: Topology) -> nx.Graph[str]:
             here = functions.get(part)
             if here is None:
                 continue
-            graph.add_node(part, kind=_role(here, place))
+            graph.add_node(part, kind=role(here, place))
             gbps = capacity(here.link, upper.link if upper else None)
             graph.add_edge(above, part, kind="PCIe", gbps=None if isinstance(gbps, Unknown) else gbps)
             above, upper = part, here
-    for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
-        for peer, links in () if isinstance(gpu.nvlink_peers, Unknown) else gpu.nvlink_peers:
+    cards = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    graph.add_nodes_from((gpu.bdf for gpu in cards), kind="GPU")
+    for gpu in cards:
+        for peer, links in peers_of(gpu).items():
             if peer not in graph:
                 graph.add_node(peer, kind="NVSwitch")
             graph.add_edge(gpu.bdf, peer, kind="NVLink", links=links, gbps=None)

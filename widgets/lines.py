@@ -98,5 +98,5 @@ def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
 
 def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") -> list[Line]:
     """A sentence broken into lines of at most `width` cells, each begun with `indent`."""
-    pieces = textwrap.wrap(text, max(8, width - cell_len(indent))) or [""]
+    pieces = textwrap.wrap(printable(text), max(8, width - cell_len(indent))) or [""]
     return [(Run(indent + piece, tone),) for piece in pieces]

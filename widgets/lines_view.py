@@ -44,7 +44,8 @@ class LinesView(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.border_title = title
         self._lines: list[Line] = []
-        self._strips: list[Strip] = []
+        # What has been painted, by row: a changed line is compared with it, cell by cell.
+        self._strips: dict[int, Strip] = {}
         self._styles_of: dict[Tone, Style] = {}
         self._drawn_for = 0
 
@@ -63,7 +64,7 @@ class LinesView(ScrollView, can_focus=True):
             self.virtual_size = size
             self._mark_rest()
         if len(before) != len(lines):
-            self._strips = [self._strip(of) for of in lines]
+            self._strips.clear()
             self.refresh()
             if self.styles.auto_dimensions:
                 self.refresh(layout=True)
@@ -72,9 +73,11 @@ class LinesView(ScrollView, can_focus=True):
         for row, (old, new) in enumerate(zip(before, lines, strict=True)):
             if old == new:
                 continue
-            strip = self._strip(new)
-            start, end = changed_cells(self._strips[row], strip)
-            self._strips[row] = strip
+            painted = self._strips.pop(row, None)
+            if painted is None:
+                continue
+            strip = self._strips[row] = self._strip(new)
+            start, end = changed_cells(painted, strip)
             if start < end and 0 <= row - top < self.size.height:
                 self.refresh(Region(start, row - top, end - start, 1))
 
@@ -90,9 +93,12 @@ class LinesView(ScrollView, can_focus=True):
         """One visible line."""
         row = self.scroll_offset.y + y
         width = self.room
-        if row >= len(self._strips):
+        if row >= len(self._lines):
             return Strip.blank(width, self.rich_style)
-        return self._strips[row].adjust_cell_length(width).apply_style(self.rich_style)
+        strip = self._strips.get(row)
+        if strip is None:
+            strip = self._strips[row] = self._strip(self._lines[row])
+        return strip.adjust_cell_length(width).apply_style(self.rich_style)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Tells anew how much lies below."""
@@ -125,7 +131,7 @@ class LinesView(ScrollView, can_focus=True):
         """Another theme: other colours for every tone."""
         super().notify_style_update()
         self._styles_of.clear()
-        self._strips = [self._strip(of) for of in self._lines]
+        self._strips.clear()
 
     def _mark_rest(self) -> None:
         """Nothing is cut silently: the lower border says how many lines lie below."""

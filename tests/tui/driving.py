@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 from probes.host import Host
 from tui.app import GdrtopApp
 from tui.screens.overview import OverviewScreen
+from widgets.lines_view import LinesView
 
 LONGEST_WAIT_SECONDS = 60.0
 
@@ -60,3 +61,9 @@ async def readings(pilot: Pilot[None], clock: SteppedClock, count: int) -> None:
         pilot.app.take_reading()
         await until(pilot, lambda before=before: screen.readings > before)
     await pilot.pause()
+
+
+def shown(pilot: Pilot[None], panel: str) -> str:
+    """The text of a panel, seen or scrolled away."""
+    view = overview(pilot).query_one(f"#{panel}", LinesView)
+    return "\n".join("".join(run.text for run in of).rstrip() for of in view.lines)

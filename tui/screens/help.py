@@ -53,10 +53,12 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """One pane, scrollable."""
-        view = LinesView("Help · Esc closes")
+        yield LinesView("Help · Esc closes")
+
+    def on_lines_view_resized(self) -> None:
+        """Shows the text once there is room, and again when there is more or less of it."""
         lines: list[Line] = [
             (Run(text, Tone.TITLE if text.isupper() and len(text) < 12 else Tone.PLAIN),)
             for text in _TEXT.splitlines()
         ]
-        view.show(lines)
-        yield view
+        self.query_one(LinesView).show(lines)

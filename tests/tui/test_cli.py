@@ -1,0 +1,175 @@
+"""The command line as an admin or a script uses it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probes.simulation import simulated_names
+from tests.trees import add_function, add_rdma_device
+from tui.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def gdrtop(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tui", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", **environment},
+    )
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_demo_list_names_every_simulated_node(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "--demo", "list").splitlines()
+    assert [line.split()[0] for line in lines] == list(simulated_names())
+
+
+def test_topo_draws_boxes_and_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "topo", "--demo")
+    assert "SIMULATED hgx-h100" in text
+    assert "NUMA 0 · CPU 0-55,112-167" in text
+    assert "GPU7" in text
+    assert "PIX•" in text
+    assert "NODE is PHB to NCCL" in text
+    assert "\x1b" not in text
+
+
+def test_options_stand_before_or_after_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "--demo", "gb200", "topo") == printed(capsys, "topo", "--demo", "gb200")
+
+
+@pytest.mark.parametrize("name", simulated_names())
+def test_topo_json_keeps_its_contract(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(printed(capsys, "topo", "--json", "--demo", name))
+    ends = {gpu["bdf"] for gpu in told["gpus"]} | {nic["name"] for nic in told["nics"]}
+    assert len(told["paths"]) == len(ends) * (len(ends) - 1) // 2
+    assert {path["from"] for path in told["paths"]} | {path["to"] for path in told["paths"]} == ends
+    for number, gpu in enumerate(told["gpus"]):
+        assert gpu["index"] == number
+        assert {"name", "numa_node", "uuid"} <= gpu.keys()
+    for nic in told["nics"]:
+        assert {"bdf", "numa_node", "ports"} <= nic.keys()
+    for path in told["paths"]:
+        assert {"smi", "nccl"} <= path.keys()
+        assert ("unknown" in path) == (path["smi"] is None or path["nccl"] is None)
+
+
+def test_json_says_why_a_value_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    told = json.loads(printed(capsys, "topo", "--json", "--demo", "cloud-vm"))
+    assert told["gpus"][0]["numa_node"] is None
+    assert "NUMA" in told["gpus"][0]["unknown"]["numa_node"]
+    path = next(path for path in told["paths"] if path["to"] == "mlx5_0" and path["from"].endswith("00.0"))
+    assert path["smi"] is None
+    assert "NODE or SYS" in path["unknown"]
+    assert path["nccl"] == "PHB"
+
+
+def test_modules_in_load_order(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "modules", "--demo", "pcie-l40s")
+    rows = [row.split()[1] for row in text.splitlines() if row[:1] in ("✓", "–", "✗")]
+    ladder = ["ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem"]
+    assert [name for name in rows if name in ladder] == ladder
+    told = json.loads(printed(capsys, "modules", "--json", "--demo", "pcie-l40s"))
+    rungs = {rung["name"]: rung for rung in told["modules"]}
+    assert rungs["ib_core"]["state"] == "live"
+    assert rungs["nvidia_peermem"]["state"] == "not loaded"
+    assert rungs["nvidia_peermem"]["refcnt"] is None
+    assert rungs["nvidia_peermem"]["explanation"]
+
+
+def test_a_tree_is_read_with_root(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nic = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+    add_function(tmp_path, nic, 0x15B3, 0x1021, 0x020700)
+    add_rdma_device(tmp_path, "mlx5_0", nic)
+    text = printed(capsys, "topo", "--root", str(tmp_path))
+    assert "TREE" in text
+    assert "no NVIDIA GPU" in text
+    assert "mlx5_0" in text
+
+
+def test_escape_sequences_of_the_node_are_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nic = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+    add_function(tmp_path, nic, 0x15B3, 0x1021, 0x020700)
+    add_rdma_device(tmp_path, "mlx5\x1b[2J", nic, rate="\x1b]0;x\x07", state="1: \x1b[31mDOWN")
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/hostname").write_text("\x1b[5mhost\n")
+    for arguments in (("topo",), ("topo", "--json"), ("modules",), ("modules", "--json")):
+        text = printed(capsys, *arguments, "--root", str(tmp_path))
+        assert "\x1b" not in text
+        assert "\x07" not in text
+
+
+def test_an_empty_tree_is_answered_calmly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--demo" in printed(capsys, "topo", "--root", str(tmp_path))
+    assert printed(capsys, "modules", "--root", str(tmp_path))
+    assert json.loads(printed(capsys, "topo", "--json", "--root", str(tmp_path)))["gpus"] == []
+
+
+def test_this_machine_is_answered_calmly() -> None:
+    for command in ("topo", "modules"):
+        done = gdrtop(command)
+        assert done.returncode == 0
+        assert done.stderr == ""
+
+
+def test_a_dumb_terminal_gets_ascii_only() -> None:
+    done = gdrtop("topo", "--demo", TERM="dumb")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "+- NUMA 0" in done.stdout
+
+
+def test_an_encoding_without_boxes_gets_ascii_only() -> None:
+    done = gdrtop("topo", "--demo", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--demo", "no-such-node", "topo"),
+        ("topo", "--root", "/no/such/directory"),
+        ("--interval", "0"),
+        ("--interval", "soon"),
+        ("no-such-command",),
+        ("topo", "--no-such-option"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_status_3(arguments: tuple[str, ...]) -> None:
+    done = gdrtop(*arguments)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr.startswith("gdrtop: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_dashboard_without_a_terminal_points_to_the_text_commands() -> None:
+    done = gdrtop("--demo")
+    assert done.returncode == 3
+    assert "gdrtop topo" in done.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m tui topo --json --demo | head -n 1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "{\n"

@@ -1,0 +1,43 @@
+"""How the overview looks, at the two sizes that most admins have."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from probes.simulation import SimulatedHost
+from tests.tui.driving import SteppedClock, readings, stepped_app
+
+SIZES = [(80, 24), (120, 40)]
+
+
+def after(clock: SteppedClock, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
+    async def drive(pilot: Pilot[None]) -> None:
+        await readings(pilot, clock, 5)
+        await pilot.press(*keys)
+        await pilot.pause()
+
+    return drive
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", ["hgx-h100", "pcie-l40s"])
+def test_overview(snap_compare: Any, name: str, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost(name, clock=clock))
+    assert snap_compare(app, terminal_size=size, run_before=after(clock))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_selected_gpu(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("dgx-a100", clock=clock))
+    assert snap_compare(app, terminal_size=size, run_before=after(clock, "down", "down"))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_help(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    assert snap_compare(app, terminal_size=size, run_before=after(clock, "question_mark"))
