@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from probes.gpus import Flavour, GpuFacts
-from probes.host import Host, Source
+from probes.host import Host
 from probes.kernel import KernelFacts
 from probes.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleState
+from probes.origin import Source
 from probes.rdma import RdmaFacts
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown

@@ -11,12 +11,11 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from probes.command import CommandOutput, run_command
 from probes.nvml import NvmlFacts, NvmlLibrary, NvmlLive
+from probes.origin import Origin, Source
 from probes.text import printable, printable_lines
 from probes.unknown import Maybe, Reason, Unknown
 from probes.verbs import probe_dmabuf
@@ -27,23 +26,6 @@ CACHE_SECONDS = 0.5
 MAX_NAMES = 65536
 MAX_LINKS = 40  # the kernel's own limit, path_resolution(7)
 PAGE_BYTES = 4096
-
-
-class Source(Enum):
-    """Where a host's answers come from."""
-
-    LIVE = "live"
-    TREE = "tree"
-    SIMULATED = "simulated"
-    RECORDED = "recorded"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What is being read: `label` is a root directory, a simulated node's name or a recording's file."""
-
-    source: Source
-    label: str = ""
 
 
 class Host(Protocol):

@@ -10,7 +10,7 @@ from probes.pci import PciFunction, PciKind
 from probes.unknown import Unknown
 
 UNKNOWN_NUMA = -1  # NCCL takes the kernel's -1 as a NUMA node of its own
-_BROADCOM = 0x1000
+_BROADCOM, _AMAZON = 0x1000, 0x1D0F
 _BDF_LENGTH = len("0000:00:00.0")
 _PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030
 
@@ -45,10 +45,11 @@ def seat_of(function: PciFunction, functions: Mapping[str, PciFunction]) -> Seat
     """The switches above a function and the NUMA node above those.
 
     The ports and virtual functions of a NIC are one device to NCCL: it asks for function 0 of device 0 of
-    their bus (net_ib/init.cc), and hangs below an unknown NUMA node what it does not find in sysfs.
+    their bus (net_ib/init.cc), and hangs below an unknown NUMA node what it does not find in sysfs. Amazon's
+    EFA goes by a plugin of its own, which names the function itself.
     """
     bus_id = function.bdf
-    if function.kind is PciKind.NIC:
+    if function.kind is PciKind.NIC and function.vendor_id != _AMAZON:
         bus_id = f"{function.bdf[:-4]}00.0"
         merged = functions.get(bus_id)
         if merged is None:

@@ -11,10 +11,11 @@ from typing import Any, Generic, TypeVar
 from probes import gpudirect, gpus, kernel, modules, numa, pci, platform, rdma
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import GpuFacts
-from probes.host import Host, Origin
+from probes.host import Host
 from probes.kernel import KernelFacts
 from probes.modules import ModuleFacts
 from probes.numa import NumaFacts
+from probes.origin import Origin
 from probes.pci import PciFacts
 from probes.platform import PlatformFacts
 from probes.rdma import RdmaFacts

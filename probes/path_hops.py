@@ -26,7 +26,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Ways:
-    """The way of one function up to its host bridge, and from there down to it; all its paths are cut of these."""
+    """The way of one function up to its host bridge and the way down: all its paths are cut of these."""
 
     function: PciFunction
     up: tuple[Hop, ...]  # the function, …, the root port, the host bridge
@@ -47,7 +47,9 @@ def ways_of(function: PciFunction, functions: Mapping[str, PciFunction]) -> Ways
     chain = function.chain
     parts = [functions.get(bdf) for bdf in chain]
     kinds = [role(part, place) for place, part in enumerate(parts)]
-    links = [("internal", NO_LINK, "")]  # links[n] leads from chain[n - 1] to chain[n]
+    links: list[tuple[str, Maybe[float], str]] = [
+        ("internal", NO_LINK, "")
+    ]  # links[n] leads from chain[n - 1] to chain[n]
     for place in range(1, len(chain)):
         links.append(_link(parts[place - 1], parts[place], kinds[place - 1], kinds[place]))
     down = tuple(Hop(bdf, kind, *link) for bdf, kind, link in zip(chain, kinds, links, strict=True))
@@ -62,10 +64,13 @@ def _link(
     """Kind, capacity and words of what joins two neighbours of a chain."""
     if (above, below) == ("upstream port", "downstream port"):
         return "internal", NO_LINK, "switch"
-    if upper is None or lower is None:
-        # What is not listed has no speed to tell, and its neighbour's link is not the one across the gap.
-        return "PCIe", Unknown(Reason.NOT_THERE, "max_link_speed", "one end is not listed"), "link ?"
-    return "PCIe", capacity(lower.link, upper.link), describe(lower.link, upper.link)
+    if lower is None:
+        # The port above speaks of the same link.
+        lower, upper = upper, None
+    if lower is None:
+        return "PCIe", Unknown(Reason.NOT_THERE, "max_link_speed", "neither end is listed"), "link ?"
+    other = upper.link if upper else None
+    return "PCIe", capacity(lower.link, other), describe(lower.link, other)
 
 
 def hops_between(a: Ways, b: Ways) -> tuple[Hop, ...]:

@@ -147,9 +147,8 @@ def _placed(end: Endpoint, functions: Mapping[str, PciFunction]) -> _Placed:
     function = None if isinstance(end.bdf, Unknown) else functions.get(end.bdf)
     if function is None:
         return _Placed(end, None, None)
-    return _Placed(
-        end, ways_of(function, functions), seat_of(function, functions) if function.root else None
-    )
+    seat = seat_of(function, functions) if function.root else None
+    return _Placed(end, ways_of(function, functions), seat)
 
 
 def _path(a: _Placed, b: _Placed) -> Path:
@@ -202,14 +201,15 @@ def _by_cpu_link(
     paths.cc:794-810. Nearest are the fastest, and of those the ones by the best type (ncclTopoGetLocal).
     """
     used = [nic.id for nic in nics if not is_down(devices.get(nic.id))]
-    rate = max((port_gbps(devices.get(id)) for id in used), default=0.0)
-    fastest = {id for id in used if port_gbps(devices.get(id)) == rate}
+    rate = max((port_gbps(devices.get(nic)) for nic in used), default=0.0)
+    fastest = {nic for nic in used if port_gbps(devices.get(nic)) == rate}
     for gpu in gpus:
         fact = facts.get(gpu.id)
         if fact is None or not known(fact.c2c_links, 0):
             continue
         types = {nic.id: paths[gpu.id, nic.id].nccl for nic in nics}
-        ranks = [ORDER[word] for id, word in types.items() if id in fastest and not isinstance(word, Unknown)]
+        nearest = [types[nic] for nic in fastest]
+        ranks = [ORDER[word] for word in nearest if not isinstance(word, Unknown)]
         if ranks and min(ranks) < ORDER[Nccl.PHB]:
             continue
         for nic in nics:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from probes import numa
+from probes.numa import NumaFacts, parse_list
 from probes.simulation import SimulatedHost
 
 
@@ -18,3 +20,33 @@ def write_tree(host: SimulatedHost, directory: Path) -> None:
         (directory / path.lstrip("/")).write_bytes(content)
     for path, target in host.tree.links.items():
         (directory / path.lstrip("/")).symlink_to(target)
+
+
+def write_cpus(host: SimulatedHost, directory: Path) -> None:
+    """The CPUs that lstopo wants to see: one core each, a package a NUMA node; no caches."""
+    base = directory / "sys/devices/system/cpu"
+    nodes = numa.probe(host)
+    assert isinstance(nodes, NumaFacts)
+    cpus = {cpu: node.number for node in nodes.nodes for cpu in parse_list(str(node.cpulist)) or ()}
+    words = -(-(max(cpus) + 1) // 32)
+
+    def cpumap(numbers: list[int]) -> str:
+        bits = sum(1 << number for number in numbers)
+        return ",".join(f"{bits >> 32 * word & 0xFFFFFFFF:08x}" for word in reversed(range(words))) + "\n"
+
+    packages = {
+        node.number: [cpu for cpu, near in cpus.items() if near == node.number] for node in nodes.nodes
+    }
+    base.mkdir(parents=True, exist_ok=True)
+    for name in ("online", "possible", "present"):
+        (base / name).write_text(f"0-{max(cpus)}\n")
+    for cpu, package in cpus.items():
+        topology = base / f"cpu{cpu}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{package}\n")
+        (topology / "core_id").write_text(f"{cpu}\n")
+        (topology / "thread_siblings").write_text(cpumap([cpu]))
+        (topology / "core_siblings").write_text(cpumap(packages[package]))
+    for number, near in packages.items():
+        (directory / f"sys/devices/system/node/node{number}/cpumap").write_text(cpumap(near))
+    (directory / "proc/cpuinfo").write_text("")

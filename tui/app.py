@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.app import App
 from textual.binding import Binding
 from textual.message import Message
 from textual.timer import Timer
 
-from probes.host import Host
+from probes.origin import Origin
 from tui.sampler import Report, Sampler
 from tui.screens.overview import OverviewScreen
+
+if TYPE_CHECKING:
+    from probes.host import Host
 
 LONGEST_INTERVAL_SECONDS = 60.0
 SHORTEST_INTERVAL_SECONDS = 0.1
 SILENCE_SECONDS = 3.0
+# Loading the probes takes the interpreter for a while; the first screen goes to the terminal before.
+FIRST_PAINT_SECONDS = 0.02
 
 
 class GdrtopApp(App[None]):
     """htop for GPUDirect RDMA.
 
-    `interval` is in seconds; None takes readings only when asked (`r`), which the tests do.
+    The host is opened after the first paint. `interval` is in seconds; None takes readings only when asked,
+    which the tests do.
     """
 
     CSS_PATH = "app.tcss"
@@ -44,17 +52,16 @@ class GdrtopApp(App[None]):
 
         report: Report
 
-    def __init__(self, host: Host, interval: float | None = 1.0) -> None:
+    def __init__(self, open_host: Callable[[], Host], origin: Origin, interval: float | None = 1.0) -> None:
         super().__init__()
         # The terminal's own sixteen colours: right on light and dark backgrounds, a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
-        self.host = host
         self.interval = interval
         self.paused = False
         self._ticker: Timer | None = None
-        self._sampler = Sampler(host, lambda report: self.post_message(self.NodeRead(report)))
-        self._overview = OverviewScreen(host.origin, host.wall_clock)
+        self._sampler = Sampler(open_host, lambda report: self.post_message(self.NodeRead(report)))
+        self._overview = OverviewScreen(origin)
 
     def get_default_screen(self) -> OverviewScreen:
         """The overview."""
@@ -63,7 +70,7 @@ class GdrtopApp(App[None]):
     def on_mount(self) -> None:
         """Paints first, then begins to read."""
         self._overview.tell_pace(self.interval, self.paused)
-        self.call_after_refresh(self._begin)
+        self.set_timer(FIRST_PAINT_SECONDS, self._begin)
 
     def _begin(self) -> None:
         self._sampler.start()

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
-from probes.host import Host, LocalHost
+from probes.origin import Origin, Source
+from probes.simulated_names import SIMULATED_NAMES
+from probes.text import printable
+
+if TYPE_CHECKING:
+    from probes.host import Host
 
 
 class NoSuchHost(Exception):
     """The node asked for is not there; the message tells the admin what to do."""
 
 
-def choose_host(options: argparse.Namespace) -> Host:
-    """The host that the options name; NoSuchHost where it is not there."""
+def chosen_origin(options: argparse.Namespace) -> Origin:
+    """What the options name; NoSuchHost where it is not there."""
     if options.demo is not None:
-        from probes.simulation import SimulatedHost, simulated_names
-
-        names = simulated_names()
-        name = options.demo or names[0]
-        if name not in names:
-            raise NoSuchHost(f"no simulated node {name!r}; there are: {', '.join(names)}")
-        return SimulatedHost(name, options.seed)
-    root = options.root
+        name = options.demo or SIMULATED_NAMES[0]
+        if name not in SIMULATED_NAMES:
+            raise NoSuchHost(f"no simulated node {name!r}; there are: {', '.join(SIMULATED_NAMES)}")
+        return Origin(Source.SIMULATED, name)
+    root = os.path.realpath(options.root)
     if not os.path.isdir(root):
-        raise NoSuchHost(f"--root {root!r} is not a directory")
-    return LocalHost(root)
+        raise NoSuchHost(f"--root {options.root!r} is not a directory")
+    return Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
+
+
+def open_host(options: argparse.Namespace) -> Host:
+    """The host that the options name."""
+    origin = chosen_origin(options)
+    if origin.source is Source.SIMULATED:
+        from probes.simulation import SimulatedHost
+
+        return SimulatedHost(origin.label, options.seed)
+    from probes.host import LocalHost
+
+    return LocalHost(options.root)

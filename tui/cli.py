@@ -6,10 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from typing import NoReturn
 
-from tui.choose_host import NoSuchHost, choose_host
+from tui.choose_host import NoSuchHost, chosen_origin, open_host
 
 # Monitoring's convention: 0 fine, 1 warning, 2 critical, 3 unknown. argparse's own 2 would read as critical.
 EXIT_WRONG_USAGE = 3
@@ -118,17 +117,26 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    host = choose_host(options)
+    origin = chosen_origin(options)
     from tui.app import GdrtopApp
 
-    app = GdrtopApp(host, options.interval)
+    app = GdrtopApp(lambda: open_host(options), origin, options.interval)
     app.run()
     return app.return_code or 0
 
 
+def _version() -> str:
+    from importlib import metadata  # 20 ms, for a question asked once in a life
+
+    try:
+        return metadata.version("gdrtop")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def _run(options: argparse.Namespace) -> int:
     if options.version:
-        print(f"gdrtop {metadata.version('gdrtop')}")
+        print(f"gdrtop {_version()}")
         return 0
     if options.demo == "list":
         _list_demos()
@@ -138,7 +146,7 @@ def _run(options: argparse.Namespace) -> int:
     from tui import report
 
     write = report.write_topology if options.command == "topo" else report.write_modules
-    write(choose_host(options), sys.stdout, as_json=options.json, ascii_only=options.ascii)
+    write(open_host(options), sys.stdout, as_json=options.json, ascii_only=options.ascii)
     return 0
 
 
@@ -151,9 +159,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except NoSuchHost as error:
         print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
-    except metadata.PackageNotFoundError:
-        print("gdrtop: not installed, so there is no version: pip install .", file=sys.stderr)
         return EXIT_WRONG_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

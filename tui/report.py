@@ -12,9 +12,10 @@ from typing import Any, TextIO
 
 from probes.checks.verdict import Verdict, judge
 from probes.gpus import Gpu, GpuFacts
-from probes.host import Host, Origin, Source
+from probes.host import Host
 from probes.modules import ModuleFacts, Rung, explain
 from probes.node import Node, probe_node
+from probes.origin import Origin, Source
 from probes.platform import PlatformFacts
 from probes.rates import read
 from probes.rdma import RdmaFacts

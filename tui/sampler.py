@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
 
-from probes.changes import fingerprint
-from probes.checks.verdict import Verdict, judge
-from probes.host import Host
-from probes.node import Node, probe_node
-from probes.rates import Reading, read
-from probes.topology import Topology, build
+if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has been painted
+    from probes.checks.verdict import Verdict
+    from probes.host import Host
+    from probes.node import Node
+    from probes.rates import Reading
+    from probes.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Sampled:
 
     reading: Reading
     verdict: Verdict
+    taken_at: float  # seconds since 1970, the host's clock
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Failed:
     what: str
 
 
-Report = Probed | Sampled | Failed
+Report = Union[Probed, Sampled, Failed]  # noqa: UP007 - evaluated at run time, also on Python 3.10
 
 
 class Sampler:
@@ -46,8 +49,8 @@ class Sampler:
     A daemon thread, not a pool's: leaving the program must not wait for a read that never ends.
     """
 
-    def __init__(self, host: Host, report: Callable[[Report], object]) -> None:
-        self._host = host
+    def __init__(self, open_host: Callable[[], Host], report: Callable[[Report], object]) -> None:
+        self._open_host = open_host
         self._report = report
         self._wanted = threading.Event()
         self._probe_wanted = True
@@ -69,17 +72,27 @@ class Sampler:
         """Asks for a reading, with `probe` of the whole node; while one is under way, for nothing more."""
         self._probe_wanted = self._probe_wanted or probe
         if self._asked_at is None:
-            self._asked_at = self._host.monotonic()
+            self._asked_at = time.monotonic()
             self._wanted.set()
 
     def silent_for(self) -> float:
         """Seconds since the question that is still unanswered; 0 when all are answered."""
         asked_at = self._asked_at
-        return 0.0 if asked_at is None else self._host.monotonic() - asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def _run(self) -> None:
-        node: Node | None = None
-        topology: Topology | None = None
+        try:
+            host = self._open_host()
+        except Exception as error:  # the screen must say so and live on
+            self._report(Failed(f"{type(error).__name__}: {error}"))
+            return
+        from probes.changes import fingerprint
+        from probes.checks.verdict import judge
+        from probes.node import probe_node
+        from probes.rates import read
+        from probes.topology import build
+
+        probed: Probed | None = None
         before: Hashable = None
         while True:
             self._wanted.wait()
@@ -87,16 +100,17 @@ class Sampler:
             if self._stopped:
                 return
             try:
-                now = fingerprint(self._host)
-                if node is None or topology is None or self._probe_wanted or now != before:
+                now = fingerprint(host)
+                if probed is None or self._probe_wanted or now != before:
                     self._probe_wanted = False
                     before = now
-                    node = probe_node(self._host)
-                    topology = build(node)
-                    self._report(Probed(node, topology))
-                reading = read(self._host, node)
-                self._report(Sampled(reading, judge(node, topology, reading)))
-            except Exception as error:  # the screen must say so and live on, whatever a probe did
+                    node = probe_node(host)
+                    probed = Probed(node, build(node))
+                    self._report(probed)
+                reading = read(host, probed.node)
+                verdict = judge(probed.node, probed.topology, reading)
+                self._report(Sampled(reading, verdict, host.wall_clock()))
+            except Exception as error:  # whatever a probe did, the screen says so and lives on
                 self._report(Failed(f"{type(error).__name__}: {error}"))
             finally:
                 self._asked_at = None

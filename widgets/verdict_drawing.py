@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.checks.verdict import State, Verdict
 from probes.gpudirect import GdrPath
-from probes.host import Origin, Source
+from probes.origin import Origin, Source
 from widgets.lines import Line, Run, Tone
 
 _MARKS = {

@@ -7,9 +7,9 @@ from enum import Enum
 
 from probes.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.gpus import NOT_LISTED, Gpu, GpuFacts
-from probes.host import Source
 from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node
+from probes.origin import Source
 from probes.pci import PciFacts
 from probes.platform import Environment, PlatformFacts
 from probes.rates import Reading

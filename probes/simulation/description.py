@@ -8,12 +8,12 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+from probes.simulated_names import SIMULATED_NAMES
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-_NAMES = ("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class NodeDescription:
 
 def simulated_names() -> tuple[str, ...]:
     """The names `--demo` takes, the default first."""
-    return _NAMES
+    return SIMULATED_NAMES
 
 
 def title(name: str) -> str:
@@ -138,7 +138,7 @@ def title(name: str) -> str:
 @cache
 def describe(name: str) -> NodeDescription:
     """Reads a description; KeyError for a name that is none of ours."""
-    if name not in _NAMES:
+    if name not in SIMULATED_NAMES:
         raise KeyError(name)
     text = (resources.files("probes.simulation") / "nodes" / f"{name}.toml").read_text(encoding="utf-8")
     return from_toml(name, tomllib.loads(text))

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from probes.command import CommandOutput
-from probes.host import MAX_LINKS, READ_LIMIT_BYTES, Origin, Source
+from probes.host import MAX_LINKS, READ_LIMIT_BYTES
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.origin import Origin, Source
 from probes.simulation.description import describe
 from probes.simulation.liveliness import Wave, phase
 from probes.simulation.tree import GIB, grow, uuid_of

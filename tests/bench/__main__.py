@@ -62,10 +62,11 @@ def bench_probe() -> None:
     from probes.node import probe_node
     from probes.pci import PciFacts
     from probes.simulation import SimulatedHost
-    from tests.simulated_tree import write_tree
+    from tests.simulated_tree import write_cpus, write_tree
 
     with tempfile.TemporaryDirectory() as directory:
         write_tree(SimulatedHost(NODE), Path(directory))
+        write_cpus(SimulatedHost(NODE), Path(directory))
 
         def probe() -> float:
             began = time.perf_counter()
@@ -84,18 +85,7 @@ def bench_probe() -> None:
         def peer() -> float:
             began = time.perf_counter()
             subprocess.run(
-                [
-                    lstopo,
-                    "--if",
-                    "fsroot",
-                    "-i",
-                    directory,
-                    "--whole-io",
-                    "--of",
-                    "console",
-                    "/dev/null",
-                    "-f",
-                ],
+                [lstopo, "--if", "fsroot", "-i", directory, "--whole-io", "--of", "xml", "-f", "/dev/null"],
                 check=True,
                 capture_output=True,
             )

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.host import LocalHost, Source
+from probes.host import LocalHost
+from probes.origin import Source
 from probes.unknown import Reason, Unknown
 
 

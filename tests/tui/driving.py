@@ -26,7 +26,7 @@ class SteppedClock:
 
 def stepped_app(host: Host) -> GdrtopApp:
     """The app, reading only when asked."""
-    return GdrtopApp(host, interval=None)
+    return GdrtopApp(lambda: host, host.origin, interval=None)
 
 
 async def until(pilot: Pilot[None], condition: object) -> None:

@@ -11,9 +11,9 @@ import pytest
 from probes.checks.verdict import State, Verdict, judge
 from probes.gpudirect import GdrPath, GpuDirectFacts, MemoryPeer, PathState, PeermemReading, Requirement
 from probes.gpus import NOT_LISTED, GpuFacts
-from probes.host import Origin, Source
 from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node, probe_node
+from probes.origin import Origin, Source
 from probes.pci import PciFacts, PciKind
 from probes.platform import Environment, PlatformFacts
 from probes.rates import Reading

@@ -7,10 +7,11 @@ import pytest
 from probes.checks.verdict import State, judge
 from probes.gpudirect import GdrPath
 from probes.gpus import GpuFacts
-from probes.host import LocalHost, Source
+from probes.host import LocalHost
 from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node, probe_node
 from probes.numa import NumaFacts
+from probes.origin import Source
 from probes.pci import PciFacts, PciKind
 from probes.platform import Environment, PlatformFacts
 from probes.rates import port_rates, read

@@ -1,0 +1,179 @@
+"""What the overview shows: the newest facts, the histories, the selection; and each panel's lines.
+
+Knows nothing of Textual. It is loaded after the first paint, for it brings all of the probes with it.
+"""
+
+from __future__ import annotations
+
+from probes.checks.verdict import Verdict
+from probes.gpudirect import PeermemReading
+from probes.history import History
+from probes.node import Node
+from probes.platform import PlatformFacts
+from probes.rates import PortRate, Reading, port_rates
+from probes.topology import Path, Topology
+from probes.unknown import Maybe, Unknown, known
+from tui.sampler import Probed, Sampled
+from widgets import (
+    gpudirect_drawing,
+    ladder_drawing,
+    matrix_drawing,
+    path_drawing,
+    topology_drawing,
+    traffic_drawing,
+    verdict_drawing,
+)
+from widgets.endpoint_lines import NOTHING_LIVE, Live
+from widgets.lines import Line, Tone, wrapped
+from widgets.topology_drawing import Lit
+
+
+class OverviewState:
+    """Facts and selection; changes only by `take` and the keys' methods."""
+
+    def __init__(self) -> None:
+        self._node: Node | None = None
+        self._topology: Topology | None = None
+        self._reading: Reading | None = None
+        self._rates: dict[tuple[str, int], PortRate] = {}
+        self._histories = {name: History() for name in ("refcnt", "NIC ▲", "NIC ▼", "GPU ▲", "GPU ▼")}
+        self._selected = ""
+        self._partner = 0
+        self.verdict: Verdict | None = None
+
+    def take(self, report: Probed | Sampled) -> None:
+        """Takes over what was read."""
+        if isinstance(report, Probed):
+            self._node, self._topology = report.node, report.topology
+            self._reading, self._rates = None, {}
+            if self._selected not in self._all_ends():
+                self._selected = ""
+            return
+        before, self._reading = self._reading, report.reading
+        self.verdict = report.verdict
+        self._rates = port_rates(before, report.reading) if before else {}
+        at = report.reading.at
+        refcnt = report.reading.peermem.refcnt
+        self._histories["refcnt"].add(at, refcnt if isinstance(refcnt, Unknown) else float(refcnt))
+        for name, total in traffic_drawing.totals(self._live()).items():
+            self._histories[name].add(at, total)
+
+    @property
+    def hostname(self) -> str:
+        """The node's name; "" while it is not known."""
+        if self._node is None or not isinstance(self._node.platform, PlatformFacts):
+            return ""
+        return known(self._node.platform.hostname, "")
+
+    # Selection
+
+    @property
+    def selected(self) -> str:
+        """The selected endpoint's id; "" for none."""
+        return self._selected
+
+    def select(self, step: int, order: list[str]) -> None:
+        """Selects the endpoint `step` further in the order in which they are drawn."""
+        order = order or self._all_ends()
+        if not order:
+            return
+        at = order.index(self._selected) + step if self._selected in order else 0 if step > 0 else -1
+        self._selected = order[at % len(order)]
+        self._partner = 0
+
+    def other_partner(self, step: int) -> None:
+        """Takes the next of the selected endpoint's partners, nearest first."""
+        self._partner += step
+
+    def select_nothing(self) -> None:
+        """Gives the selection up."""
+        self._selected = ""
+
+    def _all_ends(self) -> list[str]:
+        if self._topology is None:
+            return []
+        return [end.id for end in (*self._topology.gpus, *self._topology.nics)]
+
+    def _partners(self, topology: Topology) -> list[str]:
+        """Who the selected endpoint can pair with, nearest first."""
+        if self._selected in topology.best_nics:
+            return list(topology.best_nics[self._selected])
+        ranks = {
+            gpu: nics.index(self._selected)
+            for gpu, nics in topology.best_nics.items()
+            if self._selected in nics
+        }
+        return sorted(ranks, key=ranks.__getitem__)
+
+    def _path(self, topology: Topology) -> Path | None:
+        """The path shown: of the selection, else of the first GPU and its best NIC."""
+        partners = self._partners(topology) if self._selected else []
+        if partners:
+            return topology.path(self._selected, partners[self._partner % len(partners)])
+        for gpu in topology.gpus:
+            for nic in topology.best_nics.get(gpu.id, ())[:1]:
+                return topology.path(gpu.id, nic)
+        return None
+
+    # Drawing
+
+    def _live(self) -> Live:
+        reading = self._reading
+        if reading is None:
+            return NOTHING_LIVE
+        states = {
+            port: state for port, state in reading.port_states.items() if not isinstance(state, Unknown)
+        }
+        return Live({} if isinstance(reading.gpus, Unknown) else reading.gpus, self._rates, states)
+
+    def _lit(self, path: Path | None) -> Lit:
+        if not self._selected:
+            return Lit()
+        if path is None:
+            return Lit(self._selected)
+        return Lit(self._selected, frozenset((path.b,)), frozenset(hop.id for hop in path.hops[1:-1]))
+
+    def _refcnts(self) -> dict[str, Maybe[int]]:
+        return self._reading.module_refcnts if self._reading else {}
+
+    def _peermem(self) -> PeermemReading | None:
+        return self._reading.peermem if self._reading else None
+
+    def lines(self, panel: str, width: int, alone: bool, as_list: bool) -> list[Line]:
+        """A panel's lines; `alone` with all details, `as_list` the topology with one line a GPU."""
+        node, topology = self._node, self._topology
+        if node is None or topology is None:
+            return []
+        if panel == "modules":
+            return ladder_drawing.draw(node, self._refcnts(), width, full=alone)
+        if panel == "gpudirect":
+            return gpudirect_drawing.draw(node, self._peermem(), self._histories["refcnt"], width, full=alone)
+        if panel == "traffic":
+            return traffic_drawing.draw(self._live(), self._histories, width, full=alone)
+        path = self._path(topology)
+        if panel == "matrix":
+            return matrix_drawing.draw(topology, width, lit=self._lit(path))
+        if panel == "path":
+            return self._path_lines(topology, path, width)
+        draw = topology_drawing.draw_list if as_list else topology_drawing.draw
+        return draw(node, topology, width, self._live(), self._lit(path))
+
+    def _path_lines(self, topology: Topology, path: Path | None, width: int) -> list[Line]:
+        if path is None:
+            return wrapped("No GPU and NIC to go between.", width, Tone.DIM)
+        lines = path_drawing.draw(topology, path, width)
+        if self._selected:
+            lines = [*path_drawing.partners_line(topology, self._selected, width), *lines]
+        return lines
+
+    def strips(self, width: int) -> list[Line]:
+        """Ladder and GPUDirect state in a few lines, where there is no room for their panels."""
+        if self._node is None:
+            return []
+        lines = ladder_drawing.strip(self._node, self._refcnts(), width)
+        lines.extend(gpudirect_drawing.strip(self._node, self._peermem(), self._histories["refcnt"], width))
+        return lines
+
+    def verdict_line(self) -> Line:
+        """The verdict without its reason; nothing before the first reading."""
+        return verdict_drawing.draw(self.verdict) if self.verdict else ()
