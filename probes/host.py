@@ -112,7 +112,7 @@ class LocalHost:
         self._is_root = os.geteuid() == 0
         # Where the directories asked just now really are. Entries are proved inside the root when made;
         # one that has gone stale (a device removed) is looked up anew when its file is not found.
-        self._directories: dict[str, str] = {}
+        self._directories: dict[str, str] = {"": self._root}
         self._cached_until = 0.0
         self._library = NvmlLibrary()
 
@@ -182,11 +182,12 @@ class LocalHost:
         return os.access(real, os.R_OK | (os.W_OK if write else 0))
 
     def _read(self, path: str, limit: int) -> bytes:
+        in_sysfs = path.startswith("/sys/")
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         if self._root:
             # A dump may hold anything under any name: look before opening, and open no link.
-            path = self._real(path)
-            if not stat.S_ISREG(os.lstat(path).st_mode):
+            path, mode = self._look(path)
+            if not stat.S_ISREG(mode):
                 raise OSError(errno.EISDIR, "not a regular file")
             flags |= os.O_NOFOLLOW
         descriptor = os.open(path, flags)
@@ -194,7 +195,7 @@ class LocalHost:
             first = os.read(descriptor, limit + 1)
             # A sysfs attribute comes whole in one read of less than a page
             # (Documentation/filesystems/sysfs.rst); other files are read to their end.
-            if len(first) < PAGE_BYTES and path.startswith("/sys/"):
+            if in_sysfs and len(first) < PAGE_BYTES:
                 return first
             chunks = [first]
             total = len(first)
@@ -212,25 +213,39 @@ class LocalHost:
 
     def _real(self, path: str) -> str:
         """The path outside of what `path` is below the root; links never lead out of it."""
+        return self._look(path)[0]
+
+    def _look(self, path: str) -> tuple[str, int]:
+        """The path outside, and the mode of what is there, which is no link."""
         parent, _, name = path.rstrip("/").rpartition("/")
-        if name in ("", ".", ".."):
-            return self._walk(path)
         now = time.monotonic()
         if now > self._cached_until:
-            self._directories.clear()
+            self._directories = {"": self._root}
             self._cached_until = now + CACHE_SECONDS
-        cached = self._directories.get(parent)
-        if cached is not None:
+        if name not in ("", ".", ".."):
             try:
-                if stat.S_ISLNK(os.lstat(f"{cached}/{name}").st_mode):
-                    return self._walk(path)
-                return f"{cached}/{name}"
+                real = f"{self._directory(parent)}/{name}"
+                mode = os.lstat(real).st_mode
+                if not stat.S_ISLNK(mode):
+                    return real, mode
             except FileNotFoundError:
-                pass
-        directory = self._directories[parent] = self._walk(parent)
-        if stat.S_ISLNK(os.lstat(f"{directory}/{name}").st_mode):
+                pass  # not there, or a directory above is another by now
+        real = self._walk(path)
+        return real, os.lstat(real).st_mode
+
+    def _directory(self, path: str) -> str:
+        """A directory's path outside, from the nearest directory above that was asked just now."""
+        cached = self._directories.get(path)
+        if cached is not None:
+            return cached
+        parent, _, name = path.rpartition("/")
+        if name in ("", ".", ".."):
             return self._walk(path)
-        return f"{directory}/{name}"
+        real = f"{self._directory(parent)}/{name}"
+        if stat.S_ISLNK(os.lstat(real).st_mode):
+            real = self._walk(path)
+        self._directories[path] = real
+        return real
 
     def _walk(self, path: str) -> str:
         done: list[str] = []

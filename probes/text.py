@@ -16,6 +16,6 @@ def printable(text: str, limit: int = 4096) -> str:
 
 def printable_lines(text: str) -> str:
     """Text of many lines, each made printable; tabs and newlines stay."""
-    if text.isprintable():
+    if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c in "\t\n" or c.isprintable() else REPLACEMENT for c in text)
