@@ -47,9 +47,8 @@ def ways_of(function: PciFunction, functions: Mapping[str, PciFunction]) -> Ways
     chain = function.chain
     parts = [functions.get(bdf) for bdf in chain]
     kinds = [role(part, place) for place, part in enumerate(parts)]
-    links: list[tuple[str, Maybe[float], str]] = [
-        ("internal", NO_LINK, "")
-    ]  # links[n] leads from chain[n - 1] to chain[n]
+    # links[n] leads from chain[n - 1] to chain[n]
+    links: list[tuple[str, Maybe[float], str]] = [("internal", NO_LINK, "")]
     for place in range(1, len(chain)):
         links.append(_link(parts[place - 1], parts[place], kinds[place - 1], kinds[place]))
     down = tuple(Hop(bdf, kind, *link) for bdf, kind, link in zip(chain, kinds, links, strict=True))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from probes.history import History
-
 from probes.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading, Requirement
+from probes.history import History
 from probes.node import Node
 from probes.unknown import Unknown, known
 from widgets.figures import UNKNOWN_MARK, gibibytes, sparkline

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.history import History
-
 from probes.unknown import Unknown
 from widgets.endpoint_lines import Live
 from widgets.figures import gbps, short, sparkline
