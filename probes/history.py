@@ -10,18 +10,19 @@ MAX_SAMPLES = 4096
 
 
 class History:
-    """A ring of (time, value): the last `seconds`, at most MAX_SAMPLES of them."""
+    """A ring of (time, value): the last `seconds`, at most `max_samples` of them."""
 
-    def __init__(self, seconds: float = 300.0) -> None:
+    def __init__(self, seconds: float = 300.0, max_samples: int = MAX_SAMPLES) -> None:
         self._seconds = seconds
-        self._samples: deque[tuple[float, float]] = deque(maxlen=MAX_SAMPLES)
+        self._samples: deque[tuple[float, float]] = deque(maxlen=max_samples)
+        self._newest = 0.0  # of the last reading, also of one that was unknown
 
     def add(self, at: float, value: Maybe[float]) -> None:
-        """Adds a reading taken `at` seconds; an unknown one leaves a gap."""
-        if isinstance(value, Unknown):
-            return
-        self._samples.append((at, value))
-        while self._samples[0][0] < at - self._seconds:
+        """Adds a reading taken `at` seconds, a time not before the last one's; an unknown one leaves a gap."""
+        self._newest = at
+        if not isinstance(value, Unknown):
+            self._samples.append((at, value))
+        while self._samples and self._samples[0][0] < at - self._seconds:
             self._samples.popleft()
 
     def samples(self) -> tuple[tuple[float, float], ...]:
@@ -35,12 +36,14 @@ class History:
         so that a sparkline moves by whole columns and not at every reading.
         """
         values: list[float | None] = [None] * count
-        if not self._samples:
+        if seconds <= 0:
             return values
-        newest = int(self._samples[-1][0] // seconds)
-        for at, value in self._samples:
-            place = count - 1 - (newest - int(at // seconds))
-            if place >= 0:
+        last = int(self._newest // seconds)
+        for at, value in reversed(self._samples):
+            place = count - 1 - (last - int(at // seconds))
+            if place < 0:
+                break
+            if place < count:
                 before = values[place]
                 values[place] = value if before is None else max(before, value)
         return values

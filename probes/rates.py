@@ -9,16 +9,16 @@ from probes.host import Host
 from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node
 from probes.nvml import NvmlLive
-from probes.rdma import RdmaFacts, parse_numbered
+from probes.rdma import RdmaFacts, RdmaPort, parse_numbered
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 
 @dataclass(frozen=True)
 class PortCounters:
     """Bytes that have passed a port (port_xmit_data and port_rcv_data, ×4), and when they were read."""
 
-    at: float  # seconds, host.monotonic() beside the read
+    at: float  # seconds, host.monotonic() between the two reads
     sent_bytes: Maybe[int]
     received_bytes: Maybe[int]
 
@@ -46,12 +46,18 @@ class PortRate:
 # port_xmit_data and port_rcv_data count units of four octets (IBTA PortCounters;
 # Documentation/ABI/stable/sysfs-class-infiniband).
 _OCTETS_A_UNIT = 4
+# Without extended counters they are 32 bits wide, stop at their greatest value and stay there.
+_FULL = 0xFFFF_FFFF
+# Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
+_NO_PMA = "N/A (no PMA)"
 
 
 def _number(host: Host, path: str) -> Maybe[int]:
     text = host.read(path, 4096)
     if isinstance(text, Unknown):
         return text
+    if text == _NO_PMA:
+        return Unknown(Reason.NOT_THERE, path, text)
     if not text.isdecimal() or len(text) > 20:
         return Unknown(Reason.MALFORMED, path, printable(text, 40))
     return int(text)
@@ -59,7 +65,36 @@ def _number(host: Host, path: str) -> Maybe[int]:
 
 def _octets(host: Host, path: str) -> Maybe[int]:
     units = _number(host, path)
-    return units if isinstance(units, Unknown) else units * _OCTETS_A_UNIT
+    if isinstance(units, Unknown):
+        return units
+    if units == _FULL:
+        return Unknown(Reason.MALFORMED, path, "a 32-bit counter that is full and stands still")
+    return units * _OCTETS_A_UNIT
+
+
+def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
+    octets = _number(host, f"{port}/hw_counters/{name}")
+    if isinstance(octets, Unknown) and octets.reason is Reason.NOT_THERE:
+        return _number(host, f"{device}/hw_counters/{name}")
+    return octets
+
+
+def _counters(host: Host, device: str, port: RdmaPort) -> PortCounters:
+    """The port's bytes; EFA and bnxt_re may have them in hw_counters only, rxe counts packets only.
+
+    drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
+    """
+    path = f"{device}/ports/{port.number}"
+    hardware = known(port.hw_counters, ())
+    if "port_xmit_data" not in known(port.counters, ()) and "tx_bytes" in hardware and "rx_bytes" in hardware:
+        sent = _hw_octets(host, device, path, "tx_bytes")
+        at = host.monotonic()
+        return PortCounters(at, sent, _hw_octets(host, device, path, "rx_bytes"))
+    if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
+        return PortCounters(host.monotonic(), port.counters, port.counters)
+    sent = _octets(host, f"{path}/counters/port_xmit_data")
+    at = host.monotonic()
+    return PortCounters(at, sent, _octets(host, f"{path}/counters/port_rcv_data"))
 
 
 def read(host: Host, node: Node) -> Reading:
@@ -72,11 +107,12 @@ def read(host: Host, node: Node) -> Reading:
             state = host.read(f"{path}/state", 4096)
             if not isinstance(state, Unknown):
                 word = parse_numbered(state)
-                state = Unknown(Reason.MALFORMED, f"{path}/state") if word is None else word
+                if word is None:
+                    state = Unknown(Reason.MALFORMED, f"{path}/state", printable(state, 40))
+                else:
+                    state = printable(word)
             states[device.name, port.number] = state
-            sent = _octets(host, f"{path}/counters/port_xmit_data")
-            received = _octets(host, f"{path}/counters/port_rcv_data")
-            ports[device.name, port.number] = PortCounters(host.monotonic(), sent, received)
+            ports[device.name, port.number] = _counters(host, device.sysfs_path, port)
     refcnts: dict[str, Maybe[int]] = {}
     if isinstance(node.modules, ModuleFacts):
         for name, module in node.modules.modules.items():

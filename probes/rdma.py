@@ -67,8 +67,11 @@ class RdmaFacts:
 _CLASS = "/sys/class/infiniband"
 _VERBS = "/sys/class/infiniband_verbs"
 _EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
-# Tables fill from the start and may have holes where an address was removed; rxe has 1024 entries a port,
-# mlx5 256: after so many empty ones in a row the rest is taken to be empty.
+_GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# rxe has 1024 entries a port, mlx5 256 on RoCE. The kernel puts a new GID into the first free entry
+# (drivers/infiniband/core/cache.c, __ib_cache_gid_add), so a table fills from its start and has holes only
+# where addresses were removed: after so many empty ones in a row the rest is taken to be empty.
 _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
@@ -90,7 +93,11 @@ def parse_numbered(text: str) -> str | None:
 
 
 def parse_rate(text: str) -> tuple[float, str] | None:
-    """Gb/s and the words behind, of "400 Gb/sec (4X NDR)"."""
+    """Gb/s and the words behind, of "400 Gb/sec (4X NDR)".
+
+    A kernel prints a speed it does not know as SDR: an XDR link of an old one is "10 Gb/sec (4X SDR)"
+    (drivers/infiniband/core/sysfs.c, rate_show).
+    """
     match = _RATE.fullmatch(text)
     return (float(match.group(1)), match.group(2) or "") if match else None
 
@@ -110,40 +117,57 @@ def _numbered(host: Host, path: str) -> Maybe[str]:
     return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else printable(word)
 
 
+def _gid_netdev(host: Host, path: str) -> Maybe[str]:
+    netdev = _word(host, path)
+    if isinstance(netdev, Unknown) and netdev.reason is Reason.IO_ERROR:
+        # EINVAL is how the kernel says "none" (core/sysfs.c, print_ndev).
+        return Unknown(Reason.NOT_THERE, path, "no netdev behind this GID")
+    return netdev
+
+
 def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
-    names = host.names(f"{port}/gids")
-    if isinstance(names, Unknown):
-        return names
+    """The GIDs in index order; the reason where none could be read. Empty entries have no attributes."""
     gids: list[Gid] = []
-    empty = 0
-    for index in sorted(int(name) for name in names if name.isdecimal() and len(name) < 6)[:_MAX_GIDS]:
-        gid = _word(host, f"{port}/gids/{index}")
-        if isinstance(gid, Unknown) or gid == _EMPTY_GID:
-            empty += 1
-            if empty == _EMPTY_GIDS_IN_A_ROW:
-                break
+    failure: Unknown | None = None
+    missing = empty = 0
+    for index in range(_MAX_GIDS):
+        path = f"{port}/gids/{index}"
+        gid = _word(host, path)
+        if isinstance(gid, Unknown):
+            missing += gid.reason is Reason.NOT_THERE
+            failure = failure if failure is not None or gid.reason is Reason.NOT_THERE else gid
+        elif not _GID.fullmatch(gid):
+            failure = Unknown(Reason.MALFORMED, path, printable(gid, 40))
+        elif gid != _EMPTY_GID:
+            empty = 0
+            kind = _word(host, f"{port}/gid_attrs/types/{index}")
+            gids.append(Gid(index, gid, kind, _gid_netdev(host, f"{port}/gid_attrs/ndevs/{index}")))
             continue
-        empty = 0
-        kind = _word(host, f"{port}/gid_attrs/types/{index}")
-        gids.append(Gid(index, gid, kind, _word(host, f"{port}/gid_attrs/ndevs/{index}")))
-    return tuple(gids)
+        empty += 1
+        if empty == _EMPTY_GIDS_IN_A_ROW:
+            break
+    if gids:
+        return tuple(gids)
+    if failure is not None:
+        return failure
+    return Unknown(Reason.NOT_THERE, f"{port}/gids") if missing == empty else ()
 
 
-def _netdev(host: Host, device: str, number: int, gids: Maybe[tuple[Gid, ...]]) -> Maybe[str]:
+def _netdev(host: Host, parent: str, number: int, gids: Maybe[tuple[Gid, ...]]) -> Maybe[str]:
     """RoCE: exactly, from the GID table; else the device's netdev whose dev_port is the port's."""
     if not isinstance(gids, Unknown):
         for gid in gids:
             if not isinstance(gid.netdev, Unknown):
                 return gid.netdev
-    names = host.names(f"{device}/device/net")
+    names = host.names(f"{parent}/net")
     if isinstance(names, Unknown):
         return names
     if len(names) == 1:
         return printable(names[0], 64)
     for name in names:
-        if host.read(f"{device}/device/net/{name}/dev_port") == str(number - 1):
+        if host.read(f"{parent}/net/{name}/dev_port", 4096) == str(number - 1):
             return printable(name, 64)
-    return Unknown(Reason.NOT_THERE, f"{device}/device/net")
+    return Unknown(Reason.NOT_THERE, f"{parent}/net", f"no netdev with dev_port {number - 1}")
 
 
 def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
@@ -155,7 +179,7 @@ def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
     return found
 
 
-def _port(host: Host, device: str, number: int) -> RdmaPort:
+def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
     port = f"{device}/ports/{number}"
     rate_text = host.read(f"{port}/rate", 4096)
     rate: Maybe[float]
@@ -182,34 +206,50 @@ def _port(host: Host, device: str, number: int) -> RdmaPort:
         rate_text=words,
         link_layer=_word(host, f"{port}/link_layer"),
         lid=lid,
-        netdev=_netdev(host, device, number, gids),
+        netdev=_netdev(host, parent, number, gids),
         gids=gids,
         counters=_names(host, f"{port}/counters"),
         hw_counters=_names(host, f"{port}/hw_counters", f"{device}/hw_counters"),
     )
 
 
+def _numa_node(host: Host, path: str) -> Maybe[int]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    if re.fullmatch(r"\d{1,6}", text):
+        return int(text)
+    if text == "-1":
+        return Unknown(Reason.NOT_THERE, path, "the firmware names no NUMA node (-1)")
+    return Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
+def pci_function(path: str) -> str | None:
+    """The part of a resolved sysfs path that ends at its last PCI function.
+
+    A subfunction's RDMA device is below an auxiliary device, …/0000:03:00.0/mlx5_core.sf.4
+    (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/switchdev.rst).
+    """
+    parts = path.split("/")
+    while parts and not _BDF.fullmatch(parts[-1]):
+        parts.pop()
+    return "/".join(parts) or None
+
+
 def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
     path = f"{_CLASS}/{name}"
-    function = host.resolve(f"{path}/device")
+    resolved = host.resolve(f"{path}/device")
+    parent = f"{path}/device" if isinstance(resolved, Unknown) else resolved
+    function = pci_function(parent)
     bdf: Maybe[str]
-    if isinstance(function, Unknown):
-        bdf = Unknown(function.reason, f"{path}/device", "on no PCI function: a software device")
+    if function is not None:
+        bdf = function.rpartition("/")[2]
+    elif isinstance(resolved, Unknown):
+        bdf = Unknown(resolved.reason, f"{path}/device", "on no PCI function: a software device")
     else:
-        last = function.rpartition("/")[2]
-        is_bdf = re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", last)
-        bdf = last if is_bdf else Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
-    driver = host.link(f"{path}/device/driver")
-    numa_text = host.read(f"{path}/device/numa_node", 4096)
-    numa: Maybe[int]
-    if isinstance(numa_text, Unknown):
-        numa = numa_text
-    elif re.fullmatch(r"\d{1,6}", numa_text):
-        numa = int(numa_text)
-    elif numa_text == "-1":
-        numa = Unknown(Reason.NOT_THERE, f"{path}/device/numa_node", "the firmware names no NUMA node (-1)")
-    else:
-        numa = Unknown(Reason.MALFORMED, f"{path}/device/numa_node", printable(numa_text, 40))
+        bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
+    below = function or parent
+    driver = host.link(f"{below}/driver")
     listed = host.names(f"{path}/ports")
     numbers = () if isinstance(listed, Unknown) else listed
     return RdmaDevice(
@@ -223,11 +263,11 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
         board_id=_word(host, f"{path}/board_id"),
         node_guid=_word(host, f"{path}/node_guid"),
         system_image_guid=_word(host, f"{path}/sys_image_guid"),
-        numa_node=numa,
-        is_virtual_function=not isinstance(host.link(f"{path}/device/physfn"), Unknown),
+        numa_node=_numa_node(host, f"{below}/numa_node"),
+        is_virtual_function=not isinstance(host.link(f"{below}/physfn"), Unknown),
         uverbs=uverbs.get(name, Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")),
         ports=tuple(
-            _port(host, path, number)
+            _port(host, path, parent, number)
             for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
         ),
     )

@@ -2,5 +2,8 @@
 
 import os
 
-# Textual draws other colours where NO_COLOR is set, even empty.
-os.environ.pop("NO_COLOR", None)
+# Textual draws other colours where NO_COLOR is set, even empty; the text reports follow the other three.
+for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING"):
+    os.environ.pop(_name, None)
+# A dumb terminal gets ASCII only. TEXTUAL_THEME needs nothing here: the app chooses its theme itself.
+os.environ["TERM"] = "xterm-256color"

@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
+from probes.text import printable
 from tui.choose_host import NoSuchHost, chosen_origin, open_host
 
 # Monitoring's convention: 0 fine, 1 warning, 2 critical, 3 unknown. argparse's own 2 would read as critical.
@@ -22,15 +23,20 @@ examples:
   gdrtop modules                  the kernel modules in load order
   gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
 
-Wrong usage and a node that cannot be read end with exit status 3.
+Wrong usage, no such node and output that cannot be written end with exit status 3.
 """
+
+_COMMANDS = {
+    "topo": "print the topology, the affinity matrix and each GPU's best NIC",
+    "modules": "print the kernel modules in load order, and why one is missing",
+}
 
 
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and exit status 3."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_WRONG_USAGE, f"gdrtop: {message}; try gdrtop --help\n")
+        self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try gdrtop --help\n")
 
 
 def _positive_interval(text: str) -> float:
@@ -92,14 +98,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version and leave")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name, told in (
-        ("topo", "print the topology, the affinity matrix and each GPU's best NIC"),
-        ("modules", "print the kernel modules in load order, and why one is missing"),
-    ):
+    for name, told in _COMMANDS.items():
         command = commands.add_parser(name, help=told, description=told)
         _node_options(command, defaults=False)
         command.add_argument("--json", action="store_true", help="as JSON")
     return parser
+
+
+def _arguments(argv: Sequence[str]) -> list[str]:
+    """The arguments with a `--demo` right before a command marked as one without a name."""
+    told = list(argv)
+    for place, word in enumerate(told[:-1]):
+        if word == "--demo" and told[place + 1] in _COMMANDS:
+            told[place] = "--demo="
+    return told
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a standard stream is a terminal; Python has None for one that was closed."""
+    return stream is not None and stream.isatty()
 
 
 def _list_demos() -> None:
@@ -110,7 +127,7 @@ def _list_demos() -> None:
 
 
 def _dashboard(options: argparse.Namespace) -> int:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         print(
             "gdrtop: the dashboard needs a terminal (TERM other than dumb);"
             " for text use: gdrtop topo, gdrtop modules",
@@ -143,6 +160,9 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if options.command is None:
         return _dashboard(options)
+    if sys.stdout is None:
+        print("gdrtop: standard output is closed; nothing can be printed", file=sys.stderr)
+        return EXIT_WRONG_USAGE
     from tui import report
 
     write = report.write_topology if options.command == "topo" else report.write_modules
@@ -150,19 +170,30 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _discard_output() -> None:
+    """Keeps Python from complaining once more when it closes stdout at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The `gdrtop` command; gives the exit status."""
-    options = _parser().parse_args(argv)
     try:
-        status = _run(options)
-        sys.stdout.flush()
+        try:
+            status = _run(_parser().parse_args(_arguments(sys.argv[1:] if argv is None else argv)))
+        except SystemExit as leaving:  # argparse has said what there was to say
+            status = leaving.code if isinstance(leaving.code, int) else EXIT_WRONG_USAGE
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return status
     except NoSuchHost as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has left. Python would complain again when it closes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, less) has left
+        _discard_output()
         return 0
+    except OSError as error:
+        print(f"gdrtop: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _discard_output()
+        return EXIT_WRONG_USAGE

@@ -19,13 +19,14 @@ from probes.origin import Origin, Source
 from probes.platform import PlatformFacts
 from probes.rates import read
 from probes.rdma import RdmaFacts
-from probes.topology import Endpoint, Path, Topology, build
-from probes.unknown import Unknown, known
+from probes.topology import Endpoint, Path, Topology, build, is_down
+from probes.unknown import Maybe, Reason, Unknown, known
 from widgets import ladder_drawing, matrix_drawing, topology_drawing, verdict_drawing
 from widgets.lines import Line, Run, line, plain, width_of
 from widgets.path_drawing import label_of
 
 TEXT_WIDTH = 120
+NARROWEST = 40
 _ASCII = str.maketrans(
     {
         **dict.fromkeys("╭╮╰╯┌┐└┘├┤", "+"),
@@ -44,6 +45,12 @@ _ASCII = str.maketrans(
         "›": ">",
         "°": " ",
         "⊃": ">",
+        "◄": "<",
+        "→": ">",
+        "↓": "v",
+        "≥": ">=",
+        "’": "'",
+        **dict.fromkeys("▁▂▃▄▅▆▇█", "#"),
     }
 )
 
@@ -65,7 +72,11 @@ def _print(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:
 
 
 def _width(out: TextIO) -> int:
-    return max(40, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns) if out.isatty() else TEXT_WIDTH
+    """Columns of the terminal; $COLUMNS goes before, and TEXT_WIDTH stands for no terminal."""
+    asked = os.environ.get("COLUMNS", "")
+    if out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked)):
+        return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
+    return TEXT_WIDTH
 
 
 def _heading(node: Node) -> Line:
@@ -103,13 +114,19 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
 
 
 def _best_nics(topology: Topology) -> list[Line]:
+    rdma = topology.node.rdma
+    devices = {one.name: one for one in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
     lines = []
     for gpu in topology.gpus:
         best = topology.best_nics[gpu.id]
         if best:
             path = topology.path(gpu.id, best[0])
             gbps = "" if isinstance(path.gbps, Unknown) else f", at most {path.gbps:.0f} Gb/s each way"
-            where = f"{label_of(topology, best[0]):<8} {matrix_drawing.both_words(path)}{gbps}"
+            # Those that are down stand behind all others: where one is the best, there is none that is up.
+            device = devices.get(best[0])
+            state = "no port is ACTIVE" if device else "no RDMA device"
+            but = f"; {state}" if is_down(device) else ""
+            where = f"{label_of(topology, best[0]):<8} {matrix_drawing.both_words(path)}{gbps}{but}"
             lines.append(line(f"  {gpu.label:<6} {where}"))
     return lines
 
@@ -233,7 +250,7 @@ def _origin(origin: Origin) -> str:
 
 
 def topology_json(node: Node, topology: Topology, verdict: Verdict) -> dict[str, Any]:
-    """What `gdrtop topo --json` prints."""
+    """What `gdrtop topo --json` prints; a path's "unknown" is one reason, that of its smi and nccl."""
     facts = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
     paths: list[dict[str, Any]] = []
     ends = (*topology.gpus, *topology.nics)
@@ -251,17 +268,35 @@ def topology_json(node: Node, topology: Topology, verdict: Verdict) -> dict[str,
             },
         }
     )
-    content["gpus"] = [_gpu_json(topology, end, facts.get(end.id)) for end in topology.gpus]
+    lost: dict[str, str] = content.pop("unknown", {})
+    content["gpus"] = [_gpu_json(node, topology, end, facts.get(end.id)) for end in topology.gpus]
     content["nics"] = [_nic_json(node, end) for end in topology.nics]
     content["paths"] = paths
+    # "None here" and "not known whether any" are two answers.
+    for name, found in (("gpus", node.gpus), ("nics", node.rdma)):
+        reason = _unlisted(found, node)
+        if reason is not None and not content[name]:
+            content[name] = None
+            lost[name] = str(reason)
+    if lost:
+        content["unknown"] = lost
     return content
 
 
-def _gpu_json(topology: Topology, end: Endpoint, gpu: Gpu | None) -> dict[str, Any]:
+def _unlisted(found: Maybe[GpuFacts] | Maybe[RdmaFacts], node: Node) -> Unknown | None:
+    """Why devices could not be listed; None where they could, or there are no such devices at all."""
+    for one in (found, node.pci):
+        if isinstance(one, Unknown) and one.reason is not Reason.NOT_THERE:
+            return one
+    return None
+
+
+def _gpu_json(node: Node, topology: Topology, end: Endpoint, gpu: Gpu | None) -> dict[str, Any]:
     fields: dict[str, object] = {"index": int(end.label.removeprefix("GPU")), "bdf": end.id}
-    fields.update(
-        _fields(gpu, ("index", "bdf", "nvml")) if gpu else {"name": None, "numa_node": end.numa_node}
-    )
+    if gpu is None:
+        fields.update(name=node.gpus, numa_node=end.numa_node, uuid=node.gpus)
+    else:
+        fields.update(_fields(gpu, ("index", "bdf", "nvml")))
     fields["best_nics"] = topology.best_nics[end.id]
     return object_of(fields)
 
@@ -272,6 +307,9 @@ def _nic_json(node: Node, end: Endpoint) -> dict[str, Any]:
     fields: dict[str, object] = {"name": end.label, "bdf": end.bdf, "numa_node": end.numa_node}
     if device is not None:
         fields.update(_fields(device, ("name", "bdf", "numa_node", "sysfs_path")))
+    else:
+        no_device = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device for this NIC")
+        fields["ports"] = node.rdma if isinstance(node.rdma, Unknown) else no_device
     return object_of(fields)
 
 
@@ -283,17 +321,11 @@ def _path_json(path: Path) -> dict[str, Any]:
     told["nvlinks"] = path.nvlinks
     told["gbps"] = None if isinstance(path.gbps, Unknown) else round(path.gbps, 1)
     told["weakest"] = path.weakest
-    told["hops"] = [_hop_json(hop) for hop in path.hops]
+    told["hops"] = [plain_value(hop) for hop in path.hops]
     for word in (path.smi, path.nccl):
         if isinstance(word, Unknown):
             told["unknown"] = str(word)
             break
-    return told
-
-
-def _hop_json(hop: object) -> dict[str, Any]:
-    told = object_of(_fields(hop))
-    told.pop("unknown", None)
     return told
 
 

@@ -99,6 +99,7 @@ class Sampler:
             self._wanted.clear()
             if self._stopped:
                 return
+            report: Report
             try:
                 now = fingerprint(host)
                 if probed is None or self._probe_wanted or now != before:
@@ -108,9 +109,9 @@ class Sampler:
                     probed = Probed(node, build(node))
                     self._report(probed)
                 reading = read(host, probed.node)
-                verdict = judge(probed.node, probed.topology, reading)
-                self._report(Sampled(reading, verdict, host.wall_clock()))
+                report = Sampled(reading, judge(probed.node, probed.topology, reading), host.wall_clock())
             except Exception as error:  # whatever a probe did, the screen says so and lives on
-                self._report(Failed(f"{type(error).__name__}: {error}"))
-            finally:
-                self._asked_at = None
+                report = Failed(f"{type(error).__name__}: {error}")
+            # Answered before it is told: who hears of it may ask again at once.
+            self._asked_at = None
+            self._report(report)
