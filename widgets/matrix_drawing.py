@@ -44,6 +44,14 @@ def path_tone(path: Path) -> Tone:
     return Tone.DIM if isinstance(path.smi, Unknown) else _TONES[path.smi]
 
 
+def _cell_tone(path: Path, is_best: bool) -> Tone:
+    """A far NIC is a fault only where there is no nearer one; most cells of a matrix are far by design."""
+    tone = path_tone(path)
+    if is_best or tone is Tone.GOOD:
+        return tone
+    return Tone.DIM if tone is Tone.BAD else Tone.PLAIN
+
+
 def _headings(ends: Sequence[Endpoint]) -> tuple[str, list[str]]:
     """What stands above the columns: numbers where all names are one prefix and a number, as mlx5_0 ….
 
@@ -101,7 +109,9 @@ def draw(
                 path = topology.path(row.id, end.id)
                 word = smi_word(path) + (BEST_MARK if end.id in best else "")
                 on_way = {row.id, end.id} <= {lit.selected, *lit.partners}
-                cells.append(Run(f" {word:<{cell - 1}}", Tone.CURSOR if on_way else path_tone(path)))
+                cells.append(
+                    Run(f" {word:<{cell - 1}}", Tone.CURSOR if on_way else _cell_tone(path, end.id in best))
+                )
             lines.append(tuple(cells))
     return lines
 
