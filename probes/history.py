@@ -18,7 +18,7 @@ class History:
         self._newest = 0.0  # of the last reading, also of one that was unknown
 
     def add(self, at: float, value: Maybe[float]) -> None:
-        """Adds a reading taken `at` seconds, a time not before the last one's; an unknown one leaves a gap."""
+        """Adds a reading taken `at` seconds, not before the last one; an unknown one leaves a gap."""
         self._newest = at
         if not isinstance(value, Unknown):
             self._samples.append((at, value))
