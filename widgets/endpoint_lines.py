@@ -92,7 +92,8 @@ def nic_line(
     elif state == UNKNOWN_MARK:
         runs.append(Run(" state ?", Tone.WARNING))
     else:
-        physical = known(port.physical_state, "")
+        # The physical state is read with the whole node only: beside a newer state it would be stale.
+        physical = known(port.physical_state, "") if state == known(port.state, "") else ""
         runs.append(Run(f" {state}{f' ({physical})' if physical else ''}", Tone.BAD))
     if wide:
         runs.append(Run(f"  {known(device.bdf, '')}", Tone.DIM))
