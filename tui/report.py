@@ -124,11 +124,18 @@ def _best_nics(topology: Topology) -> list[Line]:
             gbps = "" if isinstance(path.gbps, Unknown) else f", at most {path.gbps:.0f} Gb/s each way"
             # Those that are down stand behind all others: where one is the best, there is none that is up.
             device = devices.get(best[0])
-            state = "no port is ACTIVE" if device else "no RDMA device"
+            state = "no port is ACTIVE" if device else str(_no_device(topology.node))
             but = f"; {state}" if is_down(device) else ""
             where = f"{label_of(topology, best[0]):<8} {matrix_drawing.both_words(path)}{gbps}{but}"
             lines.append(line(f"  {gpu.label:<6} {where}"))
     return lines
+
+
+def _no_device(node: Node) -> Unknown:
+    """Why a NIC on the bus has no RDMA device."""
+    if isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE:
+        return node.rdma
+    return Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device for this NIC")
 
 
 def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
@@ -308,8 +315,7 @@ def _nic_json(node: Node, end: Endpoint) -> dict[str, Any]:
     if device is not None:
         fields.update(_fields(device, ("name", "bdf", "numa_node", "sysfs_path")))
     else:
-        no_device = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device for this NIC")
-        fields["ports"] = node.rdma if isinstance(node.rdma, Unknown) else no_device
+        fields["ports"] = _no_device(node)
     return object_of(fields)
 
 

@@ -30,6 +30,12 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+def lasting(text: str) -> list[str]:
+    """The lines but for the verdict, which tells how many memory regions are registered at that moment."""
+    heading, _, *drawings = text.splitlines()
+    return [heading, *drawings]
+
+
 def test_demo_list_names_every_simulated_node(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--demo", "list").splitlines()
     assert [line.split()[0] for line in lines] == list(simulated_names())
@@ -46,7 +52,17 @@ def test_topo_draws_boxes_and_the_matrix(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_options_stand_before_or_after_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, "--demo", "gb200", "topo") == printed(capsys, "topo", "--demo", "gb200")
+    before, after = printed(capsys, "--demo", "gb200", "topo"), printed(capsys, "topo", "--demo", "gb200")
+    assert lasting(before) == lasting(after)
+
+
+def test_a_demo_without_a_name_may_stand_before_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = printed(capsys, "--demo", "topo"), printed(capsys, "topo", "--demo")
+    assert lasting(before) == lasting(after)
+
+
+def test_another_seed_shows_the_same_node(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "SIMULATED gb200" in printed(capsys, "--seed", "7", "topo", "--demo", "gb200")
 
 
 @pytest.mark.parametrize("name", simulated_names())
@@ -147,6 +163,8 @@ def test_an_encoding_without_boxes_gets_ascii_only() -> None:
         ("--interval", "soon"),
         ("no-such-command",),
         ("topo", "--no-such-option"),
+        ("no-such\ncommand",),
+        ("--seed", "many", "topo"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_status_3(arguments: tuple[str, ...]) -> None:
@@ -161,6 +179,54 @@ def test_the_dashboard_without_a_terminal_points_to_the_text_commands() -> None:
     done = gdrtop("--demo")
     assert done.returncode == 3
     assert "gdrtop topo" in done.stderr
+
+
+def test_help_and_version_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gdrtop topo --json" in printed(capsys, "--help")
+    assert "--root" in printed(capsys, "topo", "--help")
+    assert printed(capsys, "--version").startswith("gdrtop ")
+
+
+def test_wrong_usage_is_given_to_callers_as_a_status() -> None:
+    assert main(["--interval", "0"]) == 3
+
+
+@pytest.mark.parametrize("arguments", [("topo", "--demo"), ("topo", "--json", "--demo"), ("--version",)])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_line_and_exit_status_3(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tui", *arguments],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 3
+    assert done.stderr == "gdrtop: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments"), [(">&-", "topo --demo"), ("<&-", "--demo"), (">&-", "--demo")]
+)
+def test_closed_standard_streams_are_one_line_and_exit_status_3(closed: str, arguments: str) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m tui {arguments} {closed}",
+        shell=True,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tui.report.write_topology", interrupted)
+    assert main(["topo", "--demo"]) == 130
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
