@@ -11,9 +11,11 @@ import os
 import stat
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from probes.command import CommandOutput, run_command
+from probes.held_tree import Found, HeldTree, split
 from probes.nvml import NvmlFacts, NvmlLibrary, NvmlLive
 from probes.origin import Origin, Source
 from probes.text import printable, printable_lines
@@ -22,10 +24,14 @@ from probes.verbs import probe_dmabuf
 
 READ_LIMIT_BYTES = 64 * 1024
 READ_SECONDS = 1.0
-CACHE_SECONDS = 0.5
 MAX_NAMES = 65536
-MAX_LINKS = 40  # the kernel's own limit, path_resolution(7)
+DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 PAGE_BYTES = 4096
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_LIST = _READ | os.O_DIRECTORY
+# Served record by record, unlike the attributes elsewhere in /sys.
+_MANY_READS = ("/sys/kernel/debug/", "/sys/kernel/tracing/", "/sys/fs/")
 
 
 class Host(Protocol):
@@ -84,22 +90,27 @@ _REASONS: Mapping[int, Reason] = {
     errno.ENOTDIR: Reason.NOT_THERE,
     errno.ENODEV: Reason.NOT_THERE,
     errno.ENXIO: Reason.NOT_THERE,
+    errno.ESRCH: Reason.NOT_THERE,  # a process that ended while its files were read
     errno.EACCES: Reason.NEEDS_ROOT,
     errno.EPERM: Reason.NEEDS_ROOT,
     errno.ELOOP: Reason.MALFORMED,
     errno.EISDIR: Reason.MALFORMED,
+    errno.EFBIG: Reason.MALFORMED,
     errno.ENAMETOOLONG: Reason.MALFORMED,
     errno.ETIMEDOUT: Reason.TIMED_OUT,
 }
 
 
-def unknown_from(error: OSError, path: str, root: bool) -> Unknown:
-    """The typed reason behind an OSError; a refusal that even root gets is not "needs root"."""
+def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
+    """The typed reason behind an error; a refusal that even root gets is not "needs root"."""
+    if isinstance(error, ValueError):  # a NUL, or a character that no file name can have
+        return Unknown(Reason.MALFORMED, printable(path), "no file can have this name")
+    told = error.strerror or "unknown error"
     reason = _REASONS.get(error.errno or 0, Reason.IO_ERROR)
     if reason is Reason.NEEDS_ROOT and root:
-        return Unknown(Reason.IO_ERROR, path, f"{os.strerror(error.errno or 0)}, even for root")
-    detail = "" if reason in (Reason.NOT_THERE, Reason.NEEDS_ROOT) else os.strerror(error.errno or 0)
-    return Unknown(reason, path, detail)
+        return Unknown(Reason.IO_ERROR, printable(path), f"{told}, even for root")
+    detail = "" if reason in (Reason.NOT_THERE, Reason.NEEDS_ROOT) else told
+    return Unknown(reason, printable(path), detail)
 
 
 class LocalHost:
@@ -110,10 +121,7 @@ class LocalHost:
         self.origin = Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
         self._root = "" if root == "/" else root
         self._is_root = os.geteuid() == 0
-        # Where the directories asked just now really are. Entries are proved inside the root when made;
-        # one that has gone stale (a device removed) is looked up anew when its file is not found.
-        self._directories: dict[str, str] = {"": self._root}
-        self._cached_until = 0.0
+        self._tree: HeldTree | None = None
         self._library = NvmlLibrary()
 
     # Files
@@ -122,10 +130,8 @@ class LocalHost:
         """A file's bytes; a file longer than `limit` is malformed, not cut."""
         try:
             return self._read(path, limit)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
-        except ValueError:
-            return Unknown(Reason.MALFORMED, printable(path), "a NUL in the path")
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """A file's text, surrounding white space removed, control characters replaced."""
@@ -137,68 +143,85 @@ class LocalHost:
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """The sorted names in a directory."""
         try:
-            names = os.listdir(self._real(path) if self._root else path)
-        except OSError as error:
+            if self._root:
+                found = self._find(path)
+                directory = os.open(found.name, _LIST | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
+            else:
+                directory = os.open(path, _LIST)
+            try:
+                with os.scandir(directory) as entries:
+                    names = sorted(entry.name for entry in islice(entries, MAX_NAMES + 1))
+            finally:
+                os.close(directory)
+        except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
         if len(names) > MAX_NAMES:
-            return Unknown(Reason.MALFORMED, path, f"more than {MAX_NAMES} entries")
-        return tuple(sorted(names))
+            return Unknown(Reason.MALFORMED, printable(path), f"more than {MAX_NAMES} entries")
+        return tuple(names)
 
     def link(self, path: str) -> Maybe[str]:
         """The target a symbolic link names, unresolved."""
         try:
-            if self._root:
-                parent, _, name = path.rstrip("/").rpartition("/")
-                return os.readlink(f"{self._real(parent)}/{name}")
-            return os.readlink(path)
+            if not self._root:
+                return os.readlink(path)
+            parent, name = split(path)
+            tree = self._held()
+            return os.readlink(name or ".", dir_fd=tree.directory(parent).descriptor)
         except OSError as error:
             if error.errno == errno.EINVAL:
-                return Unknown(Reason.MALFORMED, path, "not a link")
+                return Unknown(Reason.MALFORMED, printable(path), "not a link")
+            return unknown_from(error, path, self._is_root)
+        except ValueError as error:
             return unknown_from(error, path, self._is_root)
 
     def resolve(self, path: str) -> Maybe[str]:
         """The path with every link resolved, inside the host's root."""
         try:
-            if self._root:
-                return self._real(path)[len(self._root) :] or "/"
-            return os.path.realpath(path, strict=True)
-        except OSError as error:
+            if not self._root:
+                return os.path.realpath(path, strict=True)
+            found = self._find(path)
+        except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
+        real = found.directory.real
+        return (real or "/") if found.name == "." else f"{real}/{found.name}"
 
     def size(self, path: str) -> Maybe[int]:
         """A file's size in bytes."""
         try:
-            return os.stat(self._real(path) if self._root else path).st_size
-        except OSError as error:
+            return self._find(path).status.st_size if self._root else os.stat(path).st_size
+        except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         """Whether this process may read (and write) the file."""
+        wanted = os.R_OK | (os.W_OK if write else 0)
         try:
-            real = self._real(path) if self._root else path
-            os.stat(real)
-        except OSError as error:
+            if self._root:
+                found = self._find(path)
+                return os.access(found.name, wanted, dir_fd=found.directory.descriptor)
+            os.stat(path)
+            return os.access(path, wanted)
+        except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
-        return os.access(real, os.R_OK | (os.W_OK if write else 0))
 
     def _read(self, path: str, limit: int) -> bytes:
-        in_sysfs = path.startswith("/sys/")
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         if self._root:
-            # A dump may hold anything under any name: look before opening, and open no link.
-            path, mode = self._look(path)
-            if not stat.S_ISREG(mode):
+            # A dump may hold anything under any name: look before opening.
+            found = self._find(path)
+            if not stat.S_ISREG(found.status.st_mode):
                 raise OSError(errno.EISDIR, "not a regular file")
-            flags |= os.O_NOFOLLOW
-        descriptor = os.open(path, flags)
+            descriptor = os.open(found.name, _READ | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
+        else:
+            descriptor = os.open(path, _READ)
         try:
             first = os.read(descriptor, limit + 1)
+            total = len(first)
             # A sysfs attribute comes whole in one read of less than a page
             # (Documentation/filesystems/sysfs.rst); other files are read to their end.
-            if in_sysfs and len(first) < PAGE_BYTES:
+            whole = total < PAGE_BYTES and path.startswith("/sys/") and not path.startswith(_MANY_READS)
+            if whole and total <= limit:
                 return first
             chunks = [first]
-            total = len(first)
             deadline = time.monotonic() + READ_SECONDS
             while chunks[-1] and total <= limit:
                 if time.monotonic() > deadline:
@@ -211,82 +234,40 @@ class LocalHost:
         finally:
             os.close(descriptor)
 
-    def _real(self, path: str) -> str:
-        """The path outside of what `path` is below the root; links never lead out of it."""
-        return self._look(path)[0]
+    def _find(self, path: str) -> Found:
+        return self._held().find(path)
 
-    def _look(self, path: str) -> tuple[str, int]:
-        """The path outside, and the mode of what is there, which is no link."""
-        parent, _, name = path.rstrip("/").rpartition("/")
-        now = time.monotonic()
-        if now > self._cached_until:
-            self._directories = {"": self._root}
-            self._cached_until = now + CACHE_SECONDS
-        if name not in ("", ".", ".."):
-            try:
-                real = f"{self._directory(parent)}/{name}"
-                mode = os.lstat(real).st_mode
-                if not stat.S_ISLNK(mode):
-                    return real, mode
-            except FileNotFoundError:
-                pass  # not there, or a directory above is another by now
-        real = self._walk(path)
-        return real, os.lstat(real).st_mode
-
-    def _directory(self, path: str) -> str:
-        """A directory's path outside, from the nearest directory above that was asked just now."""
-        cached = self._directories.get(path)
-        if cached is not None:
-            return cached
-        parent, _, name = path.rpartition("/")
-        if name in ("", ".", ".."):
-            return self._walk(path)
-        real = f"{self._directory(parent)}/{name}"
-        if stat.S_ISLNK(os.lstat(real).st_mode):
-            real = self._walk(path)
-        self._directories[path] = real
-        return real
-
-    def _walk(self, path: str) -> str:
-        done: list[str] = []
-        left = path.split("/")[::-1]
-        links = 0
-        while left:
-            name = left.pop()
-            if name in ("", "."):
-                continue
-            if name == "..":
-                del done[-1:]
-                continue
-            here = "/".join((self._root, *done, name))
-            if stat.S_ISLNK(os.lstat(here).st_mode):
-                links += 1
-                if links > MAX_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                target = os.readlink(here)
-                if target.startswith("/"):
-                    done.clear()
-                left.extend(target.split("/")[::-1])
-            else:
-                done.append(name)
-        return "/".join((self._root, *done))
+    def _held(self) -> HeldTree:
+        tree = self._tree
+        if tree is None or tree.is_used_up():
+            tree = self._tree = HeldTree(self._root)
+        return tree
 
     # Commands and libraries: only of this machine, never for a tree
 
     def _tree_has_none(self, what: str) -> Unknown:
-        return Unknown(Reason.NOT_THERE, what, "a tree of files has no commands, drivers or devices")
+        told = "a tree of files has no commands, drivers or devices"
+        return Unknown(Reason.NOT_THERE, printable(what), told)
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         """The output of a read-only command found on the trusted path."""
-        return self._tree_has_none(argv[0]) if self._root else run_command(argv, seconds)
+        return self._tree_has_none("".join(argv[:1])) if self._root else run_command(argv, seconds)
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """What NVML says of driver and GPUs."""
-        return self._tree_has_none("NVML") if self._root else self._library.facts()
+        return self._no_nvml() or self._library.facts()
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """NVML's moving figures, one reading."""
-        return self._tree_has_none("NVML") if self._root else self._library.live()
+        return self._no_nvml() or self._library.live()
+
+    def _no_nvml(self) -> Unknown | None:
+        if self._root:
+            return self._tree_has_none("NVML")
+        # Asked without the driver, NVML has it loaded (nvidia-modprobe(1)); looking changes nothing here.
+        if not any(map(os.path.exists, DRIVER_LOADED)):
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
+        return None
 
     def dmabuf_errno(self, device: str) -> Maybe[int]:
         """The errno of the `ibv_reg_dmabuf_mr` probe on one RDMA device."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from probes.command import CommandOutput
-from probes.host import MAX_LINKS, READ_LIMIT_BYTES
+from probes.host import READ_LIMIT_BYTES
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.origin import Origin, Source
 from probes.simulation.description import describe
@@ -16,6 +16,7 @@ from probes.simulation.tree import GIB, grow, uuid_of
 from probes.text import printable_lines
 from probes.unknown import Maybe, Reason, Unknown
 
+_MAX_LINKS = 40  # as the kernel's, path_resolution(7)
 _BEGAN_BEFORE_SECONDS = 3600.0  # the simulated job has been running for an hour
 
 
@@ -54,7 +55,7 @@ class SimulatedHost:
                 done.append(part)
                 continue
             links += 1
-            if links > MAX_LINKS:
+            if links > _MAX_LINKS:
                 return Unknown(Reason.MALFORMED, path, "too many links")
             if target.startswith("/"):
                 done.clear()

@@ -129,3 +129,27 @@ def test_this_machine_can_be_read() -> None:
     assert host.origin.source is Source.LIVE
     assert isinstance(host.read("/proc/sys/kernel/osrelease"), str)
     assert reason(host.read("/no/such/file")) is Reason.NOT_THERE
+
+
+def test_looking_does_not_load_the_nvidia_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # nvmlInit has a setuid helper load the module (nvidia-modprobe(1)).
+    asked: list[str] = []
+
+    class Library:
+        def facts(self) -> None:
+            asked.append("facts")
+
+        def live(self) -> None:
+            asked.append("live")
+
+    loaded = tmp_path / "nvidia"
+    monkeypatch.setattr("probes.host.DRIVER_LOADED", (str(loaded),))
+    monkeypatch.setattr("probes.host.NvmlLibrary", Library)
+    host = LocalHost()
+    assert reason(host.nvml()) is Reason.NOT_THERE
+    assert reason(host.nvml_live()) is Reason.NOT_THERE
+    assert asked == []
+    loaded.mkdir()
+    host.nvml()
+    host.nvml_live()
+    assert asked == ["facts", "live"]
