@@ -38,12 +38,12 @@ class History:
         values: list[float | None] = [None] * count
         if seconds <= 0:
             return values
-        last = int(self._newest // seconds)
+        last = self._newest // seconds
         for at, value in reversed(self._samples):
-            place = count - 1 - (last - int(at // seconds))
+            place = count - 1 - (last - at // seconds)
             if place < 0:
                 break
             if place < count:
-                before = values[place]
-                values[place] = value if before is None else max(before, value)
+                before = values[int(place)]
+                values[int(place)] = value if before is None else max(before, value)
         return values

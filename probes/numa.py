@@ -30,6 +30,7 @@ class NumaFacts:
 
 
 _NODES = "/sys/devices/system/node"
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def parse_list(text: str) -> tuple[int, ...] | None:
@@ -38,12 +39,13 @@ def parse_list(text: str) -> tuple[int, ...] | None:
     for part in text.split(","):
         if not part.strip():
             continue
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 6 or len(last) > 6:
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
             return None
-        numbers.extend(range(int(first), int(last or first) + 1)[:MAX_NUMBER])
-        if len(numbers) > MAX_NUMBER:
+        first, last = int(match.group(1)), int(match.group(2) or match.group(1))
+        if last < first or last >= MAX_NUMBER or len(numbers) + last - first >= MAX_NUMBER:
             return None
+        numbers.extend(range(first, last + 1))
     return tuple(numbers)
 
 
@@ -84,7 +86,7 @@ def _memory(host: Host, path: str) -> Maybe[int]:
     text = host.read(f"{path}/meminfo")
     if isinstance(text, Unknown):
         return text
-    match = re.search(r"MemTotal:\s+(\d{1,15}) kB", text)
+    match = re.search(r"MemTotal:\s+([0-9]{1,15}) kB", text)
     return int(match.group(1)) * 1024 if match else Unknown(Reason.MALFORMED, f"{path}/meminfo")
 
 
@@ -93,7 +95,7 @@ def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int
     if isinstance(text, Unknown):
         return text
     words = text.split()
-    if len(words) != len(online) or not all(word.isdecimal() and len(word) < 6 for word in words):
+    if len(words) != len(online) or not all(re.fullmatch("[0-9]{1,5}", word) for word in words):
         return Unknown(Reason.MALFORMED, f"{path}/distance", printable(text, 40))
     return dict(zip(online, map(int, words), strict=True))
 
@@ -103,7 +105,8 @@ def probe(host: Host) -> Maybe[NumaFacts]:
     names = host.names(_NODES)
     if isinstance(names, Unknown):
         return names
-    numbers = sorted(int(match.group(1)) for name in names if (match := re.fullmatch(r"node(\d{1,6})", name)))
+    matches = (re.fullmatch(r"node([0-9]{1,6})", name) for name in names)
+    numbers = sorted(int(match.group(1)) for match in matches if match)
     online = host.read(f"{_NODES}/online")
     listed = None if isinstance(online, Unknown) else parse_list(online)
     if listed is not None:

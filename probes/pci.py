@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from probes import numa
 from probes.host import Host
 from probes.pci_names import names_of
 from probes.text import printable
@@ -57,11 +58,11 @@ class PciFunction:
     subsystem_vendor_id: Maybe[int]
     subsystem_device_id: Maybe[int]
     driver: Maybe[str]  # bound driver; NOT_THERE: none
-    numa_node: Maybe[int]  # NOT_THERE where the kernel says -1
+    numa_node: Maybe[int]  # NOT_THERE where the kernel says -1; from local_cpulist where it has no such file
     local_cpulist: Maybe[str]  # asked only where no NUMA node is named: the CPUs the kernel holds to be near
-    # The following are read for GPUs, NICs, NVSwitches and bridges above them; NOT_THERE with the
-    # detail "not read" for others, which no view needs.
+    # Read for GPUs, NICs, NVSwitches and bridges; NOT_THERE with the detail "not read" for others.
     link: PciLink
+    # Read for GPUs, NICs and NVSwitches.
     bars: Maybe[tuple[PciBar, ...]]
     iommu_group: Maybe[int]
     iommu_type: Maybe[str]  # "DMA", "DMA-FQ", "identity", …
@@ -77,12 +78,16 @@ class PciFacts:
 
 
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NVIDIA = 0x10DE
 _DEVICES = "/sys/bus/pci/devices"
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
+_NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read where a NUMA node is named")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
 _PREFETCHABLE = 0x2000  # IORESOURCE_PREFETCH, include/linux/ioport.h
+_NO_NODE = "the firmware names no NUMA node (-1)"
+_SEPARATORS = re.compile(r"[:.]")
 
 
 def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
@@ -102,15 +107,22 @@ def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
 def chain_of(sysfs_path: str) -> tuple[str, tuple[str, ...]]:
     """Host bridge and BDFs from the root port down, of a resolved sysfs path.
 
-    A host bridge below a device (VMD: "pci10000:e0" below "0000:00:0e.0") begins a chain of its own.
+    A host bridge below a device (VMD: "pci10000:e0" below "0000:00:0e.0") begins a chain of its own,
+    and so does a function below anything else that is no PCI function.
     """
     root = ""
     chain: list[str] = []
+    broken = False
     for part in sysfs_path.split("/"):
-        if _ROOT.fullmatch(part):
-            root, chain = part, []
-        elif root and _BDF.fullmatch(part):
-            chain.append(part)
+        if _BDF.fullmatch(part):
+            if broken:
+                chain, broken = [], False
+            if root:
+                chain.append(part)
+        elif _ROOT.fullmatch(part):
+            root, chain, broken = part, [], False
+        else:
+            broken = True
     return root, tuple(chain)
 
 
@@ -122,7 +134,8 @@ def parse_uevent(text: str) -> dict[str, str]:
 def parse_speed(text: str) -> float | None:
     """GT/s of "16.0 GT/s PCIe" (kernel ≥ 5.7) or "16 GT/s"; None for "Unknown" and anything else."""
     match = re.match(r"(\d{1,3}(?:\.\d{1,2})?) GT/s", text)
-    return float(match.group(1)) if match else None
+    # No link runs at 0 GT/s: that, too, says that nobody knows.
+    return (float(match.group(1)) or None) if match else None
 
 
 def parse_resource(text: str) -> tuple[PciBar, ...]:
@@ -133,7 +146,7 @@ def parse_resource(text: str) -> tuple[PciBar, ...]:
             start, end, flags = (int(word, 16) for word in line.split())
         except ValueError:
             continue
-        if end > start:
+        if end > start >= 0:
             bars.append(PciBar(index, end - start + 1, bool(flags & _PREFETCHABLE)))
     return tuple(bars)
 
@@ -141,10 +154,10 @@ def parse_resource(text: str) -> tuple[PciBar, ...]:
 def _hex(text: Maybe[str], path: str) -> Maybe[int]:
     if isinstance(text, Unknown):
         return text
-    try:
-        return int(text, 16)
-    except ValueError:
+    # A class has 24 bits, an id 16; uevent writes them without leading zeros of the class.
+    if not _HEX.fullmatch(text):
         return Unknown(Reason.MALFORMED, path, printable(text, 40))
+    return int(text, 16)
 
 
 def _link(host: Host, path: str) -> PciLink:
@@ -160,7 +173,7 @@ def _link(host: Host, path: str) -> PciLink:
         if isinstance(text, Unknown):
             return text
         # 0 and 255 are how the kernel says that there is no link, or that the device is gone.
-        if not text.isdecimal() or int(text[:9]) not in range(1, 65):
+        if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) not in range(1, 65):
             return Unknown(Reason.NOT_THERE, f"{path}/{name}", printable(text, 40))
         return int(text)
 
@@ -172,17 +185,25 @@ def _link(host: Host, path: str) -> PciLink:
     )
 
 
-def _numa(host: Host, path: str) -> Maybe[int]:
+def _numa_node(host: Host, path: str) -> Maybe[int]:
     text = host.read(f"{path}/numa_node")
     if isinstance(text, Unknown):
         return text
-    try:
-        number = int(text)
-    except ValueError:
+    if not re.fullmatch(r"-?[0-9]{1,6}", text):
         return Unknown(Reason.MALFORMED, f"{path}/numa_node", printable(text, 40))
-    if number < 0:
-        return Unknown(Reason.NOT_THERE, f"{path}/numa_node", "the firmware names no NUMA node (-1)")
-    return number
+    number = int(text)
+    return Unknown(Reason.NOT_THERE, f"{path}/numa_node", _NO_NODE) if number < 0 else number
+
+
+def _near_cpus(host: Host, path: str) -> Maybe[str]:
+    text = host.read(f"{path}/local_cpulist")
+    if isinstance(text, Unknown):
+        cpumap = host.read(f"{path}/local_cpus")
+        cpulist = None if isinstance(cpumap, Unknown) else numa.list_from_map(cpumap)
+        return text if cpulist is None else cpulist
+    if numa.parse_list(text) is None:
+        return Unknown(Reason.MALFORMED, f"{path}/local_cpulist", printable(text, 40))
+    return text
 
 
 def _iommu(host: Host, path: str) -> tuple[Maybe[int], Maybe[str]]:
@@ -190,12 +211,13 @@ def _iommu(host: Host, path: str) -> tuple[Maybe[int], Maybe[str]]:
     if isinstance(target, Unknown):
         return target, target
     number = target.rpartition("/")[2]
-    if not number.isdecimal():
+    if not re.fullmatch(r"[0-9]{1,9}", number):
         return (bad := Unknown(Reason.MALFORMED, f"{path}/iommu_group", printable(target, 80))), bad
-    return int(number), host.read(f"/sys/kernel/iommu_groups/{number}/type")
+    kind = host.read(f"/sys/kernel/iommu_groups/{number}/type", 4096)
+    return int(number), kind if isinstance(kind, Unknown) else printable(kind, 40)
 
 
-def _function(host: Host, bdf: str) -> PciFunction | None:
+def _function(host: Host, bdf: str) -> PciFunction:
     target = host.link(f"{_DEVICES}/{bdf}")
     if isinstance(target, Unknown):
         # Some dumps hold directories where the kernel has links.
@@ -221,10 +243,10 @@ def _function(host: Host, bdf: str) -> PciFunction | None:
         target = host.link(f"{path}/driver")
         driver = target if isinstance(target, Unknown) else printable(target.rpartition("/")[2], 64)
     end = kind in (PciKind.GPU, PciKind.NIC, PciKind.NVSWITCH)
-    numa = _numa(host, path)
+    numa_node = _numa_node(host, path)
     group, group_type = _iommu(host, path) if end else (_NOT_READ, _NOT_READ)
     bars: Maybe[str] = host.read(f"{path}/resource") if end else _NOT_READ
-    physical = host.link(f"{path}/physfn") if end else _NOT_READ
+    physical = known(host.link(f"{path}/physfn"), "").rpartition("/")[2] if end else ""
     return PciFunction(
         bdf=bdf,
         sysfs_path=path,
@@ -237,19 +259,46 @@ def _function(host: Host, bdf: str) -> PciFunction | None:
         subsystem_vendor_id=number(sub_vendor, "subsystem_vendor"),
         subsystem_device_id=number(sub_device, "subsystem_device"),
         driver=driver,
-        numa_node=numa,
-        local_cpulist=host.read(f"{path}/local_cpulist") if isinstance(numa, Unknown) else _NOT_READ,
+        numa_node=numa_node,
+        local_cpulist=_near_cpus(host, path) if isinstance(numa_node, Unknown) else _NUMA_KNOWN,
         link=_link(host, path) if shown else _NO_LINK,
         bars=bars if isinstance(bars, Unknown) else parse_resource(bars),
         iommu_group=group,
         iommu_type=group_type,
-        physical_function=None if isinstance(physical, Unknown) else physical.rpartition("/")[2],
+        physical_function=physical if _BDF.fullmatch(physical) else None,
     )
+
+
+def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
+    """Names the NUMA node that holds all near CPUs, where the kernel has no `numa_node` file to ask.
+
+    A `numa_node` of -1 stays unknown: NCCL and the driver go by it, whatever the CPUs say.
+    """
+
+    def unasked(one: PciFunction) -> bool:
+        node = one.numa_node
+        return isinstance(node, Unknown) and node.reason is Reason.NOT_THERE and node.detail != _NO_NODE
+
+    if not any(map(unasked, functions.values())):
+        return functions
+    facts = numa.probe(host)
+    if isinstance(facts, Unknown):
+        return functions
+    cpus = {node.number: set(numa.parse_list(known(node.cpulist, "")) or ()) for node in facts.nodes}
+    found = dict(functions)
+    for bdf, one in functions.items():
+        if not unasked(one):
+            continue
+        near = set(numa.parse_list(known(one.local_cpulist, "")) or ())
+        nodes = [number for number, own in cpus.items() if near and near <= own]
+        if len(nodes) == 1:
+            found[bdf] = replace(one, numa_node=nodes[0])
+    return found
 
 
 def sort_key(bdf: str) -> tuple[int, ...]:
     """Order of BDFs by number: domains of more than four digits stand last, not among the others."""
-    return tuple(int(part, 16) for part in re.split(r"[:.]", bdf))
+    return tuple(int(part, 16) for part in _SEPARATORS.split(bdf))
 
 
 def probe(host: Host) -> Maybe[PciFacts]:
@@ -257,26 +306,14 @@ def probe(host: Host) -> Maybe[PciFacts]:
     names = host.names(_DEVICES)
     if isinstance(names, Unknown):
         return names
-    functions = {}
-    for bdf in sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key):
-        function = _function(host, bdf)
-        if function is not None:
-            functions[bdf] = function
-    wanted = {
-        (function.vendor_id, function.device_id)
-        for function in functions.values()
-        if function.kind is not PciKind.OTHER
-        and not isinstance(function.vendor_id, Unknown)
-        and not isinstance(function.device_id, Unknown)
+    bdfs = sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key)
+    functions = _with_nodes_of_cpus(host, {bdf: _function(host, bdf) for bdf in bdfs})
+    ids = {
+        bdf: (one.vendor_id, one.device_id)
+        for bdf, one in functions.items()
+        if one.kind is not PciKind.OTHER
+        and not isinstance(one.vendor_id, Unknown)
+        and not isinstance(one.device_id, Unknown)
     }
-    known_names = names_of(host, {(v, d) for v, d in wanted if isinstance(v, int) and isinstance(d, int)})
-    return PciFacts(
-        functions,
-        {
-            bdf: known_names[function.vendor_id, function.device_id]
-            for bdf, function in functions.items()
-            if not isinstance(function.vendor_id, Unknown)
-            and not isinstance(function.device_id, Unknown)
-            and (function.vendor_id, function.device_id) in known_names
-        },
-    )
+    found = names_of(host, set(ids.values()))
+    return PciFacts(functions, {bdf: found[pair] for bdf, pair in ids.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from probes.host import Host
@@ -9,28 +10,42 @@ from probes.text import printable
 from probes.unknown import Unknown
 
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
-_PCI_IDS_LIMIT = 8 << 20
+_PCI_IDS_LIMIT = 4 << 20
+_NEXT_VENDOR = re.compile(rb"\n[^\t#\r\n]")
 _VENDORS = {0x10DE: "NVIDIA", 0x15B3: "Mellanox", 0x1000: "Broadcom", 0x11F8: "Microchip", 0x8086: "Intel"}
 _DEVICES = {
     (0x10DE, 0x1DB1): "V100-SXM2 16GB",
+    (0x10DE, 0x1DB4): "V100-PCIe 16GB",
     (0x10DE, 0x1DB5): "V100-SXM2 32GB",
+    (0x10DE, 0x1DB6): "V100-PCIe 32GB",
+    (0x10DE, 0x1DB8): "V100-SXM3 32GB",
     (0x10DE, 0x20B0): "A100-SXM4 40GB",
+    (0x10DE, 0x20B1): "A100-PCIe 40GB",
     (0x10DE, 0x20B2): "A100-SXM4 80GB",
+    (0x10DE, 0x20B3): "A100-SXM 64GB",
     (0x10DE, 0x20B5): "A100-PCIe 80GB",
     (0x10DE, 0x20F1): "A100-PCIe 40GB",
     (0x10DE, 0x2236): "A10",
+    (0x10DE, 0x26B1): "RTX 6000 Ada Generation",
+    (0x10DE, 0x26B5): "L40",
     (0x10DE, 0x26B9): "L40S",
     (0x10DE, 0x27B8): "L4",
     (0x10DE, 0x2230): "RTX A6000",
     (0x10DE, 0x2330): "H100 SXM5 80GB",
     (0x10DE, 0x2331): "H100 PCIe",
+    (0x10DE, 0x2324): "H800",
+    (0x10DE, 0x2329): "H20",
     (0x10DE, 0x2335): "H200 SXM 141GB",
+    (0x10DE, 0x233B): "H200 NVL",
+    (0x10DE, 0x2342): "GH200 480GB",
     (0x10DE, 0x2901): "B200",
     (0x10DE, 0x2941): "GB200",
     (0x10DE, 0x1AF1): "NVSwitch (A100)",
     (0x10DE, 0x22A3): "NVSwitch (H100)",
     (0x15B3, 0x1013): "ConnectX-4",
+    (0x15B3, 0x1015): "ConnectX-4 Lx",
     (0x15B3, 0x1017): "ConnectX-5",
+    (0x15B3, 0x1018): "ConnectX-5 virtual function",
     (0x15B3, 0x1019): "ConnectX-5 Ex",
     (0x15B3, 0x101B): "ConnectX-6",
     (0x15B3, 0x101C): "ConnectX-6 virtual function",
@@ -42,9 +57,15 @@ _DEVICES = {
     (0x15B3, 0x1025): "ConnectX-9",
     (0x15B3, 0xA2D6): "BlueField-2",
     (0x15B3, 0xA2DC): "BlueField-3",
-    (0x15B3, 0x1979): "ConnectX-7 internal switch",
+    (0x15B3, 0x1979): "ConnectX-7 PCIe bridge",
     (0x1000, 0xC010): "PEX880xx Gen4 switch",
+    (0x1000, 0xC012): "PEX880xx Gen4 switch",
     (0x1000, 0xC030): "PEX890xx Gen5 switch",
+    (0x1000, 0xC034): "PEX890xx Gen5 switch",
+    (0x11F8, 0x4000): "Switchtec PFX 100xG4 switch",
+    (0x11F8, 0x4100): "Switchtec PSX 100xG4 switch",
+    (0x11F8, 0x4128): "Switchtec PSX 28xG4 switch",
+    (0x11F8, 0x8536): "Switchtec PFX 96xG3 switch",
 }
 
 
@@ -85,13 +106,9 @@ def _section(content: bytes, vendor: int) -> tuple[str, bytes]:
     start = content.find(key)
     if start < 0:
         return "", b""
-    end = start + len(key)
-    while True:
-        end = content.find(b"\n", end)
-        if end < 0 or content[end + 1 : end + 2] not in (b"\t", b"#", b"\n"):
-            break
-        end += 1
-    return _after(content[start:end], key), content[start:end]
+    following = _NEXT_VENDOR.search(content, start + len(key))
+    section = content[start : following.start() if following else len(content)]
+    return _after(section, key), section
 
 
 def _after(content: bytes, key: bytes) -> str:

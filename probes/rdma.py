@@ -228,7 +228,7 @@ def pci_function(path: str) -> str | None:
     """The part of a resolved sysfs path that ends at its last PCI function.
 
     A subfunction's RDMA device is below an auxiliary device, …/0000:03:00.0/mlx5_core.sf.4
-    (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/switchdev.rst).
+    (Documentation/networking/device_drivers/ethernet/mellanox/mlx5).
     """
     parts = path.split("/")
     while parts and not _BDF.fullmatch(parts[-1]):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from probes import numa
 from probes.host import LocalHost
 from probes.numa import NumaFacts
-from probes.unknown import Unknown
+from probes.unknown import Reason, Unknown
 from tests.trees import add_numa_node, write
 
 
@@ -57,3 +57,38 @@ def test_cpu_maps_of_old_kernels(cpumap: str, cpulist: str | None) -> None:
 def test_parsers_take_any_text(text: str) -> None:
     numa.parse_list(text)
     numa.list_from_map(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("", ()), ("0-2,4", (0, 1, 2, 4)), ("3-1", None), ("0-99999", None), ("1-2-3", None), ("²", None)],
+)
+def test_lists(text: str, numbers: tuple[int, ...] | None) -> None:
+    assert numa.parse_list(text) == numbers
+
+
+def test_an_old_kernels_cpu_map_stands_for_the_list(tmp_path: Path) -> None:
+    write(tmp_path, "/sys/devices/system/node/node0/cpumap", "00000000,000000f0\n")
+    (node,) = facts(tmp_path).nodes
+    assert node.cpulist == "4-7"
+    assert isinstance(node.memory_bytes, Unknown)
+    assert isinstance(node.distances, Unknown)
+
+
+def test_a_cpu_list_that_is_none_is_malformed_not_shown(tmp_path: Path) -> None:
+    add_numa_node(tmp_path, 0, "\x1b[31mall", "10")
+    assert isinstance(facts(tmp_path).nodes[0].cpulist, Unknown)
+
+
+def test_a_node_of_memory_only_has_no_cpus(tmp_path: Path) -> None:
+    add_numa_node(tmp_path, 0, "0-3", "10 80")
+    add_numa_node(tmp_path, 255, "", "80 10")
+    node = facts(tmp_path).nodes[1]
+    assert node.cpulist == ""
+    assert node.distances == {0: 80, 255: 10}
+
+
+def test_a_kernel_without_numa_says_so(tmp_path: Path) -> None:
+    found = numa.probe(LocalHost(str(tmp_path)))
+    assert isinstance(found, Unknown)
+    assert found.reason is Reason.NOT_THERE

@@ -1,11 +1,11 @@
 import shutil
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.gpudirect import PeermemReading
-from probes.history import History
 from probes.host import LocalHost
 from probes.node import probe_node
 from probes.rates import PortCounters, Reading, port_rates, read
@@ -65,23 +65,87 @@ def test_a_device_that_went_away_between_probe_and_reading(tmp_path: Path) -> No
     assert isinstance(now.port_states[PORT], Unknown)
 
 
-def test_history_shows_the_greatest_of_each_stretch_and_gaps() -> None:
-    history = History()
-    for at, value in ((0.0, 1.0), (1.0, 5.0), (25.0, 2.0)):
-        history.add(at, value)
-    assert history.buckets(3, 10.0) == [5.0, None, 2.0]
+def counters_of(tmp_path: Path) -> PortCounters:
+    host = LocalHost(str(tmp_path))
+    return read(host, probe_node(host)).ports[PORT]
 
 
-def test_history_forgets() -> None:
-    history = History(seconds=10)
-    for at in range(100):
-        history.add(float(at), 1.0)
-    assert history.samples()[0][0] >= 89.0
+def port_of(tmp_path: Path) -> Path:
+    return tmp_path / "sys/devices/virtual/infiniband/mlx5_0/ports/1"
 
 
-@given(st.lists(st.floats(0, 1e6)), st.integers(1, 80), st.floats(0.1, 100))
-def test_history_takes_any_readings(values: list[float], count: int, seconds: float) -> None:
-    history = History()
-    for at, value in enumerate(values):
-        history.add(float(at), value)
-    assert len(history.buckets(count, seconds)) == count
+def test_a_nic_with_byte_counters_in_hw_counters_only(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    write(port_of(tmp_path), "hw_counters/tx_bytes", "700\n")
+    write(port_of(tmp_path), "hw_counters/rx_bytes", "900\n")
+    counters = counters_of(tmp_path)
+    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+
+
+def test_byte_counters_below_the_device(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    write(port_of(tmp_path), "../../hw_counters/tx_bytes", "700\n")
+    write(port_of(tmp_path), "../../hw_counters/rx_bytes", "900\n")
+    counters = counters_of(tmp_path)
+    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+
+
+def test_a_device_that_counts_packets_only_has_no_rate(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    write(port_of(tmp_path), "hw_counters/sent_pkts", "700\n")
+    counters = counters_of(tmp_path)
+    assert isinstance(counters.sent_bytes, Unknown)
+    assert counters.sent_bytes.reason is Reason.NOT_THERE
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("4294967295", Reason.MALFORMED),
+        ("N/A (no PMA)", Reason.NOT_THERE),
+        ("-1", Reason.MALFORMED),
+        ("", Reason.MALFORMED),
+        ("9" * 21, Reason.MALFORMED),
+    ],
+    ids=["full", "no PMA", "negative", "empty", "too long"],
+)
+def test_a_counter_that_says_nothing_is_unknown_not_zero(tmp_path: Path, text: str, reason: Reason) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    write(port_of(tmp_path), "counters/port_xmit_data", f"{text}\n")
+    sent = counters_of(tmp_path).sent_bytes
+    assert isinstance(sent, Unknown)
+    assert sent.reason is reason
+
+
+def test_a_port_that_appeared_between_two_readings_has_no_rate_yet() -> None:
+    before = Reading(10, {}, ABSENT, PeermemReading(ABSENT, ABSENT), {}, {})
+    assert port_rates(before, reading(11, 1, 1)) == {}
+
+
+def test_the_refcount_of_live_modules_is_read_and_of_others_not(tmp_path: Path) -> None:
+    write(tmp_path, "/proc/modules", "ib_core 442368 4 - Live 0x0\n")
+    write(tmp_path, "/sys/module/ib_core/refcnt", "4\n")
+    write(tmp_path, "/sys/module/ib_core/initstate", "live\n")
+    host = LocalHost(str(tmp_path))
+    assert read(host, probe_node(host)).module_refcnts == {"ib_core": 4}
+
+
+def test_a_node_without_rdma_or_driver_gives_a_reading(tmp_path: Path) -> None:
+    host = LocalHost(str(tmp_path))
+    now = read(host, probe_node(host))
+    assert now.ports == {}
+    assert isinstance(now.gpus, Unknown)
+    assert isinstance(now.peermem.refcnt, Unknown)
+
+
+@given(
+    st.integers(0, 2**66) | st.just(ABSENT),
+    st.integers(0, 2**66) | st.just(ABSENT),
+    st.floats(-10, 10),
+)
+def test_a_rate_is_never_negative(before: Maybe[int], after: Maybe[int], seconds: float) -> None:
+    rate = port_rates(reading(10, before, before), reading(10 + seconds, after, after))[PORT].sent_gbps
+    assert isinstance(rate, Unknown) or rate >= 0
