@@ -255,11 +255,13 @@ class LocalHost:
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """What NVML says of driver and GPUs."""
-        return self._no_nvml() or self._library.facts()
+        reason = self._no_nvml()
+        return self._library.facts() if reason is None else reason
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """NVML's moving figures, one reading."""
-        return self._no_nvml() or self._library.live()
+        reason = self._no_nvml()
+        return self._library.live() if reason is None else reason
 
     def _no_nvml(self) -> Unknown | None:
         if self._root:
