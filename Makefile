@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= hgx-h100
 
-.PHONY: demo test lint bench screenshots clean
+.PHONY: demo test test-vm lint bench screenshots clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gdrtop --demo $(DEMO)
 
 test: lint
 	$(BIN)/python -m pytest
+
+# The virtual GPU node: a real kernel in QEMU. Needs root once, to make its disk; see tests/node_vm/README.md.
+test-vm: $(VENV)/.developing
+	$(BIN)/python -m tests.node_vm.prerequisites
+	$(BIN)/python -m pytest -m node_vm tests/node_vm
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check .

@@ -44,10 +44,20 @@ def probe(host: Host) -> KernelFacts:
         iommus=_iommus(host),
         secure_boot=_secure_boot(host),
         lockdown=_lockdown(host),
-        signatures_enforced=_switch(host, "/sys/module/module/parameters/sig_enforce"),
-        modules_disabled=_switch(host, "/proc/sys/kernel/modules_disabled"),
+        signatures_enforced=read_signatures_enforced(host),
+        modules_disabled=read_modules_disabled(host),
         dma_shared_buffer=_dma_shared_buffer(host, release),
     )
+
+
+def read_signatures_enforced(host: Host) -> Maybe[bool]:
+    """Whether only signed modules are loaded (Documentation/admin-guide/module-signing.rst)."""
+    return _switch(host, "/sys/module/module/parameters/sig_enforce")
+
+
+def read_modules_disabled(host: Host) -> Maybe[bool]:
+    """Whether no module can be loaded or unloaded any more (Documentation/admin-guide/sysctl/kernel.rst)."""
+    return _switch(host, "/proc/sys/kernel/modules_disabled")
 
 
 def read_release(host: Host) -> Maybe[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from probes.host import Host
-from probes.kernel import read_cmdline, read_release
+from probes.kernel import read_cmdline, read_modules_disabled, read_release, read_signatures_enforced
 from probes.modprobe_config import LoadingRules, read_rules
 from probes.module_tree import (
     ModuleTree,
@@ -86,6 +86,8 @@ class ModuleFacts:
     symbols: tuple[SymbolProvider, ...]
     memory_peers: Maybe[tuple[str, ...]]  # clients below /sys/kernel/mm/memory_peers
     rules_unread: tuple[str, ...] = ()  # files of modprobe.d, modules-load.d that are there, but not readable
+    loading_disabled: bool = False  # kernel.modules_disabled: nothing is loaded or unloaded until a reboot
+    signed_only: bool = False  # module.sig_enforce, lockdown: a module without a trusted signature is refused
 
 
 CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
@@ -149,7 +151,6 @@ _SYMBOLS = (
 _STATES = {"Live": ModuleState.LIVE, "Loading": ModuleState.LOADING, "Unloading": ModuleState.UNLOADING}
 _INIT_STATES = {"live": ModuleState.LIVE, "coming": ModuleState.LOADING, "going": ModuleState.UNLOADING}
 _PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
-_PEERS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,8 @@ def probe(host: Host) -> ModuleFacts:
         ),
         memory_peers=peers if isinstance(peers, Unknown) else tuple(printable(name, 64) for name in peers),
         rules_unread=rules.unread,
+        loading_disabled=known(read_modules_disabled(host), False),
+        signed_only=known(read_signatures_enforced(host), False),
     )
 
 
@@ -194,69 +197,6 @@ def parse_proc_modules(text: str, names: tuple[str, ...] = LADDER) -> dict[str, 
         if words and words[0] in names:
             found[words[0]] = _loaded_module(words)
     return found
-
-
-def explain(facts: ModuleFacts, name: str) -> str:
-    """One short sentence: why a module is not loaded, or what stands in its way."""
-    name = name.replace("-", "_")
-    module = facts.modules.get(name)
-    if module is None:
-        return "not a module of the ladder"
-    if isinstance(module.state, Unknown):
-        return f"state unknown: {module.state}"
-    if module.state is ModuleState.NOT_LOADED:
-        return _obstacle(facts, module)
-    return "loaded" if module.state is ModuleState.LIVE else str(module.state.value)
-
-
-def _obstacle(facts: ModuleFacts, module: KernelModule) -> str:
-    """What keeps a module out, the hardest obstacle first."""
-    if module.kernel_forbids:
-        return f"refused by the kernel: {module.blacklisted}"
-    if isinstance(module.on_disk, Unknown):
-        if module.on_disk.reason is Reason.NOT_THERE:
-            return f"no .ko for kernel {known(facts.kernel_release, 'unknown')}"
-        return f"not loaded; whether there is a .ko is unknown: {module.on_disk}"
-    if module.install_line is not None:
-        where, _, command = module.install_line.partition(": ")
-        return f"replaced by `{command}` in {where}"
-    if module.name in _PEERS:
-        rival = facts.modules.get(_PEERS[module.name])
-        if rival is not None and rival.state is ModuleState.LIVE:
-            return f"{rival.name} is loaded, and only one of the two can be"
-        without = _without_peer_memory(facts, module)
-        if without is not None:
-            return f"built without peer-memory symbols: {without}"
-    if module.blacklisted is not None:
-        return f"blacklisted by {module.blacklisted}"
-    missing = _first_missing(facts, module.name)
-    return "on disk, not loaded" if missing is None else f"needs {missing} first"
-
-
-def _without_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:
-    """Why a peer-memory module can only answer "Invalid argument"; None: nothing speaks for that."""
-    for symbol in facts.symbols:
-        if symbol.symbol != PEER_MEMORY_SYMBOL:
-            continue
-        if not isinstance(symbol.provider, Unknown):
-            # Whoever was built with the symbol depends on the module that exports it.
-            if not isinstance(module.depends, Unknown) and symbol.provider not in module.depends:
-                return f"it does not use {symbol.provider}, which exports {symbol.symbol} now"
-            return None
-        core = facts.modules.get("ib_core")
-        core_is_module = core is None or core.state is not ModuleState.BUILTIN
-        if symbol.provider.reason is Reason.NOT_THERE and core_is_module:
-            return f"no module exports {symbol.symbol}"
-    return None
-
-
-def _first_missing(facts: ModuleFacts, name: str) -> str | None:
-    needs = next((rung.needs for rung in facts.ladder if rung.module == name), ())
-    for need in needs:
-        module = facts.modules.get(need)
-        if module is not None and module.state is ModuleState.NOT_LOADED:
-            return need
-    return None
 
 
 def _loaded(host: Host) -> Maybe[dict[str, LoadedModule]]:

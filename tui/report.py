@@ -13,7 +13,8 @@ from typing import Any, TextIO
 from probes.checks.verdict import Verdict, judge
 from probes.gpus import Gpu, GpuFacts
 from probes.host import Host
-from probes.modules import ModuleFacts, Rung, explain
+from probes.module_obstacles import explain
+from probes.modules import ModuleFacts, Rung
 from probes.node import Node, probe_node
 from probes.origin import Origin, Source
 from probes.platform import PlatformFacts
@@ -159,6 +160,8 @@ def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bo
             if mark in "✗?":
                 lines.extend([(), line(f"{mark} {rung.module}: {explain(node.modules, rung.module)}")])
                 lines.append(line(f"  why it matters: {rung.why}"))
+        if node.modules.rules_unread:
+            lines.extend([(), line(ladder_drawing.unread_rules(node.modules))])
     _print(lines, out, ascii_only)
 
 
@@ -279,6 +282,10 @@ def topology_json(node: Node, topology: Topology, verdict: Verdict) -> dict[str,
     content["gpus"] = [_gpu_json(node, topology, end, facts.get(end.id)) for end in topology.gpus]
     content["nics"] = [_nic_json(node, end) for end in topology.nics]
     content["paths"] = paths
+    if isinstance(node.gpudirect, Unknown):
+        content["gpudirect"], lost["gpudirect"] = None, str(node.gpudirect)
+    else:
+        content["gpudirect"] = plain_value(node.gpudirect)
     # "None here" and "not known whether any" are two answers.
     for name, found in (("gpus", node.gpus), ("nics", node.rdma)):
         reason = _unlisted(found, node)
@@ -344,4 +351,5 @@ def modules_json(node: Node) -> dict[str, Any]:
     content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
     content["modules"] = ladder
     content["symbols"] = [plain_value(one) for one in facts.symbols]
+    content["rules_unread"] = list(facts.rules_unread)
     return content

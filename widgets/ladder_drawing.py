@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.gpudirect import GdrPath, GpuDirectFacts
-from probes.modules import KernelModule, ModuleFacts, ModuleState, Rung, explain
+from probes.module_obstacles import explain
+from probes.modules import KernelModule, ModuleFacts, ModuleState, Rung
 from probes.node import Node
 from probes.unknown import Maybe, Unknown, known
 from widgets.figures import UNKNOWN_MARK
@@ -15,6 +16,9 @@ _MARKS = {
     ModuleState.LOADING: ("…", Tone.WARNING),
     ModuleState.UNLOADING: ("…", Tone.WARNING),
 }
+
+
+_STATE_COLUMN, _REFCNT_CELLS = 20, 5
 
 
 def needless(node: Node, rung: Rung) -> str:
@@ -47,7 +51,7 @@ def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:
 
 
 def draw(node: Node, refcnts: dict[str, Maybe[int]], width: int, full: bool = False) -> list[Line]:
-    """One line a module; below a missing one why, and with `full` what is lost without it."""
+    """One line a module with why it is missing; with `full` also what is lost without it."""
     facts = node.modules
     if isinstance(facts, Unknown):
         return wrapped(f"The modules could not be read: {facts}", width, Tone.WARNING)
@@ -61,21 +65,32 @@ def draw(node: Node, refcnts: dict[str, Maybe[int]], width: int, full: bool = Fa
             state = f"{state} {known(module.version, '')}".rstrip()
         elif reason and rung.core:
             state = reason
-        refcnt = _refcnt(module, refcnts)
+        obstacle = explain(facts, rung.module) if mark in ("✗", "?") or (full and mark == "–") else ""
+        if obstacle and not full and len(obstacle) <= width - _STATE_COLUMN - _REFCNT_CELLS:
+            # The whole ladder stays in view also where much of it is missing.
+            state, obstacle = obstacle, ""
         head: Line = (
             Run(f"{number:>2} ", Tone.DIM),
             Run(f"{mark} ", tone),
             Run(f"{rung.module:<14} ", Tone.PLAIN if rung.core else Tone.DIM),
             Run(state, tone if mark in "✗?" else Tone.DIM),
         )
-        lines.append((*fit(head, width - 5), Run(f"{refcnt:>5}")))
-        if mark in ("✗", "?") or (full and mark == "–"):
-            lines.extend(wrapped(explain(facts, rung.module), width, tone, "     "))
-        if full or mark == "✗":
+        refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
+        lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
+        if obstacle:
+            lines.extend(wrapped(obstacle, width, tone, "     "))
+        if full:
             lines.extend(wrapped(rung.why, width, Tone.DIM, "     "))
         if full and module.used_by:
             lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
+    if facts.rules_unread:
+        lines.extend(wrapped(unread_rules(facts), width, Tone.WARNING))
     return lines
+
+
+def unread_rules(facts: ModuleFacts) -> str:
+    """What is not known because files of modprobe.d or modules-load.d could not be read."""
+    return f"{UNKNOWN_MARK} not readable: {', '.join(facts.rules_unread)}: a module may be blacklisted there"
 
 
 def strip(node: Node, refcnts: dict[str, Maybe[int]], width: int) -> list[Line]:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.host import LocalHost
+from probes.module_obstacles import explain
 from probes.modules import (
     COMPANIONS,
     CORE_LADDER,
     LADDER,
     ModuleFacts,
     ModuleState,
-    explain,
     parse_proc_modules,
     probe,
 )
@@ -289,6 +289,17 @@ def test_only_one_of_the_two_peer_modules_can_be_loaded(node: Path) -> None:
     assert (
         explain(facts_of(node), "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be"
     )
+
+
+def test_no_module_can_be_loaded_any_more(node: Path) -> None:
+    write(node, "/proc/sys/kernel/modules_disabled", "1\n")
+    assert explain(facts_of(node), "nvidia").startswith("kernel.modules_disabled is 1")
+
+
+def test_a_kernel_that_takes_signed_modules_only(node: Path) -> None:
+    assert explain(facts_of(node), "nvidia") == "on disk, not loaded"
+    write(node, "/sys/module/module/parameters/sig_enforce", "Y\n")
+    assert explain(facts_of(node), "nvidia") == "on disk, not loaded; this kernel takes signed modules only"
 
 
 def test_loaded_and_strange_names(node: Path) -> None:

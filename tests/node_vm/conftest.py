@@ -1,0 +1,55 @@
+"""One image for the session, one guest a shape; every test finds the guest as if just booted."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node_vm.guest import Guest
+from tests.node_vm.image import Image, build
+from tests.node_vm.machine import Machine
+from tests.node_vm.prerequisites import complaint
+from tests.node_vm.shape import TWO_LEVELS, TWO_SOCKETS
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "node_vm" in item.path.parts:
+            item.add_marker(pytest.mark.node_vm)
+
+
+@pytest.fixture(scope="session")
+def image() -> Image:
+    told = complaint()
+    if told is not None:
+        pytest.exit(f"test-vm: {told}", returncode=1)
+    return build()
+
+
+@pytest.fixture(scope="session")
+def two_sockets(image: Image) -> Iterator[Machine]:
+    """2 NUMA nodes × 2 switches × (2 GPUs + 1 NIC)."""
+    machine = Machine(image, TWO_SOCKETS)
+    yield machine
+    machine.end()
+
+
+@pytest.fixture(scope="session")
+def two_levels(image: Image) -> Iterator[Machine]:
+    """2 roots, one of an unknown NUMA node × a switch × 2 switches below it × (4 GPUs + 1 NIC)."""
+    machine = Machine(image, TWO_LEVELS)
+    yield machine
+    machine.end()
+
+
+@pytest.fixture
+def node(two_sockets: Machine) -> Guest:
+    """Root on the node with two sockets: the stub modules out, all ports up."""
+    two_sockets.guest.run("reset-node")
+    return two_sockets.guest
+
+
+@pytest.fixture
+def deep_node(two_levels: Machine) -> Guest:
+    """Root on the node with switches below switches."""
+    two_levels.guest.run("reset-node")
+    return two_levels.guest

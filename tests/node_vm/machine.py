@@ -1,0 +1,142 @@
+"""Boots the virtual node in QEMU and ends it again, whatever happens."""
+
+import functools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.node_vm.guest import Guest
+from tests.node_vm.image import Image
+from tests.node_vm.shape import Shape, devices
+
+# A plain machine needs a tenth of these; a wait that ends early means that something is wrong.
+BOOT_SECONDS = 180.0
+KVM_SECONDS = 10.0
+MEMORY_MIB = 1024  # of each NUMA node
+STARTS, UP = "NODE-VM-STARTS", "NODE-VM-UP"
+# Without a steady clock perftest refuses to measure under emulation.
+COMMAND_LINE = "console=ttyS0 net.ifnames=0 panic=-1 quiet tsc=reliable clocksource=tsc"
+
+
+class NoBoot(Exception):
+    """The guest did not come up; the message holds what it said last."""
+
+
+class Machine:
+    """One running guest."""
+
+    def __init__(self, image: Image, shape: Shape, append: str = "") -> None:
+        self.shape = shape
+        self._directory = Path(tempfile.mkdtemp(prefix="node-vm-"))
+        self._serial = self._directory / "serial.log"
+        self._image = image
+        self._port = _free_port()
+        self._process = self._start(acceleration(image), append)
+        try:
+            self.guest = Guest(self._port, self._key(), self._directory / "ssh")
+            self._wait(lambda: UP in self._said())
+            self._wait(self.guest.answers)
+            self.guest.run("dress-up", seconds=BOOT_SECONDS)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Switches it off and removes its files; nothing of its disk is kept."""
+        _stop(self._process)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _key(self) -> Path:
+        """The key as ssh wants it: nobody else's."""
+        key = self._directory / "key"
+        key.write_bytes(self._image.key.read_bytes())
+        key.chmod(0o600)
+        return key
+
+    def _start(self, accelerator: str, append: str) -> subprocess.Popen[bytes]:
+        forward = f"hostfwd=tcp:127.0.0.1:{self._port}-:22"
+        command = [
+            *_board(self._image, accelerator, f"{COMMAND_LINE} {append}", self._serial),
+            *("-netdev", f"user,id=net0,restrict=on,{forward}"),
+            *("-device", "virtio-net-pci,netdev=net0,romfile=,bus=pcie.0,addr=3"),
+            *devices(self.shape),
+        ]
+        return _spawn(command, self._directory / "qemu.log")
+
+    def _said(self) -> str:
+        return self._serial.read_text(errors="replace") if self._serial.exists() else ""
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + BOOT_SECONDS
+        while not condition():
+            if self._process.poll() is not None:
+                told = (self._directory / "qemu.log").read_text(errors="replace")
+                raise NoBoot(f"qemu ended with {self._process.returncode}: {told[-2000:]}")
+            if time.monotonic() > deadline:
+                raise NoBoot(f"not up after {BOOT_SECONDS:.0f} s; it said last: {self._said()[-2000:]}")
+            time.sleep(0.1)
+
+
+def _board(image: Image, accelerator: str, append: str, serial: Path) -> list[str]:
+    """Two sockets, two NUMA nodes, the disks; nothing written to them outlives the guest."""
+    board = ["qemu-system-x86_64", "-M", "q35", "-smp", "2,sockets=2,cores=1", "-m", f"{2 * MEMORY_MIB}M"]
+    board += ["-accel", accelerator, "-cpu", "host" if accelerator == "kvm" else "max"]
+    board += ["-no-reboot", "-display", "none", "-vga", "none", "-nodefaults", "-serial", f"file:{serial}"]
+    for number in range(2):
+        board += ["-object", f"memory-backend-ram,id=ram{number},size={MEMORY_MIB}M"]
+        board += ["-numa", f"node,nodeid={number},cpus={number},memdev=ram{number}"]
+    board += ["-numa", "dist,src=0,dst=1,val=21"]
+    board += ["-kernel", str(image.kernel), "-initrd", str(image.initramfs), "-append", append]
+    for address, disk in ((2, image.disk), (6, image.program)):
+        board += ["-drive", f"file={disk},format=raw,if=none,id=disk{address},snapshot=on"]
+        board += ["-device", f"virtio-blk-pci,drive=disk{address},romfile=,bus=pcie.0,addr={address}"]
+    return board
+
+
+@functools.cache
+def acceleration(image: Image) -> str:
+    """`kvm` where a guest really starts under it; /dev/kvm alone proves nothing."""
+    if os.access("/dev/kvm", os.R_OK | os.W_OK):
+        with tempfile.TemporaryDirectory(prefix="node-vm-") as place:
+            serial = Path(place) / "serial.log"
+            process = _spawn(_board(image, "kvm", COMMAND_LINE, serial), Path(place) / "qemu.log")
+            try:
+                deadline = time.monotonic() + KVM_SECONDS
+                while process.poll() is None and time.monotonic() < deadline:
+                    if serial.exists() and STARTS in serial.read_text(errors="replace"):
+                        return "kvm"
+                    time.sleep(0.05)
+            finally:
+                _stop(process)
+    return "tcg,thread=multi"
+
+
+def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    # A group of its own: Ctrl-C at the tests must not end the guest before the tests have.
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

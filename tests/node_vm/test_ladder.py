@@ -1,0 +1,176 @@
+"""The module ladder through everything that happens to it, against lsmod and modprobe."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node_vm.dashboard import Dashboard
+from tests.node_vm.guest import Guest
+from tests.node_vm.image import STUBS, Image
+from tests.node_vm.machine import Machine
+from tests.node_vm.shape import TWO_SOCKETS
+
+STEPS = ("mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
+RULES = "/etc/modprobe.d/test.conf"
+
+
+def ladder(guest: Guest) -> dict[str, dict[str, object]]:
+    return {module["name"]: module for module in guest.json("modules")["modules"]}
+
+
+def lsmod(guest: Guest) -> dict[str, tuple[int, set[str]]]:
+    """Refcount and users of every loaded module."""
+    found = {}
+    for line in guest.run("lsmod").splitlines()[1:]:
+        name, _, count, *users = line.split()
+        found[name] = (int(count), set(users[0].split(",")) - {""} if users else set())
+    return found
+
+
+def assert_equal_to_lsmod(guest: Guest) -> None:
+    loaded = lsmod(guest)
+    for name, module in ladder(guest).items():
+        if name in loaded:
+            assert module["state"] == "live", name
+            assert (module["refcnt"], set(module["used_by"])) == loaded[name], name  # type: ignore[call-overload]
+        else:
+            assert module["state"] == "not loaded", name
+            assert module["refcnt"] is None
+
+
+def stub(guest: Guest, name: str) -> str:
+    return f"/lib/modules/{guest.run('uname', '-r').strip()}/{STUBS}/{name}.ko"
+
+
+def explanation(guest: Guest, name: str) -> object:
+    return ladder(guest)[name]["explanation"]
+
+
+def test_loading_in_order_and_unloading(node: Guest) -> None:
+    assert_equal_to_lsmod(node)
+    for module in STEPS:
+        node.run("modprobe", module)
+    assert_equal_to_lsmod(node)
+    assert all(ladder(node)[name]["state"] == "live" for name in STEPS)
+    for module in reversed(STEPS):
+        node.run("rmmod", module)
+    assert_equal_to_lsmod(node)
+
+
+def test_the_dashboard_follows_loading_and_unloading(node: Guest) -> None:
+    with Dashboard(node) as dashboard:
+        dashboard.until_shown("✗ nvidia_peermem", "BROKEN", "needs nvidia first")
+        node.run("modprobe", "mlx5_ib")
+        node.run("modprobe", "nvidia_uvm")
+        node.run("modprobe", "nvidia_peermem")
+        dashboard.until_shown("✓ mlx5_ib", "✓ nvidia_uvm", "✓ nvidia_peermem", "READY by peermem")
+        node.run("rmmod", "nvidia_peermem")
+        dashboard.until_shown("✗ nvidia_peermem", "BROKEN")
+
+
+def test_the_nvidia_driver_unloaded_while_the_dashboard_runs(node: Guest) -> None:
+    node.run("modprobe", "mlx5_ib")
+    node.run("modprobe", "nvidia_peermem")
+    with Dashboard(node, columns=80, rows=24) as dashboard:
+        dashboard.until_shown("READY")
+        node.run("rmmod", "nvidia_peermem", "nvidia")
+        dashboard.until_shown("BROKEN", "✗nvidia ", "✗nvidia_peermem")
+        dashboard.press("q")
+        dashboard.until(lambda _: dashboard.has_ended())
+
+
+def test_the_wrong_order(node: Guest) -> None:
+    refused = node.ask("insmod", stub(node, "nvidia-uvm"))
+    assert refused.status == 1
+    assert "Unknown symbol" in refused.errors
+    assert explanation(node, "nvidia_uvm") == "needs nvidia first"
+    node.run("modprobe", "nvidia")
+    assert explanation(node, "nvidia_uvm") == "on disk, not loaded"
+
+
+def test_a_module_that_is_not_on_the_disk(node: Guest) -> None:
+    node.run("rm", stub(node, "nvidia-peermem"))
+    node.run("depmod")
+    assert "not found" in node.ask("modprobe", "nvidia_peermem").errors
+    release = node.run("uname", "-r").strip()
+    assert explanation(node, "nvidia_peermem") == f"no .ko for kernel {release}"
+
+
+def test_blacklisted(node: Guest) -> None:
+    node.write(RULES, "blacklist nvidia-peermem\n")
+    node.run("modprobe", "--use-blacklist", "nvidia_peermem")  # silent, and loads nothing
+    assert "nvidia_peermem" not in lsmod(node)
+    assert explanation(node, "nvidia_peermem") == f"blacklisted by {RULES}:1"
+
+
+def test_replaced_by_an_install_line(node: Guest) -> None:
+    node.write(RULES, "# kept out\ninstall nvidia_peermem /bin/false\n")
+    assert node.ask("modprobe", "nvidia_peermem").status == 1
+    assert (
+        explanation(node, "nvidia_peermem") == f"replaced by `install nvidia_peermem /bin/false` in {RULES}:2"
+    )
+
+
+def test_built_against_another_version_of_a_symbol(node: Guest) -> None:
+    node.run("cp", "/usr/src/stubs/other_version/nvidia-peermem.ko", stub(node, "nvidia-peermem"))
+    assert node.ask("modprobe", "nvidia_peermem").status == 1
+    assert "disagrees about version of symbol nvidia_p2p_put_pages" in node.run("dmesg")
+    assert_equal_to_lsmod(node)  # what modprobe loaded on the way is there, peermem is not
+    assert ladder(node)["nvidia_peermem"]["state"] == "not loaded"
+
+
+def test_no_registry_of_peer_memory_clients(node: Guest) -> None:
+    node.run("rm", stub(node, "ib_peer_mem"))
+    node.run("depmod")
+    assert node.ask("modprobe", "nvidia_peermem").status == 1
+    told = explanation(node, "nvidia_peermem")
+    assert told == "built without peer-memory symbols: no module exports ib_register_peer_memory_client"
+
+
+def test_a_module_in_use(node: Guest) -> None:
+    node.run("modprobe", "nvidia_uvm")
+    node.shell("hold-open /dev/nvidia-uvm > /tmp/held & until grep -q held /tmp/held; do sleep 0.05; done")
+    assert "in use" in node.ask("rmmod", "nvidia_uvm").errors
+    module = ladder(node)["nvidia_uvm"]
+    assert (module["refcnt"], module["used_by"]) == (1, [])
+    assert_equal_to_lsmod(node)
+
+
+def test_the_rival_of_peermem(node: Guest) -> None:
+    node.run("modprobe", "nv_peer_mem")
+    refused = node.ask("modprobe", "nvidia_peermem")
+    assert "Invalid argument" in refused.errors
+    assert explanation(node, "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be"
+    with Dashboard(node) as dashboard:
+        dashboard.until_shown("✓ nv_peer_mem", "– nvidia_peermem", "not needed: nv_peer_mem serves")
+
+
+def test_the_memory_peers_that_the_kernel_lists(node: Guest) -> None:
+    node.run("modprobe", "nvidia_peermem")
+    assert node.json("modules")["memory_peers"] == node.run("ls", "/sys/kernel/mm/memory_peers").split()
+
+
+# What lasts until the next boot is tried on a guest of its own.
+
+
+@pytest.fixture(scope="module")
+def doomed(image: Image) -> Iterator[Guest]:
+    machine = Machine(image, TWO_SOCKETS)
+    yield machine.guest
+    machine.end()
+
+
+def test_signatures_enforced_and_then_all_loading_forbidden(doomed: Guest) -> None:
+    doomed.write("/sys/module/module/parameters/sig_enforce", "1\n")
+    assert "Key was rejected by service" in doomed.ask("modprobe", "nvidia").errors
+    told = explanation(doomed, "nvidia")
+    assert told == "on disk, not loaded; this kernel takes signed modules only"
+    doomed.run("modprobe", "mlx5_ib")  # the distribution's own are signed
+    assert_equal_to_lsmod(doomed)
+    with Dashboard(doomed, columns=80, rows=24) as dashboard:
+        dashboard.until_shown("✗nvidia ", "✓mlx5_ib")
+        doomed.write("/proc/sys/kernel/modules_disabled", "1\n")
+    assert doomed.ask("modprobe", "rdma_cm").status == 1
+    told = explanation(doomed, "rdma_cm")
+    assert told == "kernel.modules_disabled is 1: no module can be loaded until a reboot"
+    assert_equal_to_lsmod(doomed)
