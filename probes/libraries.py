@@ -26,6 +26,8 @@ DIRECTORIES = (
 LIBRARIES = {
     "libnvidia-ml.so.1": "NVML",
     "libcuda.so.1": "CUDA driver",
+    # perftest of 2025 and later opens this name, which some packages leave out (src/cuda_loader.c).
+    "libcuda.so": "CUDA driver, as perftest opens it",
     "libnccl.so.2": "NCCL",
     "libnccl-net.so": "a network plugin that NCCL loads by itself",
     "libibverbs.so.1": "verbs",

@@ -116,8 +116,8 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
 def cuda_in_program(program: bytes) -> tuple[bool, bool]:
     """Whether a perftest program can use GPU memory, and by DMA-BUF.
 
-    With CUDA it is linked to libcuda.so.1 or, since 2025, opens it by that name; DMA-BUF needs the function
-    cuMemGetHandleForAddressRange (perftest src/cuda_memory.c). Either name stands in the file.
+    With CUDA it is linked to libcuda.so.1 or, since 2025, opens libcuda.so; DMA-BUF needs the function
+    cuMemGetHandleForAddressRange (perftest src/cuda_loader.c). Either name stands in the file.
     """
     cuda = b"libcuda.so" in program
     return cuda, cuda and b"cuMemGetHandleForAddressRange" in program
