@@ -81,6 +81,9 @@ class PciExpress:
     no_snoop: bool
     ten_bit_tags: Maybe[bool]  # requester enable; NOT_THERE: capability of version 1
     aspm: Maybe[str]  # "off", "L0s", "L1", "L0s L1"; NOT_THERE: a function without a link
+    detected: tuple[
+        str, ...
+    ]  # of ERRORS, since somebody cleared them: also what never reached the kernel's AER
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ _PORT_TYPES = {
     0xA: PortType.EVENT_COLLECTOR,
 }
 _WITHOUT_LINK = (PortType.ROOT_ENDPOINT, PortType.EVENT_COLLECTOR)
+ERRORS = ("correctable", "non-fatal", "fatal", "unsupported request")
 _ASPM = ("off", "L0s", "L1", "L0s L1")
 
 
@@ -281,10 +285,10 @@ def _bytes_of(code: int, source: str) -> Maybe[int]:
 
 
 def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
-    """Flags at +2, DevCap +4, DevCtl +8, LnkCtl +0x10, DevCtl2 +0x28 (version 2)."""
+    """Flags at +2, DevCap +4, DevCtl +8, DevSta +0xa, LnkCtl +0x10, DevCtl2 +0x28 (version 2)."""
     if offset + 0x14 > len(content):
         return _cut(source, offset)
-    flags, control = _word(content, offset + 2), _word(content, offset + 8)
+    flags, control, status = (_word(content, offset + at) for at in (2, 8, 0xA))
     kind = _PORT_TYPES.get(flags >> 4 & 0xF)
     ten_bit_tags: Maybe[bool] = Unknown(Reason.NOT_THERE, source, "PCIe capability of version 1")
     if flags & 0xF >= 2:
@@ -306,6 +310,7 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
         no_snoop=bool(control & 0x0800),
         ten_bit_tags=ten_bit_tags,
         aspm=aspm,
+        detected=tuple(name for bit, name in enumerate(ERRORS) if status >> bit & 1),
     )
 
 

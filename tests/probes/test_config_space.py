@@ -239,6 +239,7 @@ def test_real_functions_are_read_as_lspci_reads_them(name: str) -> None:
             sizes = (found.express.max_payload_bytes, found.express.max_read_request_bytes)
             assert sizes == (int(expected[1]), int(expected[2]))
             assert found.express.relaxed_ordering == ("RlxdOrd+" in text)
+            assert ("correctable" in found.express.detected) == ("DevSta:\tCorrErr+" in text)
         control = re.search(r"ACSCtl:\s*(.*)", text)
         if control and len(content) > 256:
             assert isinstance(found.acs, Acs)

@@ -277,6 +277,23 @@ def test_the_real_boot_log_of_a_mlx5_node() -> None:
     assert LogKind.PCIE_BANDWIDTH not in found.counts
 
 
+def test_real_lines_of_a_fleet_are_recognised() -> None:
+    text = machine_file("dmesg/gpud-kernel-lines.txt").read_text()
+    beginnings = {
+        "NVRM: Xid (": LogKind.XID,
+        "nvidia-nvswitch": LogKind.SXID,
+        "nvidia-peermem nv_": LogKind.PEERMEM,
+        "NVRM: GPU 0000:29:00.0: GPU has fallen": LogKind.GPU_LOST,
+    }
+    seen = set()
+    for line in text.splitlines():
+        for beginning, kind in beginnings.items():
+            if line.startswith(beginning):
+                assert one(line).kind is kind
+                seen.add(kind)
+    assert seen == set(beginnings.values())
+
+
 def test_a_hostile_line_does_not_reach_the_terminal() -> None:
     text = one("NVRM: Xid (PCI:0000:9b:00): 13, name=\x1b]0;x\x07" + "a" * 5000).text
     assert text.isprintable()
