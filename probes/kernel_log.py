@@ -119,13 +119,16 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             rf"(?P<module>{_NAME}): Unknown symbol (?P<symbol>{_NAME})(?: \(err (?P<number>-?\d{{1,4}})\))?",
         ),
         (LogKind.OTHER_KERNEL, rf"(?P<module>{_NAME}): version magic '"),
-        (LogKind.SIGNATURE_REJECTED, r"Loading of (?:unsigned module|module with .{0,40}) is rejected"),
+        (
+            LogKind.SIGNATURE_REJECTED,
+            r"(?:module: )?Loading of (?:unsigned module|module with .{0,40}) is rejected",
+        ),
         (LogKind.UNSIGNED, rf"(?P<module>{_NAME}): module verification failed"),
         (
             LogKind.LOCKDOWN,
             r"Lockdown: .{1,40}: (?:unsigned module|unsafe module|direct PCI|debugfs) .{0,40}restricted",
         ),
-        (LogKind.PEERMEM, r"(?P<module>nvidia[-_]peermem|nv_peer_mem)\b"),
+        (LogKind.PEERMEM, r"(?P<module>nvidia[-_]peermem|nv_peer_mem)\b|nv_mem \w{1,64}:\d"),
         (
             LogKind.PCIE_BANDWIDTH,
             rf"\S{{1,40}} (?P<bdf>{_BDF}): [\d.]{{1,9}} Gb/s available PCIe bandwidth, limited by ",
@@ -143,6 +146,7 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             LogKind.NIC_COMMAND,
             rf"{_MLX}: .{{0,120}}(?:Will cause a leak|cmd_out_err|op_mod\(\S{{1,10}} failed|reg mr failed)",
         ),
+        (LogKind.NIC_COMMAND, r"infiniband \S{1,32}: .{0,120}reg mr failed"),
         (
             LogKind.NIC_HEALTH,
             rf"{_MLX}: .{{0,120}}(?:health compromised|[Hh]ealth issue|error_sw_reset|assert_var"
@@ -159,8 +163,8 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
 )
 # One search decides for nearly every line that none of the above can fit.
 _CHANCE = re.compile(
-    r"NVRM: |SXid|symbol|version magic|is rejected|verification failed|Lockdown|peer[-_]?mem|limited by"
-    r"|mlx[45]_core|AER: |Bus Error|DMAR|dmar|AMD-Vi|arm-smmu|blocked for more"
+    r"NVRM: |SXid|symbol|version magic|is rejected|verification failed|Lockdown|peer[-_]?mem|nv_mem"
+    r"|limited by|mlx[45]_core|AER: |Bus Error|DMAR|dmar|AMD-Vi|arm-smmu|reg mr failed|blocked for more"
 )
 
 

@@ -85,10 +85,14 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     if isinstance(names, Unknown):
         return names
     pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_LOOKED_AT]
+    # Through NVML and the verbs probe this process has the same files open, and uses nothing.
+    own = known(host.link("/proc/self"), "")
     wanted = set(also)
     found: list[tuple[int, Maybe[tuple[str, ...]]]] = []
     hidden = 0
     for pid in pids:
+        if str(pid) == own:
+            continue
         files = _device_files(host, pid)
         if isinstance(files, Unknown):
             is_refused = files.reason is Reason.NEEDS_ROOT

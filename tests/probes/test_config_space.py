@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes import pci
-from probes.config_space import (
+from probes.config_space import path_functions, probe
+from probes.host import LocalHost
+from probes.origin import Origin, Source
+from probes.pci_capabilities import (
     Acs,
     ConfigSpace,
     PciExpress,
@@ -18,11 +21,7 @@ from probes.config_space import (
     capabilities,
     extended_capabilities,
     parse_config,
-    path_functions,
-    probe,
 )
-from probes.host import LocalHost
-from probes.origin import Origin, Source
 from probes.unknown import Maybe, Reason, Unknown
 from tests.machines import machine_file
 from tests.trees import MELLANOX, NVIDIA, add_function

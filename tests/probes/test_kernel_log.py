@@ -183,6 +183,12 @@ def test_module_messages_name_module_and_symbol(
             LogKind.IOMMU_FAULT,
             "0000:01:00.0",
         ),
+        (
+            "infiniband mlx5_0: reg_mr_callback:104: async reg mr failed. status -12",
+            LogKind.NIC_COMMAND,
+            None,
+        ),
+        ("nv_mem nv_mem_client_init:390 nv_mem_client_init failed", LogKind.PEERMEM, None),
         ("INFO: task nvidia-smi:4242 blocked for more than 120 seconds.", LogKind.HUNG_TASK, None),
         ("nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Fatal, Link 30", LogKind.SXID, "0000:a9:00.0"),
     ],

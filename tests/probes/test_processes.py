@@ -164,6 +164,13 @@ def test_a_pid_that_nvml_names_is_shown_though_its_files_are_refused(tmp_path: P
         assert fact.reason is Reason.NEEDS_ROOT
 
 
+def test_who_asks_is_not_among_the_users(tmp_path: Path) -> None:
+    add_process(tmp_path, 1, "systemd")
+    add_process(tmp_path, 7, "gdrtop", files=JOB)
+    link(tmp_path, "/proc/self", "7")
+    assert found(probe(LocalHost(str(tmp_path)))).processes == ()
+
+
 def test_hidepid_makes_the_number_of_hidden_unknown(tmp_path: Path) -> None:
     add_process(tmp_path, 7, files=JOB)
     assert isinstance(found(probe(LocalHost(str(tmp_path)))).hidden, Unknown)
