@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from probes.host import Host
 from probes.memlock import MemlockLimit, parse_limits
+from probes.origin import Source
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -95,22 +96,26 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
             continue
         files = _device_files(host, pid)
         if isinstance(files, Unknown):
-            is_refused = files.reason is Reason.NEEDS_ROOT
-            hidden += is_refused and _is_program(host, pid)
-            if pid in wanted and files.reason is not Reason.NOT_THERE:
+            if files.reason is Reason.NOT_THERE:  # it has ended since
+                continue
+            hidden += _is_program(host, pid)
+            if pid in wanted:
                 found.append((pid, files))
         elif files or pid in wanted:
             found.append((pid, files))
-    # Without pid 1 among them, /proc is mounted with hidepid and shows one's own processes alone.
-    all_seen = 1 in pids
     return ProcessFacts(
         processes=tuple(_process(host, pid, files) for pid, files in found[:MAX_PROCESSES]),
-        hidden=hidden
-        if all_seen
-        else Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid keeps others' processes out"),
+        hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=_nccl_conf(host, NCCL_CONF),
     )
+
+
+def _without_first(host: Host) -> Unknown:
+    """Why process 1 is not listed, and others may be missing with it: /proc is mounted with hidepid."""
+    if host.origin.source is Source.LIVE and not host.is_root():
+        return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid keeps the processes of others out")
+    return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing: others may be, too")
 
 
 def _is_pid(name: str) -> bool:
