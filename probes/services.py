@@ -1,6 +1,6 @@
 """The services behind GPUs and RDMA: installed, started at boot, running, failed.
 
-What files and control groups tell is read there; systemctl is asked once, about installed services that have
+What files and processes tell is read there; systemctl is asked once, about installed services that have
 no process: a oneshot (openibd) is active without one, and only systemd knows that something failed.
 """
 
@@ -35,7 +35,7 @@ class Service:
     path: Maybe[str]  # unit file, or script in /etc/init.d; NOT_THERE: not installed
     masked: bool
     enabled: Maybe[bool]  # the boot starts it
-    state: Maybe[ServiceState]  # NOT_THERE: not installed
+    state: Maybe[ServiceState]  # ACTIVE also where only a container runs it; NOT_THERE: not installed
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,13 @@ _SECONDS = 2.0
 
 
 def probe(host: Host) -> ServiceFacts:
-    """Reads unit files and control groups; asks systemctl about what has no process."""
+    """Reads unit files, control groups and names of processes; asks systemctl about what has no process."""
     units = read_units(host, tuple(f"{name}.service" for name in SERVICES))
-    running = _running(host)
-    services = {name: _service(host, name, unit, running) for name, unit in zip(SERVICES, units, strict=True)}
+    running, otherwise = _running(host)
+    services = {
+        name: _service(host, name, unit, running, otherwise)
+        for name, unit in zip(SERVICES, units, strict=True)
+    }
     idle = [name for name, service in services.items() if _may_ask_systemd(service)]
     if idle:
         told = _ask_systemd(host, idle)
@@ -87,19 +90,13 @@ def probe(host: Host) -> ServiceFacts:
     return ServiceFacts(services)
 
 
-def _service(host: Host, name: str, unit: UnitFile, running: Maybe[frozenset[str]]) -> Service:
+def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], otherwise: Unknown) -> Service:
     path, enabled = unit.path, unit.enabled
     if isinstance(path, Unknown) and not isinstance(host.size(f"{_INIT}/{name}"), Unknown):
         path, enabled = f"{_INIT}/{name}", _enabled_script(host, name)
-    state: Maybe[ServiceState]
-    if not isinstance(running, Unknown) and name in running:
+    state: Maybe[ServiceState] = path if isinstance(path, Unknown) else otherwise
+    if name in running:
         state = ServiceState.ACTIVE
-    elif isinstance(path, Unknown):
-        state = path
-    elif isinstance(running, Unknown):
-        state = running
-    else:
-        state = _NO_PROCESS
     return Service(name, SERVICES[name], path, unit.masked, enabled, state)
 
 
@@ -127,32 +124,31 @@ def _enabled_script(host: Host, name: str) -> Maybe[bool]:
     return seen
 
 
-def _running(host: Host) -> Maybe[frozenset[str]]:
-    """The services that have a process: by their control group, else by the names of processes."""
+def _running(host: Host) -> tuple[frozenset[str], Unknown]:
+    """The services that have a process, in a control group of their own or by its name; what the others are.
+
+    A driver container runs Fabric Manager outside of any service: the name alone tells.
+    """
+    grouped = _in_groups(host)
+    names = host.names("/proc")
+    pids = [name for name in known(names, ()) if name.isdecimal()][:_MAX_PROCESSES]
+    comms = {known(host.read(f"/proc/{pid}/comm", 4096), "") for pid in pids}
+    running = frozenset(name for name, comm in _COMMS.items() if comm in comms) | (grouped or frozenset())
+    if grouped is not None or host.read("/proc/1/comm", 4096) in ("systemd", "init"):
+        return running, _NO_PROCESS
+    told = "the node's processes are not seen from here (a container?)"
+    return running, names if isinstance(names, Unknown) else Unknown(Reason.NOT_THERE, "/proc/1/comm", told)
+
+
+def _in_groups(host: Host) -> frozenset[str] | None:
+    """The services whose control group is not empty; None: services have no control groups here."""
     for directory in _CGROUPS:
         if isinstance(host.names(directory), Unknown):
             continue
-        found = {
-            name
-            for name in SERVICES
-            if not isinstance(host.size(f"{directory}/{name}.service/cgroup.procs"), Unknown)
-            and known(host.read(f"{directory}/{name}.service/cgroup.procs"), "")
-        }
-        return frozenset(found)
-    names = host.names("/proc")
-    if isinstance(names, Unknown):
-        return names
-    first = host.read("/proc/1/comm", 4096)
-    if first not in ("systemd", "init"):
-        return Unknown(
-            Reason.NOT_THERE, "/proc/1/comm", "the node's processes are not seen from here (a container?)"
+        return frozenset(
+            name for name in SERVICES if known(host.read(f"{directory}/{name}.service/cgroup.procs"), "")
         )
-    comms = {
-        known(host.read(f"/proc/{name}/comm", 4096), "")
-        for name in names[:_MAX_PROCESSES]
-        if name.isdecimal()
-    }
-    return frozenset(name for name, comm in _COMMS.items() if comm in comms)
+    return None
 
 
 def _ask_systemd(host: Host, names: Sequence[str]) -> Maybe[dict[str, Maybe[ServiceState]]]:

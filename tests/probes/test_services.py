@@ -98,6 +98,15 @@ def test_without_control_groups_the_names_of_processes_tell(tmp_path: Path) -> N
     assert found["nvidia-persistenced"].state is ServiceState.INACTIVE
 
 
+def test_fabric_manager_of_a_driver_container_runs_though_nothing_is_installed(tmp_path: Path) -> None:
+    write(tmp_path, f"{GROUPS}/kubelet.service/cgroup.procs", "1\n")
+    write(tmp_path, "/proc/1/comm", "systemd\n")
+    write(tmp_path, "/proc/812/comm", "nv-fabricmanage\n")
+    service = services(tmp_path)["nvidia-fabricmanager"]
+    assert service.state is ServiceState.ACTIVE
+    assert isinstance(service.path, Unknown)
+
+
 def test_a_container_does_not_see_the_nodes_services(tmp_path: Path) -> None:
     write(tmp_path, f"{UNITS}/nvidia-fabricmanager.service", "[Service]\n")
     write(tmp_path, "/proc/1/comm", "bash\n")
