@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from probes.host import Host
 from probes.memlock import MemlockLimit, parse_limits
+from probes.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.origin import Source
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -24,7 +25,6 @@ _MAPS_LIMIT_BYTES = 16 << 20
 _ENVIRONMENT_LIMIT_BYTES = 4 << 20  # ARG_MAX
 _MAX_VARIABLES = 128
 _VALUE_LIMIT = 256
-NCCL_CONF = "/etc/nccl.conf"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Process:
     environment: Maybe[dict[str, str]]  # of the families in FAMILIES only
     libraries: Maybe[tuple[MappedLibrary, ...]]
     rdma_nodes: Maybe[tuple[str, ...]]  # /dev/infiniband as the process sees it; NOT_THERE: not passed in
-    nccl_conf: Maybe[dict[str, str]]  # /etc/nccl.conf as the process sees it
+    nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ProcessFacts:
     processes: tuple[Process, ...]
     hidden: Maybe[int]  # programs of other users whose open files only root may see; unknown with hidepid
     left_out: int  # users of these devices beyond MAX_PROCESSES
-    nccl_conf: Maybe[dict[str, str]]  # the node's own /etc/nccl.conf
+    nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
 
 
 # Nothing else of an environment is kept: it holds passwords and tokens.
@@ -107,7 +107,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
         processes=tuple(_process(host, pid, files) for pid, files in found[:MAX_PROCESSES]),
         hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
-        nccl_conf=_nccl_conf(host, NCCL_CONF),
+        nccl_conf=read_nccl_conf(host),
     )
 
 
@@ -204,32 +204,17 @@ def parse_environment(content: bytes) -> dict[str, str]:
     return found
 
 
-def parse_nccl_conf(text: str) -> dict[str, str]:
-    """The NAME=value lines of nccl.conf; # begins a comment (NCCL src/misc/param.cc, setEnvFile)."""
-    found: dict[str, str] = {}
-    for line in text.split("\n"):
-        name, equals, value = line.partition("#")[0].partition("=")
-        if equals and len(found) < _MAX_VARIABLES:
-            _keep(found, name.strip(), value.strip())
-    return found
-
-
 def _keep(found: dict[str, str], name: str, value: str) -> None:
     if (name.startswith(FAMILIES) or name in SINGLES) and re.fullmatch(r"[A-Z][A-Za-z0-9_]{1,63}", name):
         found[name] = printable(value, _VALUE_LIMIT)
 
 
-def _nccl_conf(host: Host, path: str) -> Maybe[dict[str, str]]:
-    text = host.read(path)
-    return text if isinstance(text, Unknown) else parse_nccl_conf(text)
-
-
-def _nccl_conf_inside(host: Host, path: str) -> Maybe[dict[str, str]]:
+def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
     # A container may put a device there under this name, and opening some devices acts: they have no size.
     size = host.size(path)
     if isinstance(size, Unknown):
         return size
-    return _nccl_conf(host, path) if size else {}
+    return read_nccl_conf(host, path) if size else NcclConf({}, ())
 
 
 def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:
