@@ -1,0 +1,133 @@
+"""Which tools there are, and whether perftest was built with CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.command import CommandOutput
+from probes.host import LocalHost
+from probes.tools import (
+    Perftest,
+    cuda_in_program,
+    parse_fabric_manager,
+    parse_ofed,
+    parse_usage,
+    parse_version,
+    probe,
+)
+from probes.unknown import Maybe, Reason, Unknown
+from tests.trees import write
+
+
+class Answering(LocalHost):
+    """A tree whose commands answer as told."""
+
+    def __init__(self, root: Path, **answers: str) -> None:
+        super().__init__(str(root))
+        self._answers = answers
+        self.ran: list[str] = []
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        self.ran.append(" ".join(argv))
+        text = self._answers.get(argv[0].replace("-", "_"))
+        if text is None:
+            return Unknown(Reason.TIMED_OUT, argv[0])
+        return CommandOutput(tuple(argv), 0, text, "")
+
+
+def install(root: Path, name: str, content: bytes = b"\x7fELF") -> None:
+    write(root, f"/usr/bin/{name}", "")
+    (root / "usr/bin" / name).write_bytes(content)
+
+
+def perftest(host: LocalHost) -> Perftest:
+    found = probe(host).perftest
+    assert isinstance(found, Perftest)
+    return found
+
+
+def test_nothing_is_installed_and_nothing_is_run(tmp_path: Path) -> None:
+    host = Answering(tmp_path)
+    facts = probe(host)
+    for fact in (*facts.paths.values(), facts.perftest, facts.ofed, facts.fabric_manager):
+        assert isinstance(fact, Unknown)
+        assert fact.reason is Reason.NOT_THERE
+    assert host.ran == []
+
+
+def test_a_distributions_perftest_has_no_cuda(tmp_path: Path) -> None:
+    install(tmp_path, "ib_write_bw", b"\x7fELF libibverbs.so.1 --use_cuda")
+    found = perftest(Answering(tmp_path, ib_write_bw="Version: 6.06\n"))
+    assert (found.cuda, found.dmabuf, found.version) == (False, False, "6.06")
+    assert found.evidence == "/usr/bin/ib_write_bw"
+    assert found.installed == ("ib_write_bw",)
+
+
+@pytest.mark.parametrize("dmabuf", [True, False])
+def test_a_perftest_with_cuda(tmp_path: Path, dmabuf: bool) -> None:
+    name = b"cuMemGetHandleForAddressRange" if dmabuf else b""
+    install(tmp_path, "ib_write_bw", b"\x7fELF\0libcuda.so.1\0" + name)
+    found = perftest(Answering(tmp_path))
+    assert found.cuda is True
+    assert found.dmabuf is dmabuf
+    assert isinstance(found.version, Unknown)
+
+
+def test_a_wrapper_script_is_asked_for_its_usage(tmp_path: Path) -> None:
+    install(tmp_path, "ib_write_bw", b"#!/bin/sh\n")
+    usage = "  -s, --size=<size>\n      --use_cuda=<cuda device id>\n"
+    found = perftest(Answering(tmp_path, ib_write_bw=usage))
+    assert (found.cuda, found.dmabuf, found.evidence) == (True, False, "ib_write_bw --help")
+
+
+def test_a_perftest_that_does_not_answer_is_not_one_without_cuda(tmp_path: Path) -> None:
+    install(tmp_path, "ib_write_bw", b"#!/bin/sh\n")
+    found = perftest(Answering(tmp_path))
+    assert isinstance(found.cuda, Unknown)
+    assert found.cuda.reason is Reason.TIMED_OUT
+
+
+def test_versions_of_ofed_and_fabric_manager(tmp_path: Path) -> None:
+    install(tmp_path, "ofed_info")
+    install(tmp_path, "nv-fabricmanager")
+    host = Answering(
+        tmp_path,
+        ofed_info="MLNX_OFED_LINUX-24.10-0.7.0.0:\n",
+        nv_fabricmanager="Fabric Manager version is : 570.124.06\n",
+    )
+    facts = probe(host)
+    assert (facts.ofed, facts.fabric_manager) == ("MLNX_OFED_LINUX-24.10-0.7.0.0", "570.124.06")
+
+
+def test_nothing_that_asks_a_driver_is_run(tmp_path: Path) -> None:
+    for name in ("nvidia-smi", "mlxconfig", "gdrcopy_sanity", "nvbandwidth", "ibstat", "all_reduce_perf"):
+        install(tmp_path, name)
+    host = Answering(tmp_path)
+    assert probe(host).paths["nvidia-smi"] == "/usr/bin/nvidia-smi"
+    assert host.ran == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("OFED-internal-25.01-0.6.0:\n", "OFED-internal-25.01-0.6.0"), ("command not found\n", None)],
+)
+def test_ofed_releases(text: str, expected: str | None) -> None:
+    assert parse_ofed(text) == expected
+
+
+@given(st.text())
+def test_no_text_stops_the_parsers(text: str) -> None:
+    parse_version(text)
+    parse_ofed(text)
+    parse_fabric_manager(text)
+    parse_usage(text)
+
+
+@given(st.binary())
+def test_no_bytes_stop_the_search(content: bytes) -> None:
+    cuda_in_program(content)
