@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 
@@ -12,7 +11,6 @@ from probes.gpus import Flavour, GpuFacts
 from probes.host import Host
 from probes.kernel import KernelFacts
 from probes.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleState
-from probes.origin import Source
 from probes.rdma import RdmaFacts
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown
@@ -292,18 +290,14 @@ def _exported(modules: ModuleFacts) -> Requirement:
 
 
 def _ask_nics(host: Host, rdma: Maybe[RdmaFacts]) -> dict[str, Maybe[bool]]:
-    """The probe on every RDMA device that is hardware, by name; on a live node each is a child process."""
+    """The probe on every RDMA device that is hardware, by name."""
     devices = [] if isinstance(rdma, Unknown) else rdma.devices
     hardware = [device for device in devices if not isinstance(device.bdf, Unknown)]
     if not hardware:
         return {}
-    raw = [device.sysfs_path.rpartition("/")[2] for device in hardware]
-    if host.origin.source is Source.LIVE and len(raw) > 1:
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            numbers = list(pool.map(host.dmabuf_errno, raw))
-    else:
-        numbers = [host.dmabuf_errno(name) for name in raw]
-    return {device.name: dmabuf_verdict(number) for device, number in zip(hardware, numbers, strict=True)}
+    kernel_names = {device.name: device.sysfs_path.rpartition("/")[2] for device in hardware}
+    numbers = host.dmabuf_errnos(tuple(kernel_names.values()))
+    return {name: dmabuf_verdict(numbers[kernel_name]) for name, kernel_name in kernel_names.items()}
 
 
 def probe(

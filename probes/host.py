@@ -69,8 +69,8 @@ class Host(Protocol):
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """NVML's moving figures, one reading."""
 
-    def dmabuf_errno(self, device: str) -> Maybe[int]:
-        """The errno of the `ibv_reg_dmabuf_mr` probe on one RDMA device (domain: EBADF = supported)."""
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """The errno of the `ibv_reg_dmabuf_mr` probe on each RDMA device (EBADF: supported)."""
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of the node's session."""
@@ -271,9 +271,11 @@ class LocalHost:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         return None
 
-    def dmabuf_errno(self, device: str) -> Maybe[int]:
-        """The errno of the `ibv_reg_dmabuf_mr` probe on one RDMA device."""
-        return self._tree_has_none("libibverbs") if self._root else probe_dmabuf(device)
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """The errno of the `ibv_reg_dmabuf_mr` probe on each RDMA device."""
+        if self._root:
+            return dict.fromkeys(devices, self._tree_has_none("libibverbs"))
+        return probe_dmabuf(devices)
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of this process; a tree has none."""

@@ -1,7 +1,7 @@
 """The DMA-BUF probe that NCCL uses: does this RDMA device take dma-buf memory regions?
 
-The libraries are called in a child process, which runs this very file: a provider library may print, hang or
-crash, and none of that may reach the screen.
+The libraries are called in a child process, which runs this very file and forks once for each device: a
+provider library may print, hang or crash, and that costs one device its answer and nothing else.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ import errno
 import json
 import os
 import re
+import select
+import signal
 import sys
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from probes.unknown import Maybe
 
-PROBE_SECONDS = 3.0
+PROBE_SECONDS = 4.0  # of the child
+DEVICE_SECONDS = 3.0  # of all devices, which are asked side by side
 LIBRARY = "libibverbs.so.1"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def probe_dmabuf(device: str, library: str = LIBRARY) -> Maybe[int]:
-    """The errno that `ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)` gives on the device.
+def probe_dmabuf(devices: Sequence[str], library: str = LIBRARY) -> dict[str, Maybe[int]]:
+    """The errno that `ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)` gives, for each RDMA device.
 
     EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver cannot; anything else, normally EBADF: can
     (NCCL src/transport/net_ib/gdr.cc).
@@ -31,20 +36,37 @@ def probe_dmabuf(device: str, library: str = LIBRARY) -> Maybe[int]:
     from probes.command import run_program
     from probes.unknown import Reason, Unknown
 
-    source = f"ibv_reg_dmabuf_mr on {device}"
-    if not _NAME.fullmatch(device):
-        return Unknown(Reason.MALFORMED, source, "not a name that an RDMA device can have")
-    child = [sys.executable, "-I", "-S", __file__, device, library]
-    output = run_program(child, PROBE_SECONDS, ("ibv_reg_dmabuf_mr", device))
+    asked = [device for device in devices if _NAME.fullmatch(device)]
+    told: dict[str, Maybe[int]] = {
+        device: Unknown(Reason.MALFORMED, _source(device), "not a name that an RDMA device can have")
+        for device in devices
+        if device not in asked
+    }
+    if not asked:
+        return told
+    child = [sys.executable, "-I", "-S", __file__, library, *asked]
+    output = run_program(child, PROBE_SECONDS, ("ibv_reg_dmabuf_mr", *asked))
     if isinstance(output, Unknown):
-        return output
+        return {**told, **dict.fromkeys(asked, output)}
     try:
-        answer = json.loads(output.stdout.strip().rpartition("\n")[2])
-        if isinstance(answer.get("errno"), int):
-            return int(answer["errno"])
-        return Unknown(Reason(answer["reason"]), source, str(answer["detail"])[:200])
-    except (ValueError, KeyError, AttributeError):
-        return Unknown(Reason.IO_ERROR, source, f"the probe ended with status {output.exit_status}")
+        answers = json.loads(output.stdout)
+        return {**told, **{device: _answer(device, answers[device]) for device in asked}}
+    except (ValueError, KeyError, TypeError):
+        failed = Unknown(Reason.IO_ERROR, LIBRARY, f"the probe ended with status {output.exit_status}")
+        return {**told, **dict.fromkeys(asked, failed)}
+
+
+def _source(device: str) -> str:
+    return f"ibv_reg_dmabuf_mr on {device}"
+
+
+def _answer(device: str, answer: dict[str, object]) -> Maybe[int]:
+    from probes.unknown import Reason, Unknown
+
+    number = answer.get("errno")
+    if isinstance(number, int):
+        return number
+    return Unknown(Reason(answer["reason"]), _source(device), str(answer["detail"])[:200])
 
 
 # From here on: the child.
@@ -126,15 +148,45 @@ def _ask(device: str, name: str) -> int:
         library.ibv_close_device(context)
 
 
-def main(device: str, library: str) -> None:
-    """Prints the answer as one line of JSON."""
-    answer: dict[str, object]
+def _asked_apart(device: str, library: str) -> tuple[int, int]:
+    """Asks one device in a process of its own; its pid, and where its answer will be read."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
     try:
-        answer = {"errno": _ask(device, library)}
-    except _NotAnswered as why:
-        answer = {"reason": why.reason, "detail": why.detail}
-    print(json.dumps(answer), flush=True)
+        silence = os.open(os.devnull, os.O_RDWR)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        answer: dict[str, object]
+        try:
+            answer = {"errno": _ask(device, library)}
+        except _NotAnswered as why:
+            answer = {"reason": why.reason, "detail": why.detail}
+        os.write(writing, json.dumps(answer).encode())
+    finally:
+        os._exit(0)
+
+
+def _collected(pid: int, reading: int, until: float) -> dict[str, object]:
+    """A device's answer, or that it gave none; the process is not left behind."""
+    if not select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
+        os.kill(pid, signal.SIGKILL)
+        return {"reason": "timed out", "detail": f"no answer within {DEVICE_SECONDS:g} s"}
+    told = os.read(reading, 4096)
+    if not told:
+        return {"reason": "I/O error", "detail": "its library crashed"}
+    answer: dict[str, object] = json.loads(told)
+    return answer
+
+
+def main(library: str, devices: Sequence[str]) -> None:
+    """Prints the answers as one line of JSON."""
+    until = time.monotonic() + DEVICE_SECONDS
+    asked = {device: _asked_apart(device, library) for device in devices}
+    print(json.dumps({device: _collected(*one, until) for device, one in asked.items()}), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], sys.argv[2:])

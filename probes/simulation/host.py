@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from probes.command import CommandOutput
 from probes.host import READ_LIMIT_BYTES
@@ -186,11 +186,13 @@ class SimulatedHost:
             processes=(41000 + number,),
         )
 
-    def dmabuf_errno(self, device: str) -> Maybe[int]:
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """EBADF where the described node takes dma-buf regions, as a real probe would give."""
-        if all(nic.name != device for nic in self.tree.nics):
-            return Unknown(Reason.NOT_THERE, device)
-        return errno.EBADF if self._description.gpudirect.dmabuf else errno.EOPNOTSUPP
+        names = {nic.name for nic in self.tree.nics}
+        answer = errno.EBADF if self._description.gpudirect.dmabuf else errno.EOPNOTSUPP
+        return {
+            device: answer if device in names else Unknown(Reason.NOT_THERE, device) for device in devices
+        }
 
     def environment(self, name: str) -> Maybe[str]:
         """No variables are set."""

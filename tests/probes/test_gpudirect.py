@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,9 +42,11 @@ class Nics(LocalHost):
         self.answers = answers
         self.asked: list[str] = []
 
-    def dmabuf_errno(self, device: str) -> Maybe[int]:
-        self.asked.append(device)
-        return self.answers[device] if isinstance(self.answers, dict) else self.answers
+    def dmabuf_errnos(self, devices: Sequence[str]) -> dict[str, Maybe[int]]:
+        self.asked.extend(devices)
+        if isinstance(self.answers, dict):
+            return {device: self.answers[device] for device in devices}
+        return dict.fromkeys(devices, self.answers)
 
 
 def a_kernel(release: str = "6.8.0-45-generic", dmabuf: Maybe[bool] = True) -> KernelFacts:

@@ -119,7 +119,8 @@ def test_what_may_not_be_read_needs_root(tree: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_tree_runs_no_commands_and_asks_no_driver(tree: Path) -> None:
     host = LocalHost(str(tree))
-    for answer in (host.run(["uname"]), host.nvml(), host.nvml_live(), host.dmabuf_errno("mlx5_0")):
+    dmabuf = host.dmabuf_errnos(["mlx5_0"])["mlx5_0"]
+    for answer in (host.run(["uname"]), host.nvml(), host.nvml_live(), dmabuf):
         assert reason(answer) is Reason.NOT_THERE
     assert isinstance(host.environment("PATH"), Unknown)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.unknown import Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown
 from probes.verbs import probe_dmabuf
 
 SOURCE = r"""
@@ -15,6 +15,7 @@ SOURCE = r"""
 #include <stdio.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 struct thing { int number; };
 static struct thing one = {1}, two = {2}, *list[3];
 struct thing **ibv_get_device_list(int *count)
@@ -38,6 +39,10 @@ void *ibv_reg_dmabuf_mr(struct thing *pd, uint64_t offset, size_t length, uint64
 """
 
 
+def ask(device: str, library: str) -> Maybe[int]:
+    return probe_dmabuf([device], library)[device]
+
+
 @pytest.fixture
 def build(tmp_path: Path) -> object:
     if shutil.which("gcc") is None:
@@ -55,42 +60,56 @@ def build(tmp_path: Path) -> object:
 
 def test_the_errno_tells_which_devices_take_dmabuf(build) -> None:  # type: ignore[no-untyped-def]
     library = build()
-    assert probe_dmabuf("mlx5_0", library) == errno.EBADF
-    assert probe_dmabuf("mlx5_1", library) == errno.EOPNOTSUPP
+    answers = probe_dmabuf(["mlx5_0", "mlx5_1"], library)
+    assert answers == {"mlx5_0": errno.EBADF, "mlx5_1": errno.EOPNOTSUPP}
 
 
 def test_no_access_to_uverbs_needs_root(build) -> None:  # type: ignore[no-untyped-def]
-    answer = probe_dmabuf("mlx5_0", build("errno = EACCES; return NULL;"))
+    answer = ask("mlx5_0", build("errno = EACCES; return NULL;"))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NEEDS_ROOT
 
 
 def test_a_provider_that_crashes_costs_one_answer(build) -> None:  # type: ignore[no-untyped-def]
-    answer = probe_dmabuf("mlx5_0", build("abort();"))
+    answer = ask("mlx5_0", build("abort();"))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.IO_ERROR
 
 
+def test_a_provider_that_crashes_on_one_device_leaves_the_others_their_answers(build) -> None:  # type: ignore[no-untyped-def]
+    answers = probe_dmabuf(["mlx5_0", "mlx5_1"], build("if (d->number == 1) abort();"))
+    assert isinstance(answers["mlx5_0"], Unknown)
+    assert answers["mlx5_1"] == errno.EOPNOTSUPP
+
+
+def test_a_provider_that_hangs_on_one_device_leaves_the_others_their_answers(build) -> None:  # type: ignore[no-untyped-def]
+    answers = probe_dmabuf(["mlx5_0", "mlx5_1"], build("if (d->number == 1) for (;;) sleep(1);"))
+    hung = answers["mlx5_0"]
+    assert isinstance(hung, Unknown)
+    assert hung.reason is Reason.TIMED_OUT
+    assert answers["mlx5_1"] == errno.EOPNOTSUPP
+
+
 def test_a_library_too_old_for_dmabuf_is_said(build) -> None:  # type: ignore[no-untyped-def]
-    answer = probe_dmabuf("mlx5_0", build("", "-DOLD"))
+    answer = ask("mlx5_0", build("", "-DOLD"))
     assert isinstance(answer, Unknown)
     assert "rdma-core 34" in answer.detail
 
 
 def test_a_device_it_does_not_know(build) -> None:  # type: ignore[no-untyped-def]
-    answer = probe_dmabuf("mlx5_9", build())
+    answer = ask("mlx5_9", build())
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NOT_THERE
 
 
 def test_no_library_is_not_there() -> None:
-    answer = probe_dmabuf("mlx5_0", "libno-such-verbs.so.9")
+    answer = ask("mlx5_0", "libno-such-verbs.so.9")
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NOT_THERE
 
 
 @pytest.mark.parametrize("name", ["", "../x", "mlx5\x1b", "a" * 65, "a b"])
 def test_names_that_no_device_has_are_not_passed_on(name: str) -> None:
-    answer = probe_dmabuf(name)
+    answer = probe_dmabuf([name])[name]
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.MALFORMED
