@@ -122,11 +122,12 @@ class ArchiveWriter:
             or self._total + size > MAX_TOTAL_BYTES - _PIECE_BYTES
         ):
             return False
+        self._pack(members)
+        # Only now: an interrupt in the midst of writing leaves it as it was.
         self._blobs |= new
         self._members += len(members)
         self._lines += len(lines)
         self._total += size
-        self._pack(members)
         self.moments += 1
         return True
 
@@ -137,12 +138,13 @@ class ArchiveWriter:
 
     def _pack(self, members: list[tuple[str, bytes, float]], rest: bytes = b"") -> None:
         packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+        packed = []
         for name, content, at in members:
             header = tarfile.TarInfo(name)
             header.size, header.mtime, header.mode = len(content), max(0, int(at)), 0o600
-            self._write(packer.compress(header.tobuf(tarfile.USTAR_FORMAT)))
-            self._write(packer.compress(content + b"\0" * (-len(content) % _BLOCK)))
-        self._write(packer.compress(rest) + packer.flush())
+            packed.append(packer.compress(header.tobuf(tarfile.USTAR_FORMAT)))
+            packed.append(packer.compress(content + b"\0" * (-len(content) % _BLOCK)))
+        self._write(b"".join((*packed, packer.compress(rest), packer.flush())))
 
 
 def _pretty(content: dict[str, Any]) -> bytes:
