@@ -163,7 +163,9 @@ class GdrtopApp(App[None]):
         pace = "PAUSED" if self.paused else "" if self.interval is None else f"every {self.interval:g} s"
         if self._replay is not None:
             at_end = self._shown_moment == self._replay.last
-            pace = f"{self._shown_moment + 1}/{self._replay.last + 1} {'END' if at_end else pace}"
+            # As it was recorded is a moment a second.
+            pace = "END" if at_end else "" if pace == "every 1 s" else pace
+            pace = f"{self._shown_moment + 1}/{self._replay.last + 1} {pace}".rstrip()
         self._overview.tell_pace(pace)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -9,7 +9,7 @@ from probes.host import Host
 from probes.recording_format import RecordingError
 from probes.topology import build
 from probes.watch import Watch
-from tui.recorder import Recorded, Recorder, default_name
+from tui.recorder import Recorded, Recorder, default_path
 from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
 
@@ -50,20 +50,22 @@ class Live:
     def close(self) -> Recorded | None:
         """Ends a recording under way, from any thread; RecordingError where its file cannot be written."""
         recorder = self._recorder
-        return None if recorder is None or not recorder.moments else recorder.finish()
+        if recorder is None:
+            return None
+        if not recorder.moments:
+            recorder.drop()
+            return None
+        return recorder.finish()
 
     def _begin(self) -> RecordingEnded | None:
         try:
-            self._recorder = Recorder(self._host, self._name())
+            platform = self._probed.node.platform if self._probed else None
+            self._recorder = Recorder(self._host, default_path(platform, self._host.wall_clock()))
         except RecordingError as error:
             self._record = False
             return RecordingEnded(str(error), failed=True)
         self._watch.host = self._recorder.host
         return None
-
-    def _name(self) -> str:
-        platform = self._probed.node.platform if self._probed else None
-        return default_name(platform, self._host.wall_clock())
 
     def _end_moment(self, recorder: Recorder, probed: bool) -> Iterator[Report]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -113,11 +114,16 @@ class Recorder:
             self._file.drop()
 
 
-def default_name(platform: object, at: float) -> str:
-    """A file name of host and time (UTC)."""
+def default_path(platform: object, at: float) -> str:
+    """A file of host and time (UTC) in the current directory; RecordingError where that is gone."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        raise RecordingError("the current directory is gone: start gdrtop in another one") from None
     host = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
     host = re.sub(r"[^A-Za-z0-9.-]", "_", host).strip(".")[:64] or "node"
-    return f"gdrtop-{host}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}.tar.gz"
+    name = f"gdrtop-{host}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}.tar.gz"
+    return os.path.join(directory, name)
 
 
 def refuse_recorded(host: Host) -> None:

@@ -197,16 +197,15 @@ class OverviewScreen(Screen[None]):
             Run("gdrtop ", Tone.TITLE),
             Run(f"{host} " if host and not self._origin.label.startswith(host) else ""),
         )
+        head = left
         if self._origin.source is not Source.LIVE:
-            marked = f" {self._origin.source.name} {self._origin.label} "
-            left = (*left, Run(marked, Tone.CURSOR), Run(" "))
+            left = (*head, Run(f" {self._origin.source.name} {self._origin.label} ", Tone.CURSOR), Run(" "))
         reason = ""
+        verdict: Line = (Run("reading …", Tone.DIM),)
         if self._failure:
-            left, reason = (*left, Run("✗ reading failed", Tone.BAD)), self._failure
+            verdict, reason = (Run("✗ reading failed", Tone.BAD),), self._failure
         elif self._state is not None and self._state.verdict is not None:
-            left, reason = (*left, *self._state.verdict_line()), self._state.verdict.reason
-        else:
-            left = (*left, Run("reading …", Tone.DIM))
+            verdict, reason = self._state.verdict_line(), self._state.verdict.reason
         clock = time.strftime("%H:%M:%S", time.gmtime(self._taken_at)) if self.readings else ""
         silence = f" no answer for {self._silence:.0f} s " if self._silence else ""
         right: Line = (
@@ -214,10 +213,14 @@ class OverviewScreen(Screen[None]):
             Run(f" {self._recording} " if self._recording else "", Tone.BAD),
             Run(f" {self._pace} {clock}", Tone.DIM),
         )
-        told: Line = (*left, Run(f" · {reason}" if reason else ""))
+        told: Line = (*left, *verdict, Run(f" · {reason}" if reason else ""))
         room = width - width_of(right)
+        if self._origin.source is Source.RECORDED and width_of(told) > room:
+            # What was recorded and when takes much room, and the verdict stands first.
+            left = (*head, Run(f" {self._origin.source.name} ", Tone.CURSOR), Run(" "))
+            reason = " · ".join(filter(None, (self._origin.label, reason)))
         if width_of(told) <= room:
             lines: list[Line] = [(*fit(told, room), *right)]
         else:
-            lines = [(*fit(left, room), *right), *wrapped(reason, width - 2, Tone.PLAIN, "  ")]
+            lines = [(*fit((*left, *verdict), room), *right), *wrapped(reason, width - 2, Tone.PLAIN, "  ")]
         self._panel("verdict").show(lines)
