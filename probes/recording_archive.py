@@ -161,7 +161,7 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
     source = iter(chunks)
     rest = next(source, b"")
     if rest[:2] != b"\x1f\x8b":
-        raise RecordingError("no recording: it does not begin as a .tar.gz")
+        raise RecordingError("it is no recording, for it does not begin as a .tar.gz")
     while rest:
         unpacker = zlib.decompressobj(_GZIP)
         held: list[bytes] = []
@@ -213,7 +213,8 @@ def _members(pieces: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
             continue
         matched = _MEMBER.fullmatch(header.name)
         if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or matched is None:
-            raise RecordingError(f"it has a member that no recording has: {name!r}")
+            what = "a link " if header.type in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+            raise RecordingError(f"it has a member that no recording has: {what}{name!r}")
         if not 0 <= header.size <= MAX_BLOB_BYTES:
             raise RecordingError(f"its member {name!r} is too long")
         content = take(header.size)

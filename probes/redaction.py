@@ -31,13 +31,14 @@ _PATTERN = re.compile(
     rf"|(?P<container>\b[0-9a-f]{{64}}\b)"
     rf"|(?P<gid>{_BEFORE}{_HEX4}(?::{_HEX4}){{7}}{_AFTER})"
     rf"|(?P<guid>{_BEFORE}{_HEX4}(?::{_HEX4}){{3}}{_AFTER})"
+    rf"|(?P<hexguid>\b0x[0-9A-Fa-f]{{16}}\b)"
     rf"|(?P<ipoib>{_BEFORE}{_HEX2}(?::{_HEX2}){{19}}{_AFTER})"
     rf"|(?P<mac>{_BEFORE}{_HEX2}(?:(?::{_HEX2}){{5}}|(?::{_HEX2}){{7}}){_AFTER})"
     rf"|(?P<ipv4>(?<![\w.-])[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{3}}(?![\w-]|\.[0-9]))"
     rf"|(?P<ipv6>{_BEFORE}[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{2,7}}(?:%\w+)?{_AFTER})"
 )
 # What no pattern can match, is not searched: most answers are short numbers and words.
-_HINTS = re.compile(r"[:@]|\.[0-9]{1,3}\.|-[0-9A-Fa-f]{4}-|/home/|[0-9a-f]{64}|(?i:serial)")
+_HINTS = re.compile(r"[:@]|\.[0-9]{1,3}\.|-[0-9A-Fa-f]{4}-|/home/|[0-9a-f]{64}|0x[0-9A-Fa-f]{16}|(?i:serial)")
 # Files that come with the distribution and are the same on every node; only names are replaced in them.
 _DISTRIBUTED = re.compile(r"(?:.*/)?pci\.ids|/(?:usr/)?lib/modules/[^/]+/modules\.[\w.]+|/boot/config-[^/]+")
 _SERIAL_FILE = re.compile(r"(?:.*_)?serial(?:_number)?|(?:.*_)?asset_tag|product_uuid|machine-id|vpd")
@@ -79,6 +80,7 @@ class Identifiers:
             "container": lambda text: f"{self._number(CONTAINER, text):064x}",
             "gid": self._gid,
             "guid": self._guid,
+            "hexguid": self._hex_guid,
             "ipoib": self._ipoib,
             "mac": self._mac,
             "ipv4": self._ipv4,
@@ -102,13 +104,17 @@ class Identifiers:
 
     def take(self, moment: Moment) -> Moment:
         """The moment as the recording tells it."""
-        known = len(self._names)
+        known = self._sure()
         # Names first, from the whole moment: they are replaced wherever they stand.
         self._learn(moment)
         answers = self._told(moment)
-        if len(self._names) > known:
-            answers = self._told(moment)  # a name was met after answers that hold it too
+        if self.redact and self._sure() > known:
+            answers = self._told(moment)  # one was met after answers that hold it too
         return dataclasses.replace(moment, answers=answers) if self.redact else moment
+
+    def _sure(self) -> int:
+        """How many values are known that are replaced only where they are known."""
+        return len(self._names) + len(self._tokens.get(GUID, {}))
 
     def _told(self, moment: Moment) -> dict[Question, Maybe[Any]]:
         return {
@@ -184,6 +190,11 @@ class Identifiers:
         if not key.strip("0:"):
             return text
         return _grouped(self._number(GUID, key), 4)
+
+    def _hex_guid(self, text: str) -> str:
+        """A GUID as some tools print it; other numbers look alike, so only one that was met as a GUID."""
+        number = self._tokens.get(GUID, {}).get(_grouped(int(text, 16), 4))
+        return text if number is None else f"0x{number:016x}"
 
     def _gid(self, text: str) -> str:
         """A subnet prefix and a port's GUID, or an IP address."""

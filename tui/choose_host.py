@@ -62,4 +62,4 @@ def open_recording(options: argparse.Namespace) -> RecordedHost:
     try:
         return RecordedHost(read_archive(chunks_of(options.replay)))
     except RecordingError as error:
-        raise NoSuchHost(f"{printable(options.replay)}: {error}") from None
+        raise NoSuchHost(f"{printable(options.replay)} cannot be replayed: {error}") from None

@@ -114,9 +114,9 @@ def chunks_of(path: str) -> Iterator[bytes]:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise RecordingError("not a regular file")
+                raise RecordingError("it is no regular file")
             if status.st_size > MAX_FILE_BYTES:
-                raise RecordingError(f"no recording: it has more than {MAX_FILE_BYTES >> 20} MiB")
+                raise RecordingError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
             left = MAX_FILE_BYTES  # it may grow while it is read
             while left > 0 and (chunk := os.read(descriptor, min(_CHUNK_BYTES, left))):
                 left -= len(chunk)
@@ -124,4 +124,4 @@ def chunks_of(path: str) -> Iterator[bytes]:
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
-        raise RecordingError(f"it cannot be read: {_why(error)}") from None
+        raise RecordingError(_why(error)) from None
