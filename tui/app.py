@@ -110,9 +110,10 @@ class GdrtopApp(App[None]):
         if self._ticker is not None:
             self._ticker.stop()
         if self.interval is not None:
-            self._ticker = self.set_interval(self.interval, self._tick)
+            self._ticker = self.set_interval(self.interval, self.tick)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """One interval has passed."""
         silence = self._sampler.silent_for()
         self._overview.tell_silence(silence if silence >= SILENCE_SECONDS else 0.0)
         if self.paused:

@@ -23,11 +23,13 @@ def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
     return moments
 
 
-def archive_of(moments: list[Moment], host: str = "node", source: str = "simulated") -> bytes:
+def archive_of(
+    moments: list[Moment], host: str = "node", source: str = "simulated", label: str = "hgx-h100"
+) -> bytes:
     """The file's bytes."""
     pieces: list[bytes] = []
     writer = ArchiveWriter(pieces.append)
-    writer.begin(Manifest(FORMAT_VERSION, "0", host, moments[0].at, source, "hgx-h100", False))
+    writer.begin(Manifest(FORMAT_VERSION, "0", host, moments[0].at, source, label, False))
     for moment in moments:
         assert writer.add(moment)
     writer.end(moments[-1].at, {})
