@@ -34,7 +34,13 @@ class NewFile:
         if not name:
             raise RecordingError(f"{told(path)!r} names no file")
         self._directory = directory or "."
-        if os.path.lexists(path):
+        try:
+            os.lstat(path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise RecordingError(f"{told(path)} cannot be written: {_why(error)}") from None
+        else:
             raise RecordingError(_exists(path))
         self._part = os.path.join(self._directory, f".{name[:200]}.{os.getpid()}.part")
         try:

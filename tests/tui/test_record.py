@@ -136,6 +136,7 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
         ("", "names no file"),
         ("n" * 300, "File name too long"),
     ],
+    ids=["no directory", "a file for a directory", "a directory", "too long"],
 )
 def test_a_file_that_cannot_be_written_is_one_line(file: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

@@ -18,6 +18,13 @@ Tab         next panel; PgUp PgDn scroll it
 Space       pause and resume the readings
 + -         halve or double the interval
 r F5        probe the whole node anew
+R           record this node into a file in the current directory; again: stop
+, .         another partner, as ← →
+
+A RECORDING (--replay FILE)
+← →         a moment back or on, and pause; [ ] or Shift+← Shift+→ ten of them
+Home End    the first moment, the last
+Space       play and pause; at the end from the beginning
 Esc         back
 Ctrl+P      command palette
 q           quit
