@@ -246,8 +246,9 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
     except _Damage as damage:
         if recording is None or not recording.moments:
             raise RecordingError(f"{damage}, and no whole moment is left; copy it again") from None
-        last = len(recording.moments) - 1
-        recording.damage = f"damaged after moment {last}: {damage}"
+        count = len(recording.moments)
+        left = f"its first {count} moments are" if count > 1 else "its first moment is"
+        recording.damage = f"damaged: {left} left ({damage})"
     if recording is None or not recording.moments:
         raise RecordingError("it holds no moment")
     return recording

@@ -22,7 +22,7 @@ def record(
     path: str,
     seconds: int,
     redact: bool,
-    out: TextIO,
+    out: TextIO | None,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> Recorded:
@@ -49,6 +49,7 @@ def record(
         recorder.drop()
         raise
     assert recorded is not None
+    progress.say(f"recorded {recorded}\n{recorded.privacy()}\n")
     return recorded
 
 
@@ -94,12 +95,15 @@ def _hangups_as_interrupts() -> Iterator[None]:
 
 
 class _Progress:
-    """One line that is written over on a terminal; elsewhere nothing but the last word."""
+    """One line that is written over on a terminal; elsewhere nothing but the last word.
 
-    def __init__(self, out: TextIO, seconds: int) -> None:
+    A terminal that has gone away is no reason to lose what was recorded.
+    """
+
+    def __init__(self, out: TextIO | None, seconds: int) -> None:
         self._out = out
         self._seconds = seconds
-        self._is_terminal = out.isatty()
+        self._is_terminal = out is not None and out.isatty()
         self._shown = ""
 
     def show(self, elapsed: float, recorder: Recorder) -> None:
@@ -109,26 +113,31 @@ class _Progress:
         done = min(self._seconds, round(elapsed))
         size = f"{recorder.size_bytes / 1000:.0f} kB"
         text = f"recording {done}/{self._seconds} s, {size} · Ctrl-C ends it and keeps the file"
-        self._out.write("\r" + text.ljust(len(self._shown)))
-        self._out.flush()
+        self.say("\r" + text.ljust(len(self._shown)))
         self._shown = text
 
     def end(self, word: str = "") -> None:
         """Clears the line."""
         if self._shown:
-            self._out.write("\r" + " " * len(self._shown) + "\r")
+            self.say("\r" + " " * len(self._shown) + "\r")
             self._shown = ""
-        self._out.write(word)
-        self._out.flush()
+        self.say(word)
+
+    def say(self, text: str) -> None:
+        """Writes, as long as somebody reads."""
+        try:
+            if self._out is not None:
+                self._out.write(text)
+                self._out.flush()
+        except OSError:
+            self._out = None
 
 
 def command(host: Host, path: str, seconds: int, redact: bool) -> int:
     """`gdrtop record`; gives the exit status."""
     try:
-        recorded = record(host, path, seconds, redact, sys.stderr)
+        record(host, path, seconds, redact, sys.stderr)
     except RecordingError as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return 3
-    print(f"recorded {recorded}", file=sys.stderr)
-    print(recorded.privacy(), file=sys.stderr)
     return 0

@@ -110,7 +110,7 @@ def test_of_a_file_cut_short_everything_before_the_cut_is_shown(kept: float) -> 
         return
     recording = read(cut)
     complete = read(whole)
-    assert "damaged after moment" in recording.damage
+    assert "damaged: its first" in recording.damage
     assert recording.moments == complete.moments[: len(recording.moments)]
     host, same = RecordedHost(recording), RecordedHost(complete)
     for number in range(len(recording.moments)):

@@ -1,6 +1,7 @@
 """`gdrtop record` and `--replay` as an admin uses them."""
 
 import errno
+import io
 import json
 import os
 import signal
@@ -217,7 +218,7 @@ def test_of_a_damaged_file_what_is_left_is_shown_and_the_loss_is_said(
     assert main(["topo", "--replay", str(file)]) == 0
     told = capsys.readouterr()
     assert "RECORDED" in told.out
-    assert "damaged after moment" in told.err
+    assert "damaged: its first" in told.err
 
 
 def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,6 +236,48 @@ def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.
     host = replayed(tmp_path / "node.tar.gz")
     assert len(host.recording.moments) == 4
     assert not host.recording.damage
+
+
+def test_a_terminal_that_goes_away_does_not_cost_the_recording(tmp_path: Path) -> None:
+    class Gone(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    clock = SteppedClock()
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+        if clock.now > 1002.0:
+            raise KeyboardInterrupt
+
+    file = tmp_path / "node.tar.gz"
+    record(SimulatedHost("cloud-vm", clock=clock), str(file), 60, False, Gone(), clock, wait)
+    assert len(replayed(file).recording.moments) == 3
+
+
+def test_what_was_killed_can_be_replayed_as_far_as_it_came(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tui", "record", str(tmp_path / "node.tar.gz"), "--demo", "cloud-vm"],
+        cwd=ROOT,
+    )
+    wait_for_a_moment(tmp_path)
+    process.kill()
+    process.wait()
+    (left,) = tmp_path.iterdir()
+    assert left.name == f".node.tar.gz.{process.pid}.part"
+    assert left.stat().st_mode & 0o777 == 0o600
+    assert replayed(left).recording.damage.startswith("damaged: its first")
+
+
+def wait_for_a_moment(directory: Path) -> None:
+    """Until a file there holds more than the manifest, which takes a few hundred bytes."""
+    deadline = time.monotonic() + 60
+    while not any(entry.stat().st_size > 4000 for entry in directory.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_an_interrupt_before_anything_was_read_leaves_nothing(tmp_path: Path) -> None:
@@ -257,11 +300,7 @@ def test_a_signal_ends_a_real_one_early_with_status_0(number: int, tmp_path: Pat
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    # Its first moment follows the manifest, which takes a few hundred bytes.
-    while not any(entry.stat().st_size > 4000 for entry in tmp_path.iterdir()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for_a_moment(tmp_path)
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
