@@ -25,7 +25,7 @@ _BEFORE, _AFTER = "(?<![0-9A-Za-z:.])", "(?![0-9A-Za-z:])"
 # Each alternative begins with what is rare, or is tried only where a word begins: megabytes go through here.
 _PATTERN = re.compile(
     rf"(?P<home>(?<=/home/)[^/\s:,;'\"\0]+)"
-    rf"|(?P<mail>\b[\w.+-]{{1,64}}@[\w.-]{{1,253}})"
+    rf"|(?P<mail>\b[A-Za-z_][A-Za-z0-9_.+-]{{0,63}}@[A-Za-z0-9][A-Za-z0-9.-]{{0,252}})"
     rf"|(?P<serial>(?i:(?<=serial number: )|(?<=serial: )|(?<=serial=))[\w.-]+)"
     rf"|(?P<uuid>\b[0-9A-Fa-f]{{8}}(?:-{_HEX4}){{3}}-[0-9A-Fa-f]{{12}}\b)"
     rf"|(?P<container>\b[0-9a-f]{{64}}\b)"
@@ -41,17 +41,20 @@ _PATTERN = re.compile(
 _HINTS = re.compile(r"[:@]|\.[0-9]{1,3}\.|-[0-9A-Fa-f]{4}-|/home/|[0-9a-f]{64}|0x[0-9A-Fa-f]{16}|(?i:serial)")
 # Files that come with the distribution and are the same on every node; only names are replaced in them.
 _DISTRIBUTED = re.compile(r"(?:.*/)?pci\.ids|/(?:usr/)?lib/modules/[^/]+/modules\.[\w.]+|/boot/config-[^/]+")
+# Compressed content (/proc/config.gz) is no text, and any change would break it.
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
 _SERIAL_FILE = re.compile(r"(?:.*_)?serial(?:_number)?|(?:.*_)?asset_tag|product_uuid|machine-id|vpd")
 # Names that tell nobody apart. Replaced as words, they would take vendors, modules and distributions along.
 _COMMON_NAMES = """
     root localhost localdomain localhost.localdomain (none) none nobody linux kernel gpu node host user admin
     administrator guest ubuntu debian centos rocky almalinux fedora redhat rhel suse opensuse oracle amazon
     ec2-user azureuser cloud google nvidia mellanox intel amd dell supermicro lenovo hpe broadcom kvm qemu xen
-    vmware microsoft build builder buildd mockbuild pcie numa rdma infiniband roce ?
+    vmware microsoft build builder buildd mockbuild pcie numa rdma infiniband roce vm ?
 """
-_NOBODY = frozenset(("", *_COMMON_NAMES.split()))
+NOBODY = frozenset(("", *_COMMON_NAMES.split()))
 # The vendor GUID in the name of every UEFI variable that the specification itself defines.
 _COMMON_UUIDS = frozenset(("8be4df61-93ca-11d2-aa0d-00e098032b8c", "00000000-0000-0000-0000-000000000000"))
+_SHORTEST = {HOST: 2, USER: 3}
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
 # Parameters of the kernel whose values a check reads, and which name nobody.
@@ -141,25 +144,36 @@ class Identifiers:
     def _learn_host(self, name: str) -> None:
         short, _, domain = name.partition(".")
         self._name(HOST, short)
-        if domain and domain.lower() not in _NOBODY:
+        if domain and domain.lower() not in NOBODY:
             self._name(HOST, domain)
 
     def _name(self, kind: str, name: str) -> str:
         """The token of a name, which from now on is replaced everywhere."""
         key = name.lower()
-        if key in _NOBODY or key in self._modules:
+        if key in NOBODY or key in self._modules:
             return name
-        if key not in self._names:
-            self._names[key] = f"{'host' if kind == HOST else 'user'}-{self._number(kind, key)}"
+        token = self._token(kind, name)
+        # Shorter ones are met by chance in any text.
+        if len(key) >= _SHORTEST[kind] and not {name, key} <= self._names.keys():
+            self._names[name] = self._names[key] = token
             longest_first = sorted(self._names, key=len, reverse=True)
             words = "|".join(map(re.escape, longest_first))
-            self._names_pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])", re.IGNORECASE)
-        return self._names[key]
+            pattern = rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])"
+            self._names_pattern = re.compile(pattern, re.IGNORECASE | re.ASCII)
+        return token
+
+    def _token(self, kind: str, name: str) -> str:
+        if name.lower() in NOBODY:
+            return name
+        return f"{'host' if kind == HOST else 'user'}-{self._number(kind, name.lower())}"
 
     def _names_in(self, text: str) -> str:
         if self._names_pattern is None:
             return text
-        return self._names_pattern.sub(lambda found: self._names[found.group().lower()], text)
+        return self._names_pattern.sub(lambda found: self._token_of(found.group()), text)
+
+    def _token_of(self, name: str) -> str:
+        return self._names.get(name) or self._names.get(name.lower(), "name")
 
     # Shapes
 
@@ -175,9 +189,9 @@ class Identifiers:
         return self._replacements[found.lastgroup](found.group())
 
     def _mail(self, text: str) -> str:
-        """As in /proc/version: who built the kernel, and where."""
+        """As in /proc/version: who built the kernel, and where. Replaced here, but no name to look for."""
         user, _, host = text.partition("@")
-        return f"{self._name(USER, user)}@{self._name(HOST, host)}"
+        return f"{self._token(USER, user)}@{self._token(HOST, host)}"
 
     def _uuid(self, text: str) -> str:
         key = text.lower()
@@ -261,7 +275,7 @@ class Identifiers:
         return value
 
     def _content(self, path: str, content: bytes) -> bytes:
-        if not content:
+        if not content or content.startswith(_COMPRESSED):
             return content
         # Byte for byte, so that binary content stays what it is around a token.
         text = content.decode("utf-8", "surrogateescape")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.checks.verdict import judge
@@ -18,7 +18,7 @@ from probes.rdma import RdmaFacts
 from probes.recorded import RecordedHost
 from probes.recording import Moment, RecordingHost
 from probes.recording_format import Question
-from probes.redaction import Identifiers
+from probes.redaction import NOBODY, Identifiers
 from probes.simulation import SimulatedHost, simulated_names
 from probes.topology import build
 from tests.probes.recordings import archive_of, moments_of, read
@@ -132,6 +132,13 @@ def test_what_a_check_reads_on_the_kernels_command_line_stays(tmp_path: Path) ->
     assert [word.partition("=")[0] for word in words] == ["root", "iommu", "nfsroot", "quiet"]
 
 
+def test_compressed_content_is_left_whole() -> None:
+    config = gzip.compress(b"CONFIG_DMA_SHARED_BUFFER=y\n" + bytes(range(256)) * 99) + b"a@b /home/me"
+    question = Question("file", ("/proc/config.gz",))
+    moment = Moment(0, 0.0, True, (), {question: config})
+    assert Identifiers(redact=True).take(moment) == moment
+
+
 def test_it_is_the_same_node_but_for_the_names(tmp_path: Path) -> None:
     moments = moments_with_everything(tmp_path)
     archive, _ = redacted(moments)
@@ -234,6 +241,18 @@ def test_a_name_met_late_in_a_moment_is_replaced_in_all_of_it() -> None:
     }
     moment = identifiers.take(Moment(0, 0.0, True, (), dict(answers)))
     assert b"zoe" not in b"".join(one if isinstance(one, bytes) else b"" for one in moment.answers.values())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(min_size=1, max_size=8), st.text(max_size=40))
+@example("srv", "ſrv SRV srv")
+@example("ZOË", "zoë ZOË Zoë")
+def test_a_name_of_any_characters_is_replaced_and_breaks_nothing(name: str, text: str) -> None:
+    identifiers = Identifiers(redact=True)
+    identifiers.host(name)
+    told = identifiers.text(f"{text} ({name}) ({name.upper()}) {text}")
+    if name.isalpha() and len(name) > 2 and name.isascii():
+        assert f"({name})" not in told or name.lower() in NOBODY
 
 
 @settings(max_examples=300, deadline=None)
