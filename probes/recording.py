@@ -66,9 +66,7 @@ class RecordingHost:
                 if question not in self._told or not _same(self._told[question], answer)
             }
             self._told.update(answers)
-            moment = Moment(
-                self.moments, self._host.wall_clock(), self._probed, tuple(self._clock), answers
-            )
+            moment = Moment(self.moments, self._host.wall_clock(), self._probed, tuple(self._clock), answers)
             self._new, self._clock, self._probed = {}, [], False
             self._ended_at = now
             self.moments += 1

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from probes.checks.verdict import judge
 from probes.host import Host
-from probes.recording_format import RecordingError
 from probes.topology import build
 from probes.watch import Watch
-from tui.recorder import Recorded, Recorder, default_path
 from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
+
+if TYPE_CHECKING:  # what recording needs is loaded when a recording begins
+    from tui.recorder import Recorded, Recorder
 
 
 class Live:
@@ -58,6 +60,10 @@ class Live:
         return recorder.finish()
 
     def _begin(self) -> RecordingEnded | None:
+        """Has the host recorded from now on; why not, where it cannot be."""
+        from probes.recording_format import RecordingError
+        from tui.recorder import Recorder, default_path
+
         try:
             platform = self._probed.node.platform if self._probed else None
             self._recorder = Recorder(self._host, default_path(platform, self._host.wall_clock()))
@@ -68,6 +74,9 @@ class Live:
         return None
 
     def _end_moment(self, recorder: Recorder, probed: bool) -> Iterator[Report]:
+        """Writes what was answered, and ends the recording where it is to end."""
+        from probes.recording_format import RecordingError
+
         try:
             recorder.host.end_moment(probed)
             if self._record and not recorder.is_full:

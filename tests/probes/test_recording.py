@@ -233,9 +233,7 @@ def test_only_what_changed_is_written_again() -> None:
     assert len(second.answers) < len(first.answers) / 20
 
 
-@pytest.mark.parametrize(
-    ("source", "marks"), [("live", ["h100-07"]), ("simulated", ["SIMULATED hgx-h100"])]
-)
+@pytest.mark.parametrize(("source", "marks"), [("live", ["h100-07"]), ("simulated", ["SIMULATED hgx-h100"])])
 def test_the_origin_says_what_was_recorded_and_when(source: str, marks: list[str]) -> None:
     clock = SteppedClock()
     moments = moments_of(SimulatedHost("hgx-h100", clock=clock), clock)

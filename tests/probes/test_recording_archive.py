@@ -146,7 +146,6 @@ def test_what_stands_behind_the_end_is_of_no_account() -> None:
     assert read(VALID + b"garbage") == read(VALID)
 
 
-
 def bomb() -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     pieces = [packer.compress(bytes(1 << 20)) for _ in range((MAX_TOTAL_BYTES >> 20) + 1)]
@@ -303,7 +302,7 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
     only_recording_errors(content)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
 def test_no_damage_raises_anything_else(seed: int) -> None:
     chance = random.Random(seed)
@@ -321,7 +320,7 @@ with gzip.open(io.BytesIO(VALID)) as _unpacked:
     PLAIN = _unpacked.read()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
 def test_nothing_written_in_it_raises_anything_else(seed: int) -> None:
     """Damage before it was packed: the checksums are right, what they guard is not."""
@@ -333,15 +332,17 @@ def test_nothing_written_in_it_raises_anything_else(seed: int) -> None:
     only_recording_errors(gzip.compress(bytes(content), 1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["ask", "of", "answer", "blob", "unknown", "source", "gpus", "argv"]),
-            inner,
-            max_size=4,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["ask", "of", "answer", "blob", "unknown", "source", "gpus", "argv"]),
+                inner,
+                max_size=4,
+            )
         ),
         max_leaves=10,
     ),

@@ -17,7 +17,7 @@ from tui.recording_file import chunks_of
 from tui.replay import Replay
 from tui.screens.overview import PANELS
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
+SIZES = [(80, 24), (120, 40)]
 
 
 def replay_app(content: bytes) -> GdrtopApp:
@@ -44,7 +44,7 @@ def screen(pilot: Pilot[None]) -> dict[str, str]:
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", simulated_names())
 async def test_every_screen_is_the_one_that_the_live_node_showed(name: str, size: tuple[int, int]) -> None:
-    count = 4
+    count = 3
     clock = SteppedClock()
     live: list[dict[str, str]] = []
     async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=size) as pilot:
@@ -216,5 +216,3 @@ async def test_a_directory_that_cannot_be_written_is_said_on_screen(
         monkeypatch.undo()
         await readings(pilot, clock, 2)
     assert not list(tmp_path.iterdir())
-
-
