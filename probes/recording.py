@@ -48,11 +48,14 @@ class RecordingHost:
         self._ended_at: float | None = None
         self.moments = 0
 
-    def end_moment(self, probed: bool = False) -> bool:
+    def note_probe(self) -> None:
+        """The whole node has been probed in this moment."""
+        self._probed = True
+
+    def end_moment(self) -> bool:
         """Gives what was answered to the sink, once a second at most: else it goes with the next moment."""
         now = self._host.monotonic()
         with self._lock:
-            self._probed = self._probed or probed
             since = None if self._ended_at is None else now - self._ended_at
             if since is not None and since < SHORTEST_MOMENT_SECONDS:
                 self._clock.clear()  # the next reading tells of a later time

@@ -34,12 +34,14 @@ class Live:
         begins = self._recorder is not None and not self._recorder.moments
         node = self._watch.probe(probe or begins)
         if node is not None:
+            if self._recorder is not None:
+                self._recorder.host.note_probe()
             self._probed = Probed(node, build(node))
             yield self._probed
         assert self._probed is not None
         reading = self._watch.read()
         if self._recorder is not None:
-            yield from self._end_moment(self._recorder, node is not None)
+            yield from self._end_moment(self._recorder)
         verdict = judge(self._probed.node, self._probed.topology, reading)
         yield Sampled(reading, verdict, self._host.wall_clock())
 
@@ -73,12 +75,12 @@ class Live:
         self._watch.host = self._recorder.host
         return None
 
-    def _end_moment(self, recorder: Recorder, probed: bool) -> Iterator[Report]:
+    def _end_moment(self, recorder: Recorder) -> Iterator[Report]:
         """Writes what was answered, and ends the recording where it is to end."""
         from probes.recording_format import RecordingError
 
         try:
-            recorder.host.end_moment(probed)
+            recorder.host.end_moment()
             if self._record and not recorder.is_full:
                 yield RecordingState(recorder.moments, recorder.size_bytes)
                 return

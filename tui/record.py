@@ -42,7 +42,7 @@ def record(
                     raise
                 progress.end("interrupted: ")
             else:
-                progress.end()
+                progress.end("ended early, for no recording may be larger: " if recorder.is_full else "")
             recorded = recorder.finish()
     except BaseException:
         progress.end()
@@ -65,9 +65,10 @@ def _readings(
     progress.show(0.0, recorder)
     while not recorder.is_full:
         reading_began = clock()
-        probed = watch.probe() is not None
+        if watch.probe() is not None:
+            recorder.host.note_probe()
         watch.read()
-        recorder.host.end_moment(probed)
+        recorder.host.end_moment()
         progress.show(reading_began - began, recorder)
         # Never faster, however slow the one before was.
         next_at = max(reading_began + INTERVAL_SECONDS, clock())

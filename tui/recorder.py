@@ -15,6 +15,7 @@ from probes.recording import Moment, RecordingHost
 from probes.recording_archive import ArchiveWriter, Manifest
 from probes.recording_format import FORMAT_VERSION, Question, RecordingError
 from probes.redaction import Identifiers
+from probes.text import printable
 from probes.unknown import known
 from tui.recording_file import NewFile, told
 from tui.version import version
@@ -74,11 +75,20 @@ class Recorder:
         with self._lock:
             if self._closed or self.is_full:
                 return
-            moment = self._identifiers.take(moment)
-            if not self._writer.moments:
-                self._begin(moment)
-            self.is_full = not self._writer.add(moment)
-            self._last_at = moment.at
+            try:
+                self._write(moment)
+            except RecordingError:
+                raise
+            except Exception as error:  # an answer of a kind that nobody thought of
+                what = printable(f"{type(error).__name__}: {error}", 200)
+                raise RecordingError(f"{told(self._file.path)}: recording failed: {what}") from error
+
+    def _write(self, moment: Moment) -> None:
+        moment = self._identifiers.take(moment)
+        if not self._writer.moments:
+            self._begin(moment)
+        self.is_full = not self._writer.add(moment)
+        self._last_at = moment.at
 
     def _begin(self, moment: Moment) -> None:
         answers = (moment.answers.get(question) for question in _HOST_QUESTIONS)

@@ -148,10 +148,10 @@ def bench_recording() -> None:
         watch = Watch(host if recorder is None else recorder.host)
         began = time.process_time()
         for number in range(readings + 1):
-            probed = watch.probe() is not None
+            watch.probe()
             watch.read()
             if recorder is not None:
-                recorder.host.end_moment(probed)
+                recorder.host.end_moment()
             if not number:
                 first, began = time.process_time() - began, time.process_time()
                 size = recorder.size_bytes if recorder else 0

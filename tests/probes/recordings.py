@@ -17,9 +17,10 @@ def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
     for number in range(count):
         if number:
             clock.now += 1.0
-        probed = watch.probe() is not None
+        if watch.probe() is not None:
+            recorder.note_probe()
         watch.read()
-        recorder.end_moment(probed)
+        recorder.end_moment()
     return moments
 
 

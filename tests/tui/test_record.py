@@ -238,6 +238,15 @@ def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.
     assert not host.recording.damage
 
 
+def test_an_answer_of_no_known_kind_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SimulatedHost, "environment", lambda *_: object())
+    assert main(["record", str(tmp_path / "node.tar.gz"), "--demo"]) == 3
+    assert "recording failed: TypeError" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_terminal_that_goes_away_does_not_cost_the_recording(tmp_path: Path) -> None:
     class Gone(io.StringIO):
         def isatty(self) -> bool:
