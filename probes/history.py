@@ -7,12 +7,13 @@ from collections import deque
 from probes.unknown import Maybe, Unknown
 
 MAX_SAMPLES = 4096
+HISTORY_SECONDS = 300.0
 
 
 class History:
     """A ring of (time, value): the last `seconds`, at most `max_samples` of them."""
 
-    def __init__(self, seconds: float = 300.0, max_samples: int = MAX_SAMPLES) -> None:
+    def __init__(self, seconds: float = HISTORY_SECONDS, max_samples: int = MAX_SAMPLES) -> None:
         self._seconds = seconds
         self._samples: deque[tuple[float, float]] = deque(maxlen=max_samples)
         self._newest = 0.0  # of the last reading, also of one that was unknown

@@ -113,6 +113,11 @@ def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
     return Unknown(reason, printable(path), detail)
 
 
+def text_of(content: bytes) -> str:
+    """A file's text as `Host.read` gives it."""
+    return printable_lines(content.decode("utf-8", errors="replace").strip())
+
+
 class LocalHost:
     """This machine, or a tree below `root` that looks like one (a dump, a container's /host mount)."""
 
@@ -136,9 +141,7 @@ class LocalHost:
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """A file's text, surrounding white space removed, control characters replaced."""
         content = self.read_bytes(path, limit)
-        if isinstance(content, Unknown):
-            return content
-        return printable_lines(content.decode("utf-8", errors="replace").strip())
+        return content if isinstance(content, Unknown) else text_of(content)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """The sorted names in a directory."""

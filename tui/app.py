@@ -12,11 +12,14 @@ from textual.message import Message
 from textual.timer import Timer
 
 from probes.origin import Origin
-from tui.sampler import Report, Sampler
+from tui.sampler import RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
 from tui.screens.overview import OverviewScreen
 
 if TYPE_CHECKING:
     from probes.host import Host
+    from tui.live import Live
+    from tui.recorder import Recorded
+    from tui.replay import Replay
 
 LONGEST_INTERVAL_SECONDS = 60.0
 SHORTEST_INTERVAL_SECONDS = 0.1
@@ -28,8 +31,8 @@ FIRST_PAINT_SECONDS = 0.02
 class GdrtopApp(App[None]):
     """htop for GPUDirect RDMA.
 
-    The host is opened after the first paint. `interval` is in seconds; None takes readings only when asked,
-    which the tests do.
+    The host is opened after the first paint; with `replay` a recording is shown in its place. `interval` is
+    in seconds; None takes readings only when asked, which the tests do.
     """
 
     CSS_PATH = "app.tcss"
@@ -41,6 +44,7 @@ class GdrtopApp(App[None]):
         Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
         Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
         Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
+        Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
         Binding("plus,equals_sign", "faster", "Faster", show=False, id="faster"),
         Binding("minus", "slower", "Slower", show=False, id="slower"),
         Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
@@ -52,7 +56,13 @@ class GdrtopApp(App[None]):
 
         report: Report
 
-    def __init__(self, open_host: Callable[[], Host], origin: Origin, interval: float | None = 1.0) -> None:
+    def __init__(
+        self,
+        open_host: Callable[[], Host],
+        origin: Origin,
+        interval: float | None = 1.0,
+        replay: Replay | None = None,
+    ) -> None:
         super().__init__()
         # The terminal's own sixteen colours: right on light and dark backgrounds, a third of the bytes.
         self.theme = "ansi-dark"
@@ -60,8 +70,24 @@ class GdrtopApp(App[None]):
         self.interval = interval
         self.paused = False
         self._ticker: Timer | None = None
-        self._sampler = Sampler(open_host, lambda report: self.post_message(self.NodeRead(report)))
+        self._open_host = open_host
+        self._replay = replay
+        self._live: Live | None = None
+        self._shown_moment = 0
+        self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
         self._overview = OverviewScreen(origin)
+        if replay is not None:
+            from tui.screens.replay import ReplayScreen
+
+            self._overview = ReplayScreen(origin)
+
+    def _open_source(self) -> Source:
+        if self._replay is not None:
+            return self._replay
+        from tui.live import Live
+
+        self._live = Live(self._open_host())
+        return self._live
 
     def get_default_screen(self) -> OverviewScreen:
         """The overview."""
@@ -69,7 +95,11 @@ class GdrtopApp(App[None]):
 
     def on_mount(self) -> None:
         """Paints first, then begins to read."""
-        self._overview.tell_pace(self.interval, self.paused)
+        self._tell_pace()
+        if self._replay is not None and self._replay.damage:
+            self.notify(
+                f"This recording is {self._replay.damage}.", severity="warning", timeout=15, markup=False
+            )
         self.set_timer(FIRST_PAINT_SECONDS, self._begin)
 
     def _begin(self) -> None:
@@ -80,31 +110,102 @@ class GdrtopApp(App[None]):
         if self._ticker is not None:
             self._ticker.stop()
         if self.interval is not None:
-            self._ticker = self.set_interval(self.interval, self._tick)
+            self._ticker = self.set_interval(self.interval, self.tick)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """One interval has passed."""
         silence = self._sampler.silent_for()
         self._overview.tell_silence(silence if silence >= SILENCE_SECONDS else 0.0)
-        if not self.paused:
+        if self.paused:
+            return
+        if self._replay is None:
+            self._sampler.ask()
+        elif self._replay.position < self._replay.last:
+            self._replay.move(self._replay.position + 1)
             self._sampler.ask()
 
     def on_unmount(self) -> None:
         """Lets the thread end."""
         self._sampler.stop()
 
+    def end_recording(self) -> Recorded | None:
+        """Ends a recording under way when the program is left; RecordingError where it cannot be written."""
+        return self._live.close() if self._live is not None else None
+
     def on_gdrtop_app_node_read(self, message: NodeRead) -> None:
         """Hands what was read to the screen."""
+        report = message.report
+        if isinstance(report, RecordingState):
+            self._overview.tell_recording(f"REC {report.moments} · {report.size_bytes / 1000:.0f} kB")
+            return
+        if isinstance(report, RecordingEnded):
+            self._overview.tell_recording("")
+            self.notify(
+                report.what,
+                title="Recording",
+                severity="error" if report.failed else "information",
+                timeout=20,
+                markup=False,
+            )
+            return
+        if isinstance(report, Replayed):
+            self._shown_moment = report.moment
+            if self._replay is not None and self._replay.position != report.moment:
+                self._sampler.ask()  # it was moved on meanwhile
+            self._tell_pace()
         with self.batch_update():
-            self._overview.take(message.report)
+            self._overview.take(report)
 
     def take_reading(self) -> None:
         """Asks for one reading now."""
         self._sampler.ask()
 
+    def _tell_pace(self) -> None:
+        pace = "PAUSED" if self.paused else "" if self.interval is None else f"every {self.interval:g} s"
+        if self._replay is not None:
+            at_end = self._shown_moment == self._replay.last
+            # As it was recorded is a moment a second.
+            pace = "END" if at_end else "" if pace == "every 1 s" else pace
+            pace = f"{self._shown_moment + 1}/{self._replay.last + 1} {pace}".rstrip()
+        self._overview.tell_pace(pace)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A recording is neither probed anew nor recorded."""
+        return not (self._replay is not None and action in ("probe", "record"))
+
     def action_pause(self) -> None:
-        """Stops the readings, or resumes them."""
+        """Stops the readings, or resumes them; at the end of a recording begins it again."""
         self.paused = not self.paused
-        self._overview.tell_pace(self.interval, self.paused)
+        if self._replay is not None and self._replay.position == self._replay.last:
+            self.paused = False
+            self._replay.move(0)
+            self._sampler.ask()
+        self._tell_pace()
+
+    def action_move(self, step: int) -> None:
+        """Moves in a recording, by so many moments."""
+        if self._replay is not None:
+            self._move_to(self._replay.position + step)
+
+    def action_move_to_end(self, side: int) -> None:
+        """Moves to a recording's first moment (-1) or last (1)."""
+        if self._replay is not None:
+            self._move_to(self._replay.last if side > 0 else 0)
+
+    def _move_to(self, moment: int) -> None:
+        if self._replay is None:
+            return
+        self._replay.move(moment)
+        # Who looks for a moment wants it to stay.
+        self.paused = True
+        self._tell_pace()
+        self._sampler.ask()
+
+    def action_record(self) -> None:
+        """Begins a recording of this node, or ends it."""
+        if self._live is not None:
+            self._live.toggle_recording()
+            self._sampler.ask()
 
     def action_probe(self) -> None:
         """Probes the whole node anew."""
@@ -124,7 +225,7 @@ class GdrtopApp(App[None]):
         wanted = self.interval * factor
         self.interval = min(LONGEST_INTERVAL_SECONDS, max(SHORTEST_INTERVAL_SECONDS, wanted))
         self._restart_timer()
-        self._overview.tell_pace(self.interval, self.paused)
+        self._tell_pace()
 
     def action_help(self) -> None:
         """Shows the keys and what the words mean."""

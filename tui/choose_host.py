@@ -1,9 +1,10 @@
-"""Which node is meant: this machine, a tree, or a simulated one."""
+"""Which node is meant: this machine, a tree, a simulated one, or a recorded one."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from probes.origin import Origin, Source
@@ -12,6 +13,7 @@ from probes.text import printable
 
 if TYPE_CHECKING:
     from probes.host import Host
+    from probes.recorded import RecordedHost
 
 
 class NoSuchHost(Exception):
@@ -33,6 +35,11 @@ def chosen_origin(options: argparse.Namespace) -> Origin:
 
 def open_host(options: argparse.Namespace) -> Host:
     """The host that the options name."""
+    if options.replay is not None:
+        host = open_recording(options)
+        if host.recording.damage:
+            print(f"gdrtop: {printable(options.replay)} is {host.recording.damage}", file=sys.stderr)
+        return host
     origin = chosen_origin(options)
     if origin.source is Source.SIMULATED:
         from probes.simulation import SimulatedHost
@@ -41,3 +48,18 @@ def open_host(options: argparse.Namespace) -> Host:
     from probes.host import LocalHost
 
     return LocalHost(options.root)
+
+
+def open_recording(options: argparse.Namespace) -> RecordedHost:
+    """The recorded node that the options name; NoSuchHost where the file cannot be used."""
+    if options.demo is not None or options.root != "/":
+        raise NoSuchHost("--replay names a recorded node: leave --demo and --root out")
+    from probes.recorded import RecordedHost
+    from probes.recording_archive import read_archive
+    from probes.recording_format import RecordingError
+    from tui.recording_file import chunks_of
+
+    try:
+        return RecordedHost(read_archive(chunks_of(options.replay)))
+    except RecordingError as error:
+        raise NoSuchHost(f"{printable(options.replay)} cannot be replayed: {error}") from None

@@ -6,10 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from probes.text import printable
-from tui.choose_host import NoSuchHost, chosen_origin, open_host
+from tui.choose_host import NoSuchHost, chosen_origin, open_host, open_recording
+
+if TYPE_CHECKING:
+    from tui.app import GdrtopApp
 
 # Monitoring's convention: 0 fine, 1 warning, 2 critical, 3 unknown. argparse's own 2 would read as critical.
 EXIT_WRONG_USAGE = 3
@@ -22,6 +25,8 @@ examples:
   gdrtop topo --json              topology and path types, for a script
   gdrtop modules                  the kernel modules in load order
   gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
+  gdrtop record node.tar.gz       10 s of this node in one file, for someone else to look at
+  gdrtop --replay node.tar.gz     the dashboard of what was recorded
 
 Wrong usage, no such node and output that cannot be written end with exit status 3.
 """
@@ -30,6 +35,8 @@ _COMMANDS = {
     "topo": "print the topology, the affinity matrix and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
 }
+_RECORD = "record this node into one file, to be replayed anywhere"
+MOST_SECONDS = 3600
 
 
 class _Parser(argparse.ArgumentParser):
@@ -49,6 +56,12 @@ def _positive_interval(text: str) -> float:
     return seconds
 
 
+def _recorded_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= MOST_SECONDS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of whole seconds, 1 to {MOST_SECONDS}")
+    return int(text)
+
+
 def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
     """Which node is read; both before and after a command, hence no defaults the second time."""
     absent = argparse.SUPPRESS
@@ -65,6 +78,12 @@ def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
         const="",
         default=None if defaults else absent,
         help="a simulated node instead of this one; 'list' names them",
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="FILE",
+        default=None if defaults else absent,
+        help="what `gdrtop record` wrote, instead of this node",
     )
     parser.add_argument(
         "--seed",
@@ -102,6 +121,21 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=told, description=told)
         _node_options(command, defaults=False)
         command.add_argument("--json", action="store_true", help="as JSON")
+    record = commands.add_parser("record", help=_RECORD, description=_RECORD)
+    _node_options(record, defaults=False)
+    record.add_argument("file", metavar="FILE", help="the file to write, a .tar.gz; never overwritten")
+    record.add_argument(
+        "--seconds",
+        metavar="N",
+        type=_recorded_seconds,
+        default=10,
+        help=f"how long, a reading a second, 1 to {MOST_SECONDS} (default: 10); Ctrl-C ends it early",
+    )
+    record.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names, addresses, GUIDs, serials and arguments by tokens",
+    )
     return parser
 
 
@@ -109,7 +143,7 @@ def _arguments(argv: Sequence[str]) -> list[str]:
     """The arguments with a `--demo` right before a command marked as one without a name."""
     told = list(argv)
     for place, word in enumerate(told[:-1]):
-        if word == "--demo" and told[place + 1] in _COMMANDS:
+        if word == "--demo" and told[place + 1] in (*_COMMANDS, "record"):
             told[place] = "--demo="
     return told
 
@@ -134,32 +168,56 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
+    if options.replay is not None:
+        return _replay(options)
     origin = chosen_origin(options)
     from tui.app import GdrtopApp
 
     app = GdrtopApp(lambda: open_host(options), origin, options.interval)
     app.run()
+    return _ended(app)
+
+
+def _ended(app: GdrtopApp) -> int:
+    """The exit status; a recording under way is put in its place."""
+    from probes.recording_format import RecordingError
+
+    try:
+        recorded = app.end_recording()
+    except RecordingError as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    if recorded is not None:
+        print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
     return app.return_code or 0
 
 
-def _version() -> str:
-    from importlib import metadata  # 20 ms, for a question asked once in a life
+def _replay(options: argparse.Namespace) -> int:
+    """The dashboard of a recording, which is read whole before: what is wrong with it is said as text."""
+    host = open_recording(options)
+    from tui.app import GdrtopApp
+    from tui.replay import Replay
 
-    try:
-        return metadata.version("gdrtop")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+    app = GdrtopApp(lambda: host, host.origin, options.interval, Replay(host))
+    app.run()
+    return app.return_code or 0
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.version:
-        print(f"gdrtop {_version()}")
+        from tui.version import version
+
+        print(f"gdrtop {version()}")
         return 0
     if options.demo == "list":
         _list_demos()
         return 0
     if options.command is None:
         return _dashboard(options)
+    if options.command == "record":
+        from tui import record
+
+        return record.command(open_host(options), options.file, options.seconds, options.redact)
     if sys.stdout is None:
         print("gdrtop: standard output is closed; nothing can be printed", file=sys.stderr)
         return EXIT_WRONG_USAGE

@@ -13,7 +13,7 @@ from probes.platform import PlatformFacts
 from probes.rates import PortRate, Reading, port_rates
 from probes.topology import Path, Topology
 from probes.unknown import Maybe, Unknown, known
-from tui.sampler import Probed, Sampled
+from tui.sampler import Probed, Replayed, Sampled
 from widgets import (
     gpudirect_drawing,
     ladder_drawing,
@@ -28,6 +28,10 @@ from widgets.lines import Line, Tone, wrapped
 from widgets.topology_drawing import Lit
 
 
+def _empty_histories() -> dict[str, History]:
+    return {name: History() for name in ("refcnt", "NIC ▲", "NIC ▼", "GPU ▲", "GPU ▼")}
+
+
 class OverviewState:
     """Facts and selection; changes only by `take` and the keys' methods."""
 
@@ -36,13 +40,19 @@ class OverviewState:
         self._topology: Topology | None = None
         self._reading: Reading | None = None
         self._rates: dict[tuple[str, int], PortRate] = {}
-        self._histories = {name: History() for name in ("refcnt", "NIC ▲", "NIC ▼", "GPU ▲", "GPU ▼")}
+        self._histories = _empty_histories()
         self._selected = ""
         self._partner = 0
         self.verdict: Verdict | None = None
 
-    def take(self, report: Probed | Sampled) -> None:
+    def take(self, report: Probed | Sampled | Replayed) -> None:
         """Takes over what was read."""
+        if isinstance(report, Replayed):
+            if report.anew:
+                self._histories = _empty_histories()
+            for one in report.reports:
+                self.take(one)
+            return
         if isinstance(report, Probed):
             self._node, self._topology = report.node, report.topology
             self._reading, self._rates = None, {}

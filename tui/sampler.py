@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Protocol, Union
 
 if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has been painted
     from probes.checks.verdict import Verdict
-    from probes.host import Host
     from probes.node import Node
     from probes.rates import Reading
     from probes.topology import Topology
@@ -40,20 +39,53 @@ class Failed:
     what: str
 
 
-Report = Union[Probed, Sampled, Failed]  # noqa: UP007 - evaluated at run time, also on Python 3.10
+@dataclass(frozen=True)
+class Replayed:
+    """A recording at a moment: what is new there, or with `anew` all that the screens show."""
+
+    moment: int
+    anew: bool
+    reports: tuple[Probed | Sampled, ...]  # in the order of time; the last one is Sampled
+
+
+@dataclass(frozen=True)
+class RecordingState:
+    """How far a recording of this node has come."""
+
+    moments: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class RecordingEnded:
+    """A recording has ended: where the file is, or why there is none."""
+
+    what: str
+    failed: bool = False
+
+
+Report = Union[Probed, Sampled, Failed, Replayed, RecordingState, RecordingEnded]  # noqa: UP007
+"""What a source gives; written so for Python 3.10."""
+
+
+class Source(Protocol):
+    """Where readings come from: a node, or a recording of one."""
+
+    def take(self, probe: bool) -> Iterator[Report]:
+        """One reading, the last of what is given; with `probe` after a probe of the whole node."""
 
 
 class Sampler:
-    """Takes a reading when asked; probes the whole node first, and again when it has changed.
+    """Has a reading taken when asked, in a thread of its own.
 
     A daemon thread, not a pool's: leaving the program must not wait for a read that never ends.
     """
 
-    def __init__(self, open_host: Callable[[], Host], report: Callable[[Report], object]) -> None:
-        self._open_host = open_host
+    def __init__(self, open_source: Callable[[], Source], report: Callable[[Report], object]) -> None:
+        self._open_source = open_source
         self._report = report
         self._wanted = threading.Event()
-        self._probe_wanted = True
+        self._probe_wanted = False
         self._asked_at: float | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -82,36 +114,27 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            host = self._open_host()
+            source = self._open_source()
         except Exception as error:  # the screen must say so and live on
             self._report(Failed(f"{type(error).__name__}: {error}"))
             return
-        from probes.changes import fingerprint
-        from probes.checks.verdict import judge
-        from probes.node import probe_node
-        from probes.rates import read
-        from probes.topology import build
-
-        probed: Probed | None = None
-        before: Hashable = None
         while True:
             self._wanted.wait()
             self._wanted.clear()
             if self._stopped:
                 return
-            report: Report
+            probe, self._probe_wanted = self._probe_wanted, False
+            last: Report | None = None
             try:
-                now = fingerprint(host)
-                if probed is None or self._probe_wanted or now != before:
-                    self._probe_wanted = False
-                    before = now
-                    node = probe_node(host)
-                    probed = Probed(node, build(node))
-                    self._report(probed)
-                reading = read(host, probed.node)
-                report = Sampled(reading, judge(probed.node, probed.topology, reading), host.wall_clock())
+                for report in source.take(probe):
+                    if last is not None:
+                        self._report(last)
+                    last = report
             except Exception as error:  # whatever a probe did, the screen says so and lives on
-                report = Failed(f"{type(error).__name__}: {error}")
+                if last is not None:
+                    self._report(last)
+                last = Failed(f"{type(error).__name__}: {error}")
             # Answered before it is told: who hears of it may ask again at once.
             self._asked_at = None
-            self._report(report)
+            if last is not None:
+                self._report(last)

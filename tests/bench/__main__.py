@@ -130,6 +130,60 @@ def bench_running() -> None:
     )
 
 
+def bench_recording() -> None:
+    """What recording adds to the readings that are taken anyway: CPU time of this process, at 1 Hz."""
+    from probes.host import Host
+    from probes.simulation import SimulatedHost
+    from probes.watch import Watch
+    from tests.tui.driving import SteppedClock
+    from tui.recorder import Recorder
+
+    readings = 300
+
+    def watched(directory: str | None) -> tuple[float, float, float]:
+        """Seconds of the first moment, with its probe, and of one of the rest; bytes a moment."""
+        clock = SteppedClock()
+        host: Host = SimulatedHost(NODE, clock=clock)
+        recorder = None if directory is None else Recorder(host, f"{directory}/recording.tar.gz")
+        watch = Watch(host if recorder is None else recorder.host)
+        began = time.process_time()
+        for number in range(readings + 1):
+            watch.probe()
+            watch.read()
+            if recorder is not None:
+                recorder.host.end_moment()
+            if not number:
+                first, began = time.process_time() - began, time.process_time()
+                size = recorder.size_bytes if recorder else 0
+            clock.now += 1.0
+        rest = (time.process_time() - began) / readings
+        grown = (recorder.size_bytes - size) / readings if recorder else 0.0
+        if recorder is not None:
+            recorder.finish()
+        return first, rest, grown
+
+    def recorded() -> tuple[float, float, float]:
+        with tempfile.TemporaryDirectory() as directory:
+            return watched(directory)
+
+    plain, told = [watched(None) for _ in range(5)], [recorded() for _ in range(5)]
+    first, first_told = min(one[0] for one in plain), min(one[0] for one in told)
+    rest, rest_told = min(one[1] for one in plain), min(one[1] for one in told)
+    more = 100 * (rest_told - rest)
+    row(
+        "recording, CPU of one core at 1 Hz",
+        f"{100 * rest:.2f} % without, {more:+.2f} %; {told[0][2] / 1e3:.1f} kB a moment",
+        "+0.5 %",
+        more <= 0.5,
+    )
+    row(
+        "recording, its first moment (once)",
+        f"{first_told * 1e3:.0f} ms CPU, without {first * 1e3:.0f} ms",
+        "+500 ms",
+        first_told - first <= 0.5,
+    )
+
+
 def bench_text() -> None:
     """The text commands, from the shell and back."""
     for command in ("topo", "modules"):
@@ -149,6 +203,7 @@ def main() -> None:
     bench_first_paint()
     bench_probe()
     bench_running()
+    bench_recording()
     bench_text()
 
 

@@ -7,7 +7,10 @@ import pytest
 from textual.pilot import Pilot
 
 from probes.simulation import SimulatedHost
-from tests.tui.driving import SteppedClock, readings, stepped_app
+from tests.probes.recordings import recorded
+from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tui.app import GdrtopApp
+from tui.replay import Replay
 
 SIZES = [(80, 24), (120, 40)]
 
@@ -34,6 +37,21 @@ def test_a_selected_gpu(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("dgx-a100", clock=clock))
     assert snap_compare(app, terminal_size=size, run_before=after(clock, "down", "down"))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 5)
+    app = GdrtopApp(lambda: host, host.origin, None, Replay(host))
+
+    async def to_the_third(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "1/5" in shown(pilot, "verdict"))
+        await pilot.press("right", "right")
+        await until(pilot, lambda: "3/5" in shown(pilot, "verdict"))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_the_third)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

@@ -18,9 +18,16 @@ Tab         next panel; PgUp PgDn scroll it
 Space       pause and resume the readings
 + -         halve or double the interval
 r F5        probe the whole node anew
+R           record this node into a file here; again: end it
 Esc         back
 Ctrl+P      command palette
 q           quit
+
+RECORDINGS       of gdrtop record and R, shown by gdrtop --replay FILE
+← →         a moment back or on, and pause; , . take another partner
+[ ]         ten moments, as Shift+← Shift+→
+Home End    the first moment, the last
+Space       play and pause; at the end from the beginning
 
 VERDICT
 ACTIVE           usable, and memory regions are registered now

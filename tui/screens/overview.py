@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from probes.origin import Origin, Source
-from tui.sampler import Failed, Report, Sampled
+from tui.sampler import Failed, Probed, Replayed, Sampled
 from widgets.lines import Line, Run, Tone, fit, rows_of, width_of, wrapped
 from widgets.lines_view import LinesView
 
@@ -36,8 +36,9 @@ class OverviewScreen(Screen[None]):
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         Binding("down,j", "select(1)", "Select", key_display="↑↓", tooltip="Select a GPU or NIC", id="next"),
         Binding("up,k", "select(-1)", "Select", show=False, id="previous"),
-        Binding("left", "partner(-1)", "Partner", show=False, id="partner_before"),
+        Binding("left,comma", "partner(-1)", "Partner", show=False, id="partner_before"),
         Binding("right", "partner(1)", "Partner", key_display="←→", tooltip="Another partner", id="partner"),
+        Binding("full_stop", "partner(1)", "Partner", show=False, id="partner_after"),
         *(
             Binding(str(number), f"zoom('{panel}')", "Panel", show=number == 1, key_display="1-6", id=panel)
             for number, panel in enumerate(PANELS, 1)
@@ -53,6 +54,7 @@ class OverviewScreen(Screen[None]):
         self._state: OverviewState | None = None
         self._zoomed = ""
         self._pace = ""
+        self._recording = ""
         self._silence = 0.0
         self._failure = ""
         self._taken_at = 0.0
@@ -85,7 +87,7 @@ class OverviewScreen(Screen[None]):
 
     # What the sampler reports
 
-    def take(self, report: Report) -> None:
+    def take(self, report: Probed | Sampled | Replayed | Failed) -> None:
         """Shows what was read."""
         if isinstance(report, Failed):
             self._failure = report.what
@@ -97,16 +99,28 @@ class OverviewScreen(Screen[None]):
             self._state = OverviewState()
         self._failure = ""
         self._state.take(report)
-        if isinstance(report, Sampled):
-            self._taken_at = report.taken_at
+        newest = report.reports[-1] if isinstance(report, Replayed) else report
+        if isinstance(newest, Sampled):
+            self._taken_at = newest.taken_at
             self.readings += 1
             self.draw()
 
-    def tell_pace(self, interval: float | None, paused: bool) -> None:
+    def tell_pace(self, pace: str) -> None:
         """Shows the interval, or that readings have stopped."""
-        self._pace = "PAUSED" if paused else "" if interval is None else f"every {interval:g} s"
-        if self.is_mounted:
-            self._draw_verdict()
+        if self._pace != pace:
+            self._pace = pace
+            if self.is_mounted:
+                self._draw_verdict()
+
+    def tell_recording(self, state: str) -> None:
+        """Shows that this node is being recorded, and how far; "" when it is not."""
+        self._recording = state
+        self._draw_verdict()
+
+    @property
+    def hostname(self) -> str:
+        """The node's name; "" while it is not known."""
+        return self._state.hostname if self._state else ""
 
     def tell_silence(self, seconds: float) -> None:
         """Shows for how long the node has not answered; 0: it answers."""
@@ -178,28 +192,35 @@ class OverviewScreen(Screen[None]):
 
     def _draw_verdict(self) -> None:
         width = self.size.width
-        host = self._state.hostname if self._state else ""
+        host = self.hostname
         left: Line = (
             Run("gdrtop ", Tone.TITLE),
-            Run(f"{host} " if host and host != self._origin.label else ""),
+            Run(f"{host} " if host and not self._origin.label.startswith(host) else ""),
         )
+        head = left
         if self._origin.source is not Source.LIVE:
-            marked = f" {self._origin.source.name} {self._origin.label} "
-            left = (*left, Run(marked, Tone.CURSOR), Run(" "))
+            left = (*head, Run(f" {self._origin.source.name} {self._origin.label} ", Tone.CURSOR), Run(" "))
         reason = ""
+        verdict: Line = (Run("reading …", Tone.DIM),)
         if self._failure:
-            left, reason = (*left, Run("✗ reading failed", Tone.BAD)), self._failure
+            verdict, reason = (Run("✗ reading failed", Tone.BAD),), self._failure
         elif self._state is not None and self._state.verdict is not None:
-            left, reason = (*left, *self._state.verdict_line()), self._state.verdict.reason
-        else:
-            left = (*left, Run("reading …", Tone.DIM))
+            verdict, reason = self._state.verdict_line(), self._state.verdict.reason
         clock = time.strftime("%H:%M:%S", time.gmtime(self._taken_at)) if self.readings else ""
         silence = f" no answer for {self._silence:.0f} s " if self._silence else ""
-        right: Line = (Run(silence, Tone.BAD), Run(f" {self._pace} {clock}", Tone.DIM))
-        told: Line = (*left, Run(f" · {reason}" if reason else ""))
+        right: Line = (
+            Run(silence, Tone.BAD),
+            Run(f" {self._recording} " if self._recording else "", Tone.BAD),
+            Run(f" {self._pace} {clock}", Tone.DIM),
+        )
+        told: Line = (*left, *verdict, Run(f" · {reason}" if reason else ""))
         room = width - width_of(right)
+        if self._origin.source is Source.RECORDED and width_of(told) > room:
+            # What was recorded and when takes much room, and the verdict stands first.
+            left = (*head, Run(f" {self._origin.source.name} ", Tone.CURSOR), Run(" "))
+            reason = " · ".join(filter(None, (self._origin.label, reason)))
         if width_of(told) <= room:
             lines: list[Line] = [(*fit(told, room), *right)]
         else:
-            lines = [(*fit(left, room), *right), *wrapped(reason, width - 2, Tone.PLAIN, "  ")]
+            lines = [(*fit((*left, *verdict), room), *right), *wrapped(reason, width - 2, Tone.PLAIN, "  ")]
         self._panel("verdict").show(lines)

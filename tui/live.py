@@ -1,0 +1,94 @@
+"""Reads a node now, and records it on demand with the readings that are taken anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from probes.checks.verdict import judge
+from probes.host import Host
+from probes.topology import build
+from probes.watch import Watch
+from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
+
+if TYPE_CHECKING:  # what recording needs is loaded when a recording begins
+    from tui.recorder import Recorded, Recorder
+
+
+class Live:
+    """A source of readings; all of it runs in the sampler's thread but what says otherwise."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._watch = Watch(host)
+        self._probed: Probed | None = None
+        self._recorder: Recorder | None = None
+        self._record = False
+
+    def take(self, probe: bool) -> Iterator[Report]:
+        """One reading; before it a probe of the whole node where that has changed or `probe` asks for it."""
+        failed = self._begin() if self._record and self._recorder is None else None
+        if failed is not None:
+            yield failed
+        # A recording begins with the whole node.
+        begins = self._recorder is not None and not self._recorder.moments
+        node = self._watch.probe(probe or begins)
+        if node is not None:
+            if self._recorder is not None:
+                self._recorder.host.note_probe()
+            self._probed = Probed(node, build(node))
+            yield self._probed
+        assert self._probed is not None
+        reading = self._watch.read()
+        if self._recorder is not None:
+            yield from self._end_moment(self._recorder)
+        verdict = judge(self._probed.node, self._probed.topology, reading)
+        yield Sampled(reading, verdict, self._host.wall_clock())
+
+    # Recording
+
+    def toggle_recording(self) -> None:
+        """Begins a recording with the next reading, or ends the one under way; from any thread."""
+        self._record = not self._record
+
+    def close(self) -> Recorded | None:
+        """Ends a recording under way, from any thread; RecordingError where its file cannot be written."""
+        recorder = self._recorder
+        if recorder is None:
+            return None
+        if not recorder.moments:
+            recorder.drop()
+            return None
+        return recorder.finish()
+
+    def _begin(self) -> RecordingEnded | None:
+        """Has the host recorded from now on; why not, where it cannot be."""
+        from probes.recording_format import RecordingError
+        from tui.recorder import Recorder, default_path
+
+        try:
+            platform = self._probed.node.platform if self._probed else None
+            self._recorder = Recorder(self._host, default_path(platform, self._host.wall_clock()))
+        except RecordingError as error:
+            self._record = False
+            return RecordingEnded(str(error), failed=True)
+        self._watch.host = self._recorder.host
+        return None
+
+    def _end_moment(self, recorder: Recorder) -> Iterator[Report]:
+        """Writes what was answered, and ends the recording where it is to end."""
+        from probes.recording_format import RecordingError
+
+        try:
+            recorder.host.end_moment()
+            if self._record and not recorder.is_full:
+                yield RecordingState(recorder.moments, recorder.size_bytes)
+                return
+            why = "It is as long as a recording may be. " if recorder.is_full else ""
+            recorded = recorder.finish()
+            ended = RecordingEnded(f"{why}Recorded {recorded}. {recorded.privacy() if recorded else ''}")
+        except RecordingError as error:
+            recorder.drop()
+            ended = RecordingEnded(str(error), failed=True)
+        self._watch.host, self._recorder, self._record = self._host, None, False
+        yield ended
