@@ -23,14 +23,27 @@ class NoSuchHost(Exception):
 def chosen_origin(options: argparse.Namespace) -> Origin:
     """What the options name; NoSuchHost where it is not there."""
     if options.demo is not None:
-        name = options.demo or SIMULATED_NAMES[0]
-        if name not in SIMULATED_NAMES:
-            raise NoSuchHost(f"no simulated node {name!r}; there are: {', '.join(SIMULATED_NAMES)}")
-        return Origin(Source.SIMULATED, name)
+        return Origin(Source.SIMULATED, _simulated_name(options.demo))
     root = os.path.realpath(options.root)
     if not os.path.isdir(root):
         raise NoSuchHost(f"--root {options.root!r} is not a directory")
     return Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
+
+
+def _simulated_name(asked: str) -> str:
+    """The node's name, with its faults behind a "+"."""
+    node, plus, wanted = asked.partition("+")
+    node = node or SIMULATED_NAMES[0]
+    if node not in SIMULATED_NAMES:
+        raise NoSuchHost(f"no simulated node {node!r}; there are: {', '.join(SIMULATED_NAMES)}")
+    if wanted:
+        from probes.simulation.faults import FAULTS, NoSuchFault, split_name
+
+        try:
+            split_name(asked)
+        except NoSuchFault as error:
+            raise NoSuchHost(f"no fault {error.args[0]!r}; there are: {', '.join(FAULTS)}") from None
+    return f"{node}{plus}{wanted}"
 
 
 def open_host(options: argparse.Namespace) -> Host:

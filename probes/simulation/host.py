@@ -11,6 +11,7 @@ from probes.host import READ_LIMIT_BYTES
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.origin import Origin, Source
 from probes.simulation.description import describe
+from probes.simulation.faults import split_name
 from probes.simulation.liveliness import Wave, phase
 from probes.simulation.tree import GIB, grow, uuid_of
 from probes.text import printable_lines
@@ -24,13 +25,18 @@ class SimulatedHost:
     """A simulated node; equal seeds give equal answers at equal times of the clock."""
 
     def __init__(self, name: str, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._description = describe(name)
+        plain_name, faults = split_name(name)
+        self._description = describe(plain_name)
+        for fault in faults:
+            self._description = fault.describe(self._description)
         self.origin = Origin(Source.SIMULATED, name)
         self._seed = seed
         self._clock = clock
         self._began = clock() - _BEGAN_BEFORE_SECONDS
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = grow(self._description, seed)
+        for fault in faults:
+            fault.spoil(self.tree)
 
     def _seconds(self) -> float:
         return self._clock() - self._began
@@ -75,8 +81,8 @@ class SimulatedHost:
         content = self.tree.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
-        text = content if isinstance(content, str) else content(self._seconds())
-        encoded = text.encode()
+        content = content(self._seconds()) if callable(content) else content
+        encoded = content.encode() if isinstance(content, str) else content
         return (
             encoded if len(encoded) <= limit else Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
         )
@@ -118,8 +124,14 @@ class SimulatedHost:
         return real if isinstance(real, Unknown) else not write
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """No commands are simulated."""
-        return Unknown(Reason.NOT_THERE, argv[0], "a simulated node has no commands")
+        """What the tree says that a command prints; a function of argv where the arguments matter."""
+        answer = self.tree.commands.get(argv[0])
+        if answer is None:
+            return Unknown(Reason.NOT_THERE, argv[0], "not installed")
+        told = answer(tuple(argv), self._seconds())
+        if isinstance(told, Unknown):
+            return told
+        return CommandOutput(tuple(argv), 0, printable_lines(told), "")
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Driver and GPUs as described."""

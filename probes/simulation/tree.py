@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 
 from probes.simulation.description import NicDescription, NodeDescription, RootDescription
 from probes.simulation.liveliness import Wave, phase, regions
+from probes.unknown import Maybe
 
-Content = str | Callable[[float], str]
-"""A file's text, or what gives it at so many seconds since the node began."""
+Content = str | bytes | Callable[[float], str]
+"""A file's content, or what gives it at so many seconds since the node began."""
+
+Answer = Callable[[tuple[str, ...], float], Maybe[str]]
+"""What a command prints, of its argv and of the seconds since the node began."""
 
 SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
 GIB = 1 << 30
@@ -70,11 +74,20 @@ class Tree:
     nics: list[PlacedNic] = field(default_factory=list)
     nvswitches: list[str] = field(default_factory=list)
     live_modules: list[str] = field(default_factory=list)
+    commands: dict[str, Answer] = field(default_factory=dict)  # by the name of the program
 
     def add(self, path: str, content: Content) -> None:
         """Adds a file with its directories."""
         self.files[path] = content
         self._enter(path)
+
+    def remove(self, path: str) -> None:
+        """Removes a file, a link, or a directory with all that is below it."""
+        for known in (self.files, self.links, self.directories):
+            for one in [name for name in known if name == path or name.startswith(f"{path}/")]:
+                known.pop(one)
+        parent, _, name = path.rpartition("/")
+        self.directories.get(parent or "/", set()).discard(name)
 
     def link(self, path: str, target: str) -> None:
         """Adds a symbolic link with its directories."""

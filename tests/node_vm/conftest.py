@@ -15,6 +15,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "node_vm" in item.path.parts:
             item.add_marker(pytest.mark.node_vm)
+    # The longest goes first, so that a second worker has the rest beside it.
+    items.sort(key=lambda item: item.path.stem != "test_soak")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--keep-recording",
+        action="store_true",
+        help="replace the recording in tests/recordings by the one that the virtual node gives",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Commands in the guest, over SSH."""
 
+import base64
 import json
 import shlex
 import subprocess
@@ -95,6 +96,10 @@ class Guest:
     def read(self, path: str) -> str:
         """A file's text, stripped."""
         return self.run("cat", path).strip()
+
+    def fetch(self, path: str) -> bytes:
+        """A file's bytes."""
+        return base64.b64decode(self.run("base64", path))
 
     def write(self, path: str, text: str) -> None:
         """Writes a file."""

@@ -5,6 +5,7 @@ node-KEY/           the same unpacked, with the stub modules; disk, initramfs, k
 program-KEY.img     gdrtop in a virtual environment, installed from its wheel      about 10 s
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -82,6 +83,13 @@ def build() -> Image:
     """The image for the project as it is now; layers that are there are taken."""
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        # Several workers of one run want the same; the first makes it. Closing the file lets the lock go.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _built(cache)
+
+
+def _built(cache: Path) -> Image:
     packages = _packages(cache)
     node = _node(cache, packages)
     return Image(

@@ -1,0 +1,57 @@
+"""All checks, and what they find on a node."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from probes.checks import environment, gpu, modules, nic, path, pcie, tools
+from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
+from probes.examination import Examination
+from probes.text import printable
+
+AREAS: tuple[Area, ...] = (
+    modules.AREA,
+    path.AREA,
+    pcie.AREA,
+    nic.AREA,
+    gpu.AREA,
+    environment.AREA,
+    tools.AREA,
+)
+CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
+
+_STATUSES = (Status.FOUND, Status.UNKNOWN, Status.PASSED)
+_SEVERITIES = tuple(Severity)
+
+
+def findings(
+    examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """What every check says, the dearest first; what was not found stands behind what was."""
+    chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
+    return by_cost(_finding(check, examination) for check in chosen)
+
+
+def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Found before unknown before passed, critical before warning before note."""
+    return tuple(sorted(of, key=lambda one: (_STATUSES.index(one.status), _SEVERITIES.index(one.severity))))
+
+
+def _finding(check: Check, examination: Examination) -> Finding:
+    try:
+        outcome = check.judge(examination)
+    except Exception as error:  # a check that fails says so, and spoils no other
+        told = printable(f"{type(error).__name__}: {error}", 200)
+        outcome = unsure("this check failed: a fault of gdrtop", Evidence("gdrtop", told))
+    return Finding(
+        id=check.id,
+        area=check.area,
+        severity=outcome.severity or check.severity,
+        status=outcome.status,
+        title=check.title,
+        evidence=outcome.evidence,
+        cause=outcome.cause,
+        fix=outcome.fix,
+        reference=check.reference,
+        devices=outcome.devices,
+    )

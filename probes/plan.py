@@ -1,0 +1,37 @@
+"""What could be done about something, as plain data: shown, copied, and run by nobody here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, or where `argv` is empty one thing that only a person can do."""
+
+    why: str  # one line: what it does and why at this place
+    argv: tuple[str, ...] = ()
+    needs_root: bool = True
+    undo: tuple[str, ...] = ()  # the command that takes it back; empty: there is none
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in order, and what they mean for the node."""
+
+    title: str
+    steps: tuple[Step, ...]
+    reversible: bool = True
+    needs_reboot: bool = False
+    disturbs: str = ""  # what running jobs may feel; empty: nothing
+    note: str = ""  # what to know before or after
+
+    @property
+    def needs_root(self) -> bool:
+        """Whether any step does."""
+        return any(step.needs_root for step in self.steps)
+
+
+def instruction(text: str, needs_root: bool = True) -> Step:
+    """A step that is no command: a setting of the firmware, a package to choose."""
+    return Step(text, needs_root=needs_root)

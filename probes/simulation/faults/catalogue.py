@@ -1,0 +1,26 @@
+"""All faults by name, and the names of nodes with faults."""
+
+from __future__ import annotations
+
+from probes.simulation.faults import environment, gpu, modules, nic, path, pcie, tools
+from probes.simulation.faults.fault import Fault
+
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for of_area in (modules, path, pcie, nic, gpu, environment, tools)
+    for fault in of_area.FAULTS
+}
+
+
+class NoSuchFault(KeyError):
+    """A name that is none of ours."""
+
+
+def split_name(name: str) -> tuple[str, tuple[Fault, ...]]:
+    """The node and its faults, of "hgx-h100+acs-on,port-down"; NoSuchFault for a fault that is none."""
+    node, _, wanted = name.partition("+")
+    names = [one for one in wanted.split(",") if one]
+    for one in names:
+        if one not in FAULTS:
+            raise NoSuchFault(one)
+    return node, tuple(FAULTS[one] for one in names)

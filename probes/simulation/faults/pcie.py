@@ -1,0 +1,7 @@
+"""Faults of area pcie."""
+
+from __future__ import annotations
+
+from probes.simulation.faults.fault import Fault
+
+FAULTS: tuple[Fault, ...] = ()

@@ -1,0 +1,53 @@
+"""A recording made in the guest says outside what the guest said."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node_vm.guest import Guest
+from tests.recordings import NODE_VM
+
+HOLD = "/sys/module/nvidia_peermem/parameters/hold"
+REFCNTS = (0, 3, 7)
+
+
+def outside(*arguments: str) -> Any:
+    """What a gdrtop command of this checkout says as JSON."""
+    command = [sys.executable, "-m", "tui", *arguments, "--json"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def without_origin(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in told.items() if name != "origin"}
+
+
+@pytest.fixture
+def recorded(node: Guest, tmp_path: Path) -> Path:
+    """Readings while the refcount goes up, ended by Ctrl-C."""
+    node.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
+    node.shell(
+        "rm -f /tmp/node.tar.gz;"
+        "gdrtop record /tmp/node.tar.gz --seconds 600 >/tmp/progress 2>&1 & recorder=$!;"
+        "until grep -q '[1-9]' /tmp/progress; do sleep 0.2; done; sleep 3;"
+        f"for held in {' '.join(map(str, REFCNTS))}; do echo $held > {HOLD}; sleep 4; done;"
+        "kill -INT $recorder; wait $recorder"
+    )
+    file = tmp_path / "node.tar.gz"
+    file.write_bytes(node.fetch("/tmp/node.tar.gz"))
+    return file
+
+
+def test_a_recording_says_outside_what_the_guest_said(
+    node: Guest, recorded: Path, request: pytest.FixtureRequest
+) -> None:
+    for command in ("topo", "modules"):
+        replayed = outside(command, "--replay", str(recorded))
+        assert replayed["origin"].startswith("recorded") if "origin" in replayed else True
+        node.write(HOLD, str(REFCNTS[0]))
+        assert without_origin(replayed) == without_origin(node.json(command))
+    if request.config.getoption("--keep-recording"):
+        NODE_VM.write_bytes(recorded.read_bytes())

@@ -1,0 +1,83 @@
+"""Thousands of refreshes while modules come and go: nothing grows."""
+
+import re
+import time
+from dataclasses import dataclass
+
+from tests.node_vm.dashboard import Dashboard
+from tests.node_vm.guest import Guest
+from tests.node_vm.machine import Machine
+
+REFRESHES = 1200  # of each dashboard
+WARM_UP = 300  # until then imports, caches and histories fill
+LONGEST_SECONDS = 900.0
+# Histories of five minutes go on filling, 100 bytes a reading and series; a leak of 2 kB a refresh is 1.8 MB.
+GROWTH_KB = 1200
+EVERY_READING = "/sys/class/infiniband/mlx5_3/ports/1/state"  # is read once
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process holds."""
+
+    resident_kb: int
+    files: int
+    threads: int
+    children: int
+
+
+def usage(guest: Guest, pid: int) -> Usage:
+    script = (
+        f"grep -E '^(VmRSS|Threads)' /proc/{pid}/status; ls /proc/{pid}/fd | wc -l; pgrep -c -P {pid} || true"
+    )
+    words = re.findall(r"\d+", guest.shell(script))
+    resident, threads, files, children = map(int, words)
+    return Usage(resident, files, threads, children)
+
+
+def at_rest(guest: Guest, pid: int) -> Usage:
+    """Usage between two probes: a DMA-BUF probe has a process, and threads, for a moment."""
+    least = usage(guest, pid)
+    for _ in range(5):
+        now = usage(guest, pid)
+        least = Usage(*map(min, zip(vars(least).values(), vars(now).values(), strict=True)))
+    return least
+
+
+def test_nothing_grows(two_levels: Machine) -> None:
+    guest = two_levels.guest
+    guest.run("reset-node")
+    guest.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
+    guest.shell(f"count-opens {EVERY_READING} >/tmp/opens 2>&1 </dev/null & sleep 2")
+    with (
+        Dashboard(guest, "--interval", "0.1", session="large") as large,
+        Dashboard(guest, "--interval", "0.1", columns=80, rows=24, session="small") as small,
+    ):
+        for dashboard in (large, small):
+            dashboard.until_shown("READY by peermem")
+        pids = large.pid(), small.pid()
+        before: list[Usage] = []
+        deadline = time.monotonic() + LONGEST_SECONDS
+        churn = 0
+        opens = 0
+        while opens < 2 * REFRESHES:
+            assert time.monotonic() < deadline, f"only {opens} readings"
+            churn += 1
+            guest.shell(
+                "rmmod nvidia_peermem; sleep 2; modprobe nvidia_peermem; "
+                f"echo {churn % 5} > /sys/module/nvidia_peermem/parameters/hold; sleep 3; "
+                "echo 0 > /sys/module/nvidia_peermem/parameters/hold"
+            )
+            opens = int(guest.run("tail", "-n", "1", "/tmp/opens") or 0)
+            if not before and opens >= 2 * WARM_UP:
+                before = [at_rest(guest, pid) for pid in pids]
+        after = [at_rest(guest, pid) for pid in pids]
+        for then, now in zip(before, after, strict=True):
+            assert now.resident_kb - then.resident_kb < GROWTH_KB
+            assert (now.files, now.threads, now.children) == (then.files, then.threads, then.children)
+        large.until_shown("READY by peermem")
+        defunct = [
+            line for line in guest.run("ps", "-e", "-o", "stat=,args=").splitlines() if line.startswith("Z")
+        ]
+        assert defunct == []
+    guest.run("pkill", "count-opens")

@@ -1,0 +1,59 @@
+"""Every fault of a simulated node is found, and a healthy node is left in peace."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.checks.finding import Severity, Status
+from probes.checks.registry import CHECKS
+from probes.simulated_names import SIMULATED_NAMES
+from probes.simulation.faults import FAULTS
+from tests.probes.checks.doctor import findings_on, found_on
+
+# What is found on nodes that do what they are made for, and why that is right.
+ARGUED: dict[str, set[str]] = {name: set() for name in SIMULATED_NAMES}
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_a_healthy_node_is_left_in_peace(name: str) -> None:
+    found = {one.id: one for one in findings_on(name).values() if one.status is Status.FOUND}
+    loud = {name for name, one in found.items() if one.severity is not Severity.NOTE}
+    assert loud == ARGUED[name]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found(name: str) -> None:
+    fault = FAULTS[name]
+    assert fault.finds <= found_on(f"{fault.on}+{name}")
+    assert not fault.finds & found_on(fault.on)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_finding_says_where_it_was_seen_and_what_to_do(name: str) -> None:
+    fault = FAULTS[name]
+    for found in fault.finds:
+        finding = findings_on(f"{fault.on}+{name}")[found]
+        assert finding.cause
+        assert finding.evidence
+        assert all(one.source and one.value for one in finding.evidence)
+
+
+COMBINED = [fault for fault in FAULTS.values() if fault.on == "hgx-h100"]
+
+
+@given(st.lists(st.sampled_from(COMBINED), min_size=1, max_size=6, unique_by=lambda fault: fault.name))
+@settings(max_examples=60, deadline=None)
+def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-arg]
+    names = {fault.name for fault in faults}
+    chosen = [fault for fault in faults if not fault.excludes & names]
+    found = found_on("hgx-h100+" + ",".join(fault.name for fault in faults))
+    for fault in chosen:
+        assert fault.finds <= found, fault.name
+
+
+def test_every_check_can_be_triggered() -> None:
+    assert {check.id for check in CHECKS} == {found for fault in FAULTS.values() for found in fault.finds}
+
+
+def test_ids_are_unique() -> None:
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
