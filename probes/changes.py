@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import fields
 
+from probes.gpudirect import GpuDirectFacts
 from probes.host import Host
 from probes.modules import COMPANIONS, CORE_LADDER
-from probes.unknown import Maybe
+from probes.node import Node
+from probes.unknown import Maybe, Reason, Unknown
 
 
 def fingerprint(host: Host) -> Hashable:
@@ -15,3 +18,11 @@ def fingerprint(host: Host) -> Hashable:
     names: list[Maybe[tuple[str, ...]]] = [host.names(directory) for directory in directories]
     states = [host.read(f"/sys/module/{module}/initstate") for module in (*CORE_LADDER, *COMPANIONS)]
     return (*names, *states)
+
+
+def lacks_answers(node: Node) -> bool:
+    """Whether a probe, or a NIC's DMA-BUF probe, did not answer in time."""
+    answers: list[object] = [getattr(node, field.name) for field in fields(node)]
+    if isinstance(node.gpudirect, GpuDirectFacts):
+        answers.extend(node.gpudirect.nic_dmabuf.values())
+    return any(isinstance(answer, Unknown) and answer.reason is Reason.TIMED_OUT for answer in answers)

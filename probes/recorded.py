@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probes.command import CommandOutput
@@ -102,9 +102,9 @@ class RecordedHost:
         """NVML's moving figures."""
         return self._answer("nvml_live")
 
-    def dmabuf_errno(self, device: str) -> Maybe[int]:
-        """The errno of the DMA-BUF probe."""
-        return self._answer("dmabuf_errno", device)
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """The errnos of the DMA-BUF probe."""
+        return {device: self._answer("dmabuf_errno", device) for device in devices}
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -132,9 +132,19 @@ class RecordingHost:
         """NVML's moving figures."""
         return self._ask("nvml_live", (), self._host.nvml_live)
 
-    def dmabuf_errno(self, device: str) -> Maybe[int]:
-        """The errno of the DMA-BUF probe."""
-        return self._ask("dmabuf_errno", (device,), lambda: self._host.dmabuf_errno(device))
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """The errnos of the DMA-BUF probe, each device's a question of its own."""
+        questions = {device: Question("dmabuf_errno", (device,)) for device in devices}
+        marks = {object(): question for question in questions.values()}
+        self._unanswered.update(marks)
+        try:
+            answers = self._host.dmabuf_errnos(devices)
+        finally:
+            for mark in marks:
+                del self._unanswered[mark]
+        with self._lock:
+            self._new.update({questions[device]: answer for device, answer in answers.items()})
+        return answers
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable."""

@@ -104,7 +104,7 @@ def test_what_a_recording_lacks_is_not_recorded_and_not_absent() -> None:
         lambda: host.access("/sys/of/a/later/version", write=True),
         lambda: host.run(["lspci", "-vvv"]),
         lambda: host.environment("LATER"),
-        lambda: host.dmabuf_errno("mlx5_99"),
+        lambda: host.dmabuf_errnos(["mlx5_99"])["mlx5_99"],
     ]
     for ask in asked:
         answer = ask()
@@ -127,7 +127,7 @@ def test_errors_come_back_with_their_reasons(tmp_path: Path) -> None:
         lambda host: host.run(["ibstat"]),
         lambda host: host.nvml(),
         lambda host: host.nvml_live(),
-        lambda host: host.dmabuf_errno("mlx5_0"),
+        lambda host: host.dmabuf_errnos(["mlx5_0"])["mlx5_0"],
         lambda host: host.environment("HOME"),
         lambda host: host.access("/sys/missing"),
     ]
