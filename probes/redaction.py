@@ -2,6 +2,9 @@
 
 The same value gets the same token wherever it stands, in questions as in answers, and a token has the shape
 of what it stands for, so that the probes read a redacted recording as they read the node.
+
+Of processes' environments only the variables that a probe keeps are recorded, with or without redaction: the
+others hold passwords.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from probes.processes import FAMILIES, SINGLES
 from probes.recording import Moment
 from probes.recording_format import Question
 from probes.unknown import Maybe
 
 HOST, USER, GUID, UUID = "host name", "user name", "GUID", "UUID"
 SERIAL, IP, MAC = "serial number", "IP address", "MAC address"
-ARGUMENT, CONTAINER = "command-line argument", "container id"
+ARGUMENT, CONTAINER, FILE = "command-line argument", "container id", "open file"
 
 _HEX2, _HEX4 = "[0-9A-Fa-f]{2}", "[0-9A-Fa-f]{4}"
 _BEFORE, _AFTER = "(?<![0-9A-Za-z:.])", "(?![0-9A-Za-z:])"
@@ -26,8 +30,10 @@ _BEFORE, _AFTER = "(?<![0-9A-Za-z:.])", "(?![0-9A-Za-z:])"
 _PATTERN = re.compile(
     rf"(?P<home>(?<=/home/)[^/\s:,;'\"\0]+)"
     rf"|(?P<mail>\b[A-Za-z_][A-Za-z0-9_.+-]{{0,63}}@[A-Za-z0-9][A-Za-z0-9.-]{{0,252}})"
-    rf"|(?P<serial>(?i:(?<=serial number: )|(?<=serial: )|(?<=serial=))[\w.-]+)"
+    rf"|(?P<serial>(?i:(?<=serial number: )|(?<=serialnumber: )|(?<=serial: )|(?<=serial=))[\w.-]+)"
     rf"|(?P<uuid>\b[0-9A-Fa-f]{{8}}(?:-{_HEX4}){{3}}-[0-9A-Fa-f]{{12}}\b)"
+    rf"|(?P<parameters>(?<=ommand line: )[^\n]+)"
+    rf"|(?P<id>\b[0-9a-f]{{32}}\b)"
     rf"|(?P<container>\b[0-9a-f]{{64}}\b)"
     rf"|(?P<gid>{_BEFORE}{_HEX4}(?::{_HEX4}){{7}}{_AFTER})"
     rf"|(?P<guid>{_BEFORE}{_HEX4}(?::{_HEX4}){{3}}{_AFTER})"
@@ -38,11 +44,18 @@ _PATTERN = re.compile(
     rf"|(?P<ipv6>{_BEFORE}[0-9A-Fa-f]{{0,4}}(?::[0-9A-Fa-f]{{0,4}}){{2,7}}(?:%\w+)?{_AFTER})"
 )
 # What no pattern can match, is not searched: most answers are short numbers and words.
-_HINTS = re.compile(r"[:@]|\.[0-9]{1,3}\.|-[0-9A-Fa-f]{4}-|/home/|[0-9a-f]{64}|0x[0-9A-Fa-f]{16}|(?i:serial)")
+_HINTS = re.compile(
+    r"[:@]|\.[0-9]{1,3}\.|-[0-9A-Fa-f]{4}-|/home/|[0-9a-f]{32}|ommand line: |0x[0-9A-Fa-f]{16}|(?i:serial)"
+)
 # Files that come with the distribution and are the same on every node; only names are replaced in them.
 _DISTRIBUTED = re.compile(r"(?:.*/)?pci\.ids|/(?:usr/)?lib/modules/[^/]+/modules\.[\w.]+|/boot/config-[^/]+")
 # Compressed content (/proc/config.gz) is no text, and any change would break it.
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+_OPEN_FILE = re.compile(r"/proc/[^/]+/fd/[0-9]+")
+_ENVIRONMENT = re.compile(r"/proc/.*/environ")
+_KEPT_VARIABLE = re.compile(
+    rb"(?:(?:%s)[A-Za-z0-9_]*|%s)=" % ("|".join(FAMILIES).encode(), "|".join(SINGLES).encode())
+)
 _SERIAL_FILE = re.compile(r"(?:.*_)?serial(?:_number)?|(?:.*_)?asset_tag|product_uuid|machine-id|vpd")
 # Names that tell nobody apart. Replaced as words, they would take vendors, modules and distributions along.
 _COMMON_NAMES = """
@@ -80,6 +93,8 @@ class Identifiers:
             "mail": self._mail,
             "serial": lambda text: f"serial-{self._number(SERIAL, text)}",
             "uuid": self._uuid,
+            "parameters": self._kernel_parameters,
+            "id": lambda text: f"{self._number(UUID, text):032x}",
             "container": lambda text: f"{self._number(CONTAINER, text):064x}",
             "gid": self._gid,
             "guid": self._guid,
@@ -107,6 +122,7 @@ class Identifiers:
 
     def take(self, moment: Moment) -> Moment:
         """The moment as the recording tells it."""
+        moment = _without_environments(moment)
         known = self._sure()
         # Names first, from the whole moment: they are replaced wherever they stand.
         self._learn(moment)
@@ -261,8 +277,15 @@ class Identifiers:
     def _answer(self, question: Question, answer: Maybe[Any]) -> Maybe[Any]:
         if isinstance(answer, bytes):
             return self._content(question.of[0], answer)
+        if question.kind == "link" and isinstance(answer, str) and self._is_ones_file(question.of[0], answer):
+            told = f"/file-{self._number(FILE, answer)}"
+            return told if self.redact else answer
         told = self._value(answer)
         return tuple(sorted(told)) if question.kind == "names" and isinstance(told, tuple) else told
+
+    def _is_ones_file(self, path: str, target: str) -> bool:
+        """Whether a file that a process has open is somebody's, and not a device, a pipe or a socket."""
+        return _OPEN_FILE.fullmatch(path) is not None and target.startswith("/") and target[:5] != "/dev/"
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -283,9 +306,9 @@ class Identifiers:
         if _SERIAL_FILE.fullmatch(name):
             told = f"serial-{self._number(SERIAL, text.strip())}\n" if text.strip() else text
         elif path == "/proc/cmdline":
-            told = self._kernel_parameters(text)
-        elif path.startswith("/proc/") and name in ("cmdline", "environ"):
-            told = self._arguments(text, name == "cmdline")
+            told = f"{self._kernel_parameters(text)}\n"
+        elif path.startswith("/proc/") and name == "cmdline":
+            told = self._arguments(text)
         elif _DISTRIBUTED.fullmatch(path):
             told = self._names_in(text)
         else:
@@ -300,13 +323,28 @@ class Identifiers:
             if equals and not _PLAIN_PARAMETER.fullmatch(name):
                 value = f"argument-{self._number(ARGUMENT, value)}"
             words.append(f"{name}{equals}{value}")
-        return self._names_in(self._patterns_in(" ".join(words) + "\n"))
+        return self._names_in(self._patterns_in(" ".join(words)))
 
-    def _arguments(self, text: str, with_program: bool) -> str:
+    def _arguments(self, text: str) -> str:
         """A process's program, and one token for all of its arguments."""
-        program, _, rest = text.partition("\0") if with_program else ("", "", text)
+        program, _, rest = text.partition("\0")
         told = self._names_in(self._patterns_in(program))
         return f"{told}\0argument-{self._number(ARGUMENT, rest)}\0" if rest else told
+
+
+def _without_environments(moment: Moment) -> Moment:
+    """Of each process's environment no more than what a probe keeps of it."""
+    answers = {
+        question: _kept_variables(answer)
+        for question, answer in moment.answers.items()
+        if question.kind == "file" and isinstance(answer, bytes) and _ENVIRONMENT.fullmatch(question.of[0])
+    }
+    return dataclasses.replace(moment, answers={**moment.answers, **answers}) if answers else moment
+
+
+def _kept_variables(content: bytes) -> bytes:
+    pieces = (piece for piece in content.split(b"\0") if _KEPT_VARIABLE.match(piece))
+    return b"".join(piece + b"\0" for piece in pieces)
 
 
 def _grouped(number: int, groups: int) -> str:

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.checks.verdict import judge
+from probes.command import CommandOutput
 from probes.host import LocalHost
 from probes.node import probe_node
 from probes.platform import PlatformFacts
@@ -130,6 +131,45 @@ def test_what_a_check_reads_on_the_kernels_command_line_stays(tmp_path: Path) ->
     words = str(RecordedHost(read(archive)).read("/proc/cmdline")).split()
     assert {"iommu=pt", "quiet"} <= set(words)
     assert [word.partition("=")[0] for word in words] == ["root", "iommu", "nfsroot", "quiet"]
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_of_an_environment_only_what_a_probe_keeps_is_recorded_in_any_case(redact: bool) -> None:
+    environ = (
+        b"PATH=/bin\0API_TOKEN=hunter2\0NCCL_DEBUG=INFO\0XNCCL_=hunter2\0CUDA_VISIBLE_DEVICES=0,1\0NCCL_"
+    )
+    question = Question("file", ("/proc/4242/environ",))
+    moment = Identifiers(redact).take(Moment(0, 0.0, True, (), {question: environ}))
+    assert moment.answers[question] == b"NCCL_DEBUG=INFO\0CUDA_VISIBLE_DEVICES=0,1\0"
+
+
+def test_of_open_files_only_devices_are_named() -> None:
+    targets = ["/data/merger-plans/model.bin", "/dev/nvidia0", "/dev/infiniband/uverbs3", "socket:[4711]"]
+    answers: dict[Question, object] = {
+        Question("link", (f"/proc/4242/fd/{number}",)): target for number, target in enumerate(targets)
+    }
+    told = Identifiers(redact=True).take(Moment(0, 0.0, True, (), dict(answers))).answers
+    assert list(told.values()) == ["/file-1", *targets[1:]]
+
+
+def test_a_kernel_log_gives_away_no_more_than_the_files() -> None:
+    log = (
+        "<6>[    0.000000] Command line: BOOT_IMAGE=/vmlinuz nfsroot=s3cr3t-export iommu=pt quiet\n"
+        "<6>[    1.000000] usb 1-1: SerialNumber: CN0123456789\n"
+        "<6>[    2.000000] mlx5_core 0000:1b:00.0 eth0: ba:ce:f6:12:34:56\n"
+        "-- Boot 0123456789abcdef0123456789abcdef --\n"
+        "<4>[    3.000000] NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, GPU has fallen off the bus.\n"
+    )
+    question = Question("run", ("dmesg",))
+    output = CommandOutput(("dmesg",), 0, log, "")
+    told = Identifiers(redact=True).take(Moment(0, 0.0, True, (), {question: output})).answers[question]
+    assert isinstance(told, CommandOutput)
+    for secret in ("s3cr3t", "CN0123456789", "ba:ce:f6", "0123456789abcdef"):
+        assert secret not in told.stdout
+    assert len(told.stdout.splitlines()) == len(log.splitlines())
+    assert "iommu=pt quiet\n" in told.stdout
+    assert "mlx5_core 0000:1b:00.0 eth0: " in told.stdout
+    assert told.stdout.splitlines()[-1] == log.splitlines()[-1]
 
 
 def test_compressed_content_is_left_whole() -> None:
