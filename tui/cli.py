@@ -22,6 +22,7 @@ _EXAMPLES = """\
 examples:
   gdrtop                          the dashboard of this node
   gdrtop --demo                   … of a simulated node; --demo list names them all
+  gdrtop check                    what is wrong here, why, and what to do
   gdrtop topo --json              topology and path types, for a script
   gdrtop modules                  the kernel modules in load order
   gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
@@ -32,6 +33,7 @@ Wrong usage, no such node and output that cannot be written end with exit status
 """
 
 _COMMANDS = {
+    "check": "judge the node: what keeps GPUDirect RDMA from working well, why, and what to do",
     "topo": "print the topology, the affinity matrix and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
 }
@@ -60,6 +62,16 @@ def _recorded_seconds(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= MOST_SECONDS):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of whole seconds, 1 to {MOST_SECONDS}")
     return int(text)
+
+
+def _check_ids(text: str) -> tuple[str, ...]:
+    from probes.checks.registry import CHECKS
+
+    known, asked = {check.id for check in CHECKS}, tuple(one.strip() for one in text.split(","))
+    for one in asked:
+        if one not in known:
+            raise argparse.ArgumentTypeError(f"no check {one!r}; gdrtop check lists them all")
+    return asked
 
 
 def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
@@ -121,6 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=told, description=told)
         _node_options(command, defaults=False)
         command.add_argument("--json", action="store_true", help="as JSON")
+        if name == "check":
+            for option, told in (("--only", "make only these checks"), ("--skip", "leave these checks out")):
+                command.add_argument(option, metavar="ID,…", type=_check_ids, default=(), help=told)
     record = commands.add_parser("record", help=_RECORD, description=_RECORD)
     _node_options(record, defaults=False)
     record.add_argument("file", metavar="FILE", help="the file to write, a .tar.gz; never overwritten")
@@ -164,7 +179,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         print(
             "gdrtop: the dashboard needs a terminal (TERM other than dumb);"
-            " for text use: gdrtop topo, gdrtop modules",
+            " for text use: gdrtop check, gdrtop topo, gdrtop modules",
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
@@ -221,6 +236,11 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None:
         print("gdrtop: standard output is closed; nothing can be printed", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    if options.command == "check":
+        from tui.check_report import write_check
+
+        host = open_host(options)
+        return write_check(host, sys.stdout, options.json, options.ascii, options.only, options.skip)
     from tui import report
 
     write = report.write_topology if options.command == "topo" else report.write_modules

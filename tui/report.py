@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TextIO
 
@@ -21,68 +18,12 @@ from probes.platform import PlatformFacts
 from probes.rates import read
 from probes.rdma import RdmaFacts
 from probes.topology import Endpoint, Path, Topology, build, is_down
-from probes.unknown import Maybe, Reason, Unknown, known
+from probes.unknown import Maybe, Reason, Unknown
+from tui.json_values import object_of, plain_value, write_json
+from tui.printing import heading, print_lines, text_width
 from widgets import ladder_drawing, matrix_drawing, topology_drawing, verdict_drawing
-from widgets.lines import Line, Run, line, plain, width_of
+from widgets.lines import Line, Run, line, width_of
 from widgets.path_drawing import label_of
-
-TEXT_WIDTH = 120
-NARROWEST = 40
-_ASCII = str.maketrans(
-    {
-        **dict.fromkeys("╭╮╰╯┌┐└┘├┤", "+"),
-        **dict.fromkeys("─═", "-"),
-        **dict.fromkeys("│║", "|"),
-        "▲": "^",
-        "▼": "v",
-        "✓": "+",
-        "✗": "x",
-        "–": "-",
-        "●": "*",
-        "•": "*",
-        "·": "-",
-        "…": "~",
-        "×": "x",
-        "›": ">",
-        "°": " ",
-        "⊃": ">",
-        "◄": "<",
-        "→": ">",
-        "↓": "v",
-        "≥": ">=",
-        "’": "'",
-        **dict.fromkeys("▁▂▃▄▅▆▇█", "#"),
-    }
-)
-
-
-def _is_plain(out: TextIO, ascii_only: bool) -> bool:
-    """Whether only ASCII may be written: asked for, a dumb terminal, or an encoding that has no more."""
-    encoding = (out.encoding or "ascii").lower().replace("-", "")
-    return ascii_only or os.environ.get("TERM") == "dumb" or not encoding.startswith("utf")
-
-
-def _print(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:
-    """Writes lines without tones; no control character of the node reaches the terminal."""
-    cut = _is_plain(out, ascii_only)
-    for of in lines:
-        text = plain(of)
-        if cut:
-            text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-        out.write(text + "\n")
-
-
-def _width(out: TextIO) -> int:
-    """Columns of the terminal; $COLUMNS goes before, and TEXT_WIDTH stands for no terminal."""
-    asked = os.environ.get("COLUMNS", "")
-    if out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked)):
-        return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
-    return TEXT_WIDTH
-
-
-def _heading(node: Node) -> Line:
-    host = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
-    return line("gdrtop  ", host, " ", verdict_drawing.origin_run(node.origin))
 
 
 def _verdict_line(verdict: Verdict) -> Line:
@@ -97,10 +38,10 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     reading = read(host, node)
     verdict = judge(node, topology, reading)
     if as_json:
-        _write_json(topology_json(node, topology, verdict), out)
+        write_json(topology_json(node, topology, verdict), out)
         return
-    width = _width(out)
-    lines: list[Line] = [_heading(node), _verdict_line(verdict), ()]
+    width = text_width(out)
+    lines: list[Line] = [heading(node), _verdict_line(verdict), ()]
     lines.extend(topology_drawing.draw(node, topology, width))
     if topology.gpus and topology.nics:
         lines.extend([(), line("GPU × NIC   • best NIC of the GPU")])
@@ -111,7 +52,7 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     if len(topology.gpus) > 1:
         lines.extend([(), line("GPU × GPU")])
         lines.extend(matrix_drawing.draw(topology, width, topology.gpus, topology.gpus))
-    _print(lines, out, ascii_only)
+    print_lines(lines, out, ascii_only)
 
 
 def _best_nics(topology: Topology) -> list[Line]:
@@ -143,16 +84,16 @@ def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bo
     """The ladder in load order, what is missing and why it matters; or as JSON."""
     node = probe_node(host)
     if as_json:
-        _write_json(modules_json(node), out)
+        write_json(modules_json(node), out)
         return
-    lines: list[Line] = [_heading(node), ()]
+    lines: list[Line] = [heading(node), ()]
     if isinstance(node.modules, Unknown):
         lines.append(line(f"The modules could not be read: {node.modules}"))
     else:
         unread = _all_unread(node.modules)
         if unread:
             lines.extend([line(unread), line("To see the ladder of a simulated node: gdrtop modules --demo")])
-            _print(lines, out, ascii_only)
+            print_lines(lines, out, ascii_only)
             return
         lines.extend(_table(node, node.modules))
         for rung in node.modules.ladder:
@@ -162,7 +103,7 @@ def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bo
                 lines.append(line(f"  why it matters: {rung.why}"))
         if node.modules.rules_unread:
             lines.extend([(), line(ladder_drawing.unread_rules(node.modules))])
-    _print(lines, out, ascii_only)
+    print_lines(lines, out, ascii_only)
 
 
 def _all_unread(facts: ModuleFacts) -> str:
@@ -216,38 +157,6 @@ def _table(node: Node, facts: ModuleFacts) -> list[Line]:
         )
         for row in rows
     ]
-
-
-# JSON: an unknown value is null, and beside it "unknown" says why, by the field's name.
-
-
-def _write_json(content: object, out: TextIO) -> None:
-    json.dump(content, out, indent=2, ensure_ascii=True)
-    out.write("\n")
-
-
-def plain_value(value: object) -> Any:
-    """A fact as JSON has it: enums by their value, dataclasses as objects, tuples as lists."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Unknown):
-        return None
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return object_of({one.name: getattr(value, one.name) for one in dataclasses.fields(value)})
-    if isinstance(value, tuple | list | frozenset):
-        return [plain_value(one) for one in value]
-    if isinstance(value, dict):
-        return object_of({str(key): one for key, one in value.items()})
-    return value
-
-
-def object_of(fields: dict[str, object]) -> dict[str, Any]:
-    """An object whose unknown fields are null and named, with their reason, under "unknown"."""
-    told: dict[str, Any] = {name: plain_value(value) for name, value in fields.items()}
-    reasons = {name: str(value) for name, value in fields.items() if isinstance(value, Unknown)}
-    if reasons:
-        told["unknown"] = reasons
-    return told
 
 
 def _fields(of: object, leave_out: tuple[str, ...] = ()) -> dict[str, object]:

@@ -18,7 +18,8 @@ from probes.simulation import SimulatedHost, simulated_names
 from probes.topology import build
 from probes.unknown import Reason, Unknown
 from tests.trees import NVIDIA, add_function, add_rdma_device
-from tui.report import object_of, topology_json, write_modules, write_topology
+from tui.json_values import object_of
+from tui.report import topology_json, write_modules, write_topology
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 GPU = ("pci0000:00", "0000:00:02.0", "0000:02:00.0")

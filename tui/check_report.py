@@ -1,0 +1,95 @@
+"""`gdrtop check`: what the doctor found, as text for a ticket and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, TextIO
+
+from probes.checks.finding import Finding, Status
+from probes.checks.registry import findings
+from probes.checks.summary import exit_status, summed_up
+from probes.checks.verdict import Verdict
+from probes.examination import Examination, examine
+from probes.host import Host
+from probes.plan import Plan
+from tui.json_values import plain_value, write_json
+from tui.printing import heading, print_lines, text_width
+from widgets import findings_drawing, verdict_drawing
+from widgets.lines import Line, Run, Tone, line, wrapped
+
+
+def write_check(
+    host: Host,
+    out: TextIO,
+    as_json: bool = False,
+    ascii_only: bool = False,
+    only: Collection[str] = (),
+    skip: Collection[str] = (),
+) -> int:
+    """Examines the node and prints what was found; gives the exit status."""
+    examination = examine(host)
+    found = findings(examination, only, skip)
+    verdict = summed_up(examination.verdict, found)
+    if as_json:
+        write_json(check_json(verdict, found), out)
+    else:
+        print_lines(_text(examination, verdict, found, text_width(out)), out, ascii_only)
+    return exit_status(examination.verdict, found)
+
+
+def check_json(verdict: Verdict, found: Sequence[Finding]) -> dict[str, Any]:
+    """What `gdrtop check --json` prints."""
+    return {
+        "verdict": {
+            "state": verdict.state.value,
+            "path": plain_value(verdict.path),
+            "reason": verdict.reason,
+            "gpus_served": verdict.gpus_served,
+            "gpus": verdict.gpus,
+        },
+        "findings": [_finding_json(finding) for finding in found],
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "area": finding.area,
+        "severity": finding.severity.value,
+        "status": finding.status.value,
+        "title": finding.title,
+        "evidence": [plain_value(one) for one in finding.evidence],
+        "cause": finding.cause,
+        "devices": list(finding.devices),
+        "fix": [] if finding.fix is None else _fix_json(finding.fix),
+        "reference": finding.reference,
+    }
+
+
+def _fix_json(plan: Plan) -> list[dict[str, Any]]:
+    """The steps; what holds for the whole plan stands in each."""
+    return [
+        {
+            **plain_value(step),
+            "reversible": plan.reversible,
+            "needs_reboot": plan.needs_reboot,
+            "disturbs": plan.disturbs,
+        }
+        for step in plan.steps
+    ]
+
+
+def _text(examination: Examination, verdict: Verdict, found: Sequence[Finding], width: int) -> list[Line]:
+    lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
+    lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
+    lines.append(line(findings_drawing.counted(found)))
+    for finding in found:
+        if finding.status is Status.FOUND:
+            lines.append(())
+            lines.extend(findings_drawing.draw_details(finding, width))
+    for status, title in ((Status.UNKNOWN, "COULD NOT BE MADE"), (Status.PASSED, "PASSED")):
+        some = [finding for finding in found if finding.status is status]
+        if some:
+            lines.extend([(), (Run(title, Tone.TITLE),)])
+            lines.extend(findings_drawing.draw_list(some, width))
+    return lines
