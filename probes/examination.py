@@ -29,15 +29,14 @@ from probes.kernel_log import KernelLogFacts
 from probes.libraries import LibraryFacts
 from probes.memlock import MemlockFacts
 from probes.module_files import ModuleFileFacts
-from probes.node import Node, probe_node
+from probes.node import PATIENCE_SECONDS, Node, probe_node
 from probes.nvml import NvmlLive
 from probes.pci import PciFacts
 from probes.pcie_errors import PcieErrorFacts
 from probes.port_health import PortHealthFacts
 from probes.processes import ProcessFacts
 from probes.rates import Reading, read
-from probes.rdma import RdmaFacts
-from probes.running import begin
+from probes.running import RunningProbe, begin
 from probes.services import ServiceFacts
 from probes.tools import ToolFacts
 from probes.topology import Topology, build
@@ -81,8 +80,11 @@ def examine(
     `node`: as it was probed just now; `before`: the examination before, for what rises in between.
     """
 
-    def answer(name: str, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
-        return begin(host, name, ask).answer(seconds)
+    def start(name: str, ask: Callable[[], Maybe[T]]) -> RunningProbe[T]:
+        # One after the other while they are quick: threads hinder each other at the interpreter's lock.
+        running = begin(host, name, ask)
+        running.wait(min(PATIENCE_SECONDS, seconds))
+        return running
 
     node = probe_node(host) if node is None else node
     topology = build(node)
@@ -90,23 +92,38 @@ def examine(
     functions = () if isinstance(node.pci, Unknown) else _path_functions(node.pci)
     release = node.kernel if isinstance(node.kernel, Unknown) else node.kernel.release
     rdma = node.rdma
+    pids = _compute_pids(reading)
+    config_space_run = start("config space", lambda: config_space.probe(host, functions))
+    pcie_errors_run = start("PCIe errors", lambda: pcie_errors.probe(host, functions))
+    kernel_log_run = start("kernel log", lambda: kernel_log.probe(host))
+    processes_run = start("processes", lambda: processes.probe(host, pids))
+    memlock_run = start("memlock", lambda: memlock.probe(host))
+    services_run = start("services", lambda: services.probe(host))
+    dkms_run = start("DKMS", lambda: dkms.probe(host))
+    tools_run = start("tools", lambda: tools.probe(host))
+    libraries_run = start("libraries", lambda: libraries.probe(host))
+    module_files_run = start("module files", lambda: module_files.probe(host, release))
+    port_health_run = start(
+        "port health", lambda: rdma if isinstance(rdma, Unknown) else port_health.probe(host, rdma)
+    )
+    device_nodes_run = start("device nodes", lambda: device_nodes.probe(host))
     return Examination(
         node=node,
         topology=topology,
         reading=reading,
         verdict=judge(node, topology, reading),
-        config_space=answer("config space", lambda: config_space.probe(host, functions)),
-        pcie_errors=answer("PCIe errors", lambda: pcie_errors.probe(host, functions)),
-        kernel_log=answer("kernel log", lambda: kernel_log.probe(host)),
-        processes=answer("processes", lambda: processes.probe(host, _compute_pids(reading))),
-        memlock=answer("memlock", lambda: memlock.probe(host)),
-        services=answer("services", lambda: services.probe(host)),
-        dkms=answer("DKMS", lambda: dkms.probe(host)),
-        tools=answer("tools", lambda: tools.probe(host)),
-        libraries=answer("libraries", lambda: libraries.probe(host)),
-        module_files=answer("module files", lambda: module_files.probe(host, release)),
-        port_health=rdma if isinstance(rdma, Unknown) else _port_health(host, rdma, seconds),
-        device_nodes=answer("device nodes", lambda: device_nodes.probe(host)),
+        config_space=config_space_run.answer(seconds),
+        pcie_errors=pcie_errors_run.answer(seconds),
+        kernel_log=kernel_log_run.answer(seconds),
+        processes=processes_run.answer(seconds),
+        memlock=memlock_run.answer(seconds),
+        services=services_run.answer(seconds),
+        dkms=dkms_run.answer(seconds),
+        tools=tools_run.answer(seconds),
+        libraries=libraries_run.answer(seconds),
+        module_files=module_files_run.answer(seconds),
+        port_health=port_health_run.answer(seconds),
+        device_nodes=device_nodes_run.answer(seconds),
         is_root=host.is_root(),
         earlier_port_health=None if before is None else before.port_health,
         earlier_at=None if before is None else before.reading.at,
@@ -117,10 +134,6 @@ def _path_functions(pci: PciFacts) -> tuple[str, ...]:
     """The functions on GPUs' and NICs' paths; virtual functions too, whose ATS is their own."""
     virtual = (bdf for bdf, one in pci.functions.items() if one.physical_function is not None)
     return (*config_space.path_functions(pci), *virtual)
-
-
-def _port_health(host: Host, rdma: RdmaFacts, seconds: float) -> Maybe[PortHealthFacts]:
-    return begin(host, "port health", lambda: port_health.probe(host, rdma)).answer(seconds)
 
 
 def _compute_pids(reading: Reading) -> tuple[int, ...]:

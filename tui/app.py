@@ -12,7 +12,9 @@ from textual.message import Message
 from textual.timer import Timer
 
 from probes.origin import Origin
-from tui.sampler import RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
+from tui.doctor_state import DoctorState
+from tui.sampler import Examined, RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
+from tui.screens.doctor import DoctorScreen
 from tui.screens.overview import OverviewScreen
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class GdrtopApp(App[None]):
     BINDINGS = [  # noqa: RUF012
         Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
         Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
+        Binding("d", "doctor", "Doctor", tooltip="What is wrong here, why, and what to do", id="doctor"),
         Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
         Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
         Binding("plus,equals_sign", "faster", "Faster", show=False, id="faster"),
@@ -75,6 +78,7 @@ class GdrtopApp(App[None]):
         self._live: Live | None = None
         self._shown_moment = 0
         self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
+        self._doctor = DoctorState()
         self._overview = OverviewScreen(origin)
         if replay is not None:
             from tui.screens.replay import ReplayScreen
@@ -135,6 +139,9 @@ class GdrtopApp(App[None]):
     def on_gdrtop_app_node_read(self, message: NodeRead) -> None:
         """Hands what was read to the screen."""
         report = message.report
+        if isinstance(report, Examined):
+            self._take_examination(report)
+            return
         if isinstance(report, RecordingState):
             self._overview.tell_recording(f"REC {report.moments} · {report.size_bytes / 1000:.0f} kB")
             return
@@ -155,6 +162,24 @@ class GdrtopApp(App[None]):
             self._tell_pace()
         with self.batch_update():
             self._overview.take(report)
+
+    def _take_examination(self, report: Examined) -> None:
+        if report.examination is None:
+            self._doctor.fail(report.failure)
+        else:
+            self._doctor.take(report.examination)
+        for screen in self.screen_stack:
+            if isinstance(screen, DoctorScreen):
+                screen.draw()
+
+    def on_doctor_screen_wanted(self) -> None:
+        """The doctor's screen asks for an examination."""
+        self._sampler.ask_examination()
+
+    def action_doctor(self) -> None:
+        """Shows what is wrong with the node."""
+        if not isinstance(self.screen, DoctorScreen):
+            self.push_screen(DoctorScreen(self._doctor))
 
     def take_reading(self) -> None:
         """Asks for one reading now."""

@@ -11,7 +11,8 @@ from probes.topology import build
 from probes.watch import Watch
 from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
-if TYPE_CHECKING:  # what recording needs is loaded when a recording begins
+if TYPE_CHECKING:  # what recording and the doctor need is loaded when they begin
+    from probes.examination import Examination
     from tui.recorder import Recorded, Recorder
 
 
@@ -22,6 +23,7 @@ class Live:
         self._host = host
         self._watch = Watch(host)
         self._probed: Probed | None = None
+        self._examination: Examination | None = None
         self._recorder: Recorder | None = None
         self._record = False
 
@@ -33,6 +35,8 @@ class Live:
         # A recording begins with the whole node.
         begins = self._recorder is not None and not self._recorder.moments
         node = self._watch.probe(probe or begins)
+        if begins:
+            self.examine()
         if node is not None:
             if self._recorder is not None:
                 self._recorder.host.note_probe()
@@ -44,6 +48,14 @@ class Live:
             yield from self._end_moment(self._recorder)
         verdict = judge(self._probed.node, self._probed.topology, reading)
         yield Sampled(reading, verdict, self._host.wall_clock())
+
+    def examine(self) -> Examination:
+        """All that the doctor looks at; what rises is judged against the examination before."""
+        from probes.examination import examine
+
+        node = self._probed.node if self._probed is not None else None
+        self._examination = examine(self._watch.host, node, self._examination)
+        return self._examination
 
     # Recording
 

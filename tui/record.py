@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from probes.examination import examine
 from probes.host import Host
 from probes.recording_format import RecordingError
 from probes.watch import Watch
@@ -65,8 +66,11 @@ def _readings(
     progress.show(0.0, recorder)
     while not recorder.is_full:
         reading_began = clock()
-        if watch.probe() is not None:
+        node = watch.probe()
+        if node is not None:
             recorder.host.note_probe()
+            if not recorder.moments:
+                examine(recorder.host, node)  # once: a replay can be judged as the node itself
         watch.read()
         recorder.host.end_moment()
         progress.show(reading_began - began, recorder)

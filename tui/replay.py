@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from probes.checks.verdict import judge
 from probes.history import HISTORY_SECONDS
@@ -12,6 +12,9 @@ from probes.rates import read
 from probes.recorded import RecordedHost
 from probes.topology import build
 from tui.sampler import Probed, Replayed, Report, Sampled
+
+if TYPE_CHECKING:
+    from probes.examination import Examination
 
 _KEPT = 1024  # readings: what the histories show, and room to move back and forth in
 T = TypeVar("T")
@@ -45,6 +48,15 @@ class Replay:
             reports.append(self._sample(number))
         self._shown = moment
         yield Replayed(moment, anew, tuple(reports))
+
+    def examine(self) -> Examination:
+        """All that the doctor looks at, as it was recorded up to the moment shown."""
+        from probes.examination import examine
+
+        moment = self.position
+        node = self._probe(moment).node
+        self._host.seek(moment)
+        return examine(self._host, node)
 
     def _first(self, moment: int) -> int:
         """The first moment that the histories at this one still show, and one before for its rates."""

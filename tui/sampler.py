@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Union
 
 if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has been painted
     from probes.checks.verdict import Verdict
+    from probes.examination import Examination
     from probes.node import Node
     from probes.rates import Reading
     from probes.topology import Topology
@@ -49,6 +50,14 @@ class Replayed:
 
 
 @dataclass(frozen=True)
+class Examined:
+    """What the doctor looked at; or why it could not."""
+
+    examination: Examination | None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
 class RecordingState:
     """How far a recording of this node has come."""
 
@@ -64,7 +73,7 @@ class RecordingEnded:
     failed: bool = False
 
 
-Report = Union[Probed, Sampled, Failed, Replayed, RecordingState, RecordingEnded]  # noqa: UP007
+Report = Union[Probed, Sampled, Failed, Replayed, Examined, RecordingState, RecordingEnded]  # noqa: UP007
 """What a source gives; written so for Python 3.10."""
 
 
@@ -73,6 +82,9 @@ class Source(Protocol):
 
     def take(self, probe: bool) -> Iterator[Report]:
         """One reading, the last of what is given; with `probe` after a probe of the whole node."""
+
+    def examine(self) -> Examination:
+        """All that the doctor looks at, as of now or of the moment shown."""
 
 
 class Sampler:
@@ -86,6 +98,7 @@ class Sampler:
         self._report = report
         self._wanted = threading.Event()
         self._probe_wanted = False
+        self._examination_wanted = False
         self._asked_at: float | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -107,6 +120,12 @@ class Sampler:
             self._asked_at = time.monotonic()
             self._wanted.set()
 
+    def ask_examination(self) -> None:
+        """Asks for an examination, after which a reading follows."""
+        self._examination_wanted = True
+        self._asked_at = self._asked_at or time.monotonic()
+        self._wanted.set()
+
     def silent_for(self) -> float:
         """Seconds since the question that is still unanswered; 0 when all are answered."""
         asked_at = self._asked_at
@@ -123,6 +142,9 @@ class Sampler:
             self._wanted.clear()
             if self._stopped:
                 return
+            if self._examination_wanted:
+                self._examination_wanted = False
+                self._report(_examined(source))
             probe, self._probe_wanted = self._probe_wanted, False
             last: Report | None = None
             try:
@@ -138,3 +160,10 @@ class Sampler:
             self._asked_at = None
             if last is not None:
                 self._report(last)
+
+
+def _examined(source: Source) -> Examined:
+    try:
+        return Examined(source.examine())
+    except Exception as error:  # whatever a probe did, the screen says so and lives on
+        return Examined(None, f"{type(error).__name__}: {error}")

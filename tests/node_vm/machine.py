@@ -1,5 +1,6 @@
 """Boots the virtual node in QEMU and ends it again, whatever happens."""
 
+import ctypes
 import functools
 import os
 import shutil
@@ -117,11 +118,21 @@ def acceleration(image: Image) -> str:
     return "tcg,thread=multi"
 
 
+def _die_with_the_tests() -> None:
+    """In the child: killed tests must leave no guest behind (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     # A group of its own: Ctrl-C at the tests must not end the guest before the tests have.
     with log.open("wb") as output:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=_die_with_the_tests,
         )
 
 

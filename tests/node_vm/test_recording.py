@@ -31,8 +31,8 @@ def recorded(node: Guest, tmp_path: Path) -> Path:
     node.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
     node.shell(
         "rm -f /tmp/node.tar.gz;"
-        "gdrtop record /tmp/node.tar.gz --seconds 600 >/tmp/progress 2>&1 & recorder=$!;"
-        "until grep -q '[1-9]' /tmp/progress; do sleep 0.2; done; sleep 3;"
+        "gdrtop record /tmp/node.tar.gz --seconds 600 >/tmp/told 2>&1 & recorder=$!;"
+        "until find /tmp -name '.node.tar.gz.*.part' -size +0 | grep -q .; do sleep 0.5; done; sleep 3;"
         f"for held in {' '.join(map(str, REFCNTS))}; do echo $held > {HOLD}; sleep 4; done;"
         "kill -INT $recorder; wait $recorder"
     )
