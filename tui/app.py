@@ -13,7 +13,7 @@ from textual.timer import Timer
 
 from probes.origin import Origin
 from tui.doctor_state import DoctorState
-from tui.sampler import Examined, RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
+from tui.sampler import Examined, Probed, RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
 from tui.screens.doctor import DoctorScreen
 from tui.screens.overview import OverviewScreen
 
@@ -162,12 +162,20 @@ class GdrtopApp(App[None]):
             self._tell_pace()
         with self.batch_update():
             self._overview.take(report)
+        if self.interval is not None and isinstance(report, Probed | Replayed):
+            self._examine_anew(report)
+
+    def _examine_anew(self, report: Probed | Replayed) -> None:
+        """Another node needs another examination; a recorded one too, where it was probed anew."""
+        if isinstance(report, Probed) or any(isinstance(one, Probed) for one in report.reports):
+            self._sampler.ask_examination()
 
     def _take_examination(self, report: Examined) -> None:
         if report.examination is None:
             self._doctor.fail(report.failure)
         else:
             self._doctor.take(report.examination)
+            self._overview.take_findings(self._doctor.findings)
         for screen in self.screen_stack:
             if isinstance(screen, DoctorScreen):
                 screen.draw()

@@ -25,7 +25,7 @@ class DoctorState:
         self.selected = ""
         self.word = ""
         self.shows = "finding"
-        self._findings: tuple[Finding, ...] = ()
+        self.findings: tuple[Finding, ...] = ()
         self._all = False
         self._reading = False
         self._failure = ""
@@ -43,7 +43,7 @@ class DoctorState:
         from probes.checks.registry import findings
 
         self.examination, self._reading, self._failure = examination, False, ""
-        self._findings = findings(examination)
+        self.findings = findings(examination)
         self._keep_selection()
 
     # Keys
@@ -80,7 +80,7 @@ class DoctorState:
 
         return [
             finding
-            for finding in self._findings
+            for finding in self.findings
             if (self._all or finding.status is not Status.PASSED) and self.word in _words(finding)
         ]
 
@@ -99,7 +99,7 @@ class DoctorState:
         from probes.checks.summary import summed_up
         from widgets import findings_drawing, verdict_drawing
 
-        verdict = summed_up(self.examination.verdict, self._findings)
+        verdict = summed_up(self.examination.verdict, self.findings)
         at = time.strftime("%H:%M:%S", time.gmtime(self.examination.node.taken_at))
         state = self._failure or ("examining …" if self._reading else f"examined {at}")
         head: Line = (
@@ -108,7 +108,7 @@ class DoctorState:
             Run(" "),
             *verdict_drawing.draw(verdict),
         )
-        counted = f"{findings_drawing.counted(self._findings)} · {state}"
+        counted = f"{findings_drawing.counted(self.findings)} · {state}"
         return [head, *wrapped(verdict.reason, width, Tone.PLAIN, "  ")[:2], (Run(counted, Tone.DIM),)]
 
     def list_lines(self, width: int) -> list[Line]:
@@ -125,7 +125,7 @@ class DoctorState:
 
     def detail_lines(self, width: int) -> list[Line]:
         """The selected finding, its fix, or what it means."""
-        finding = next((one for one in self._findings if one.id == self.selected), None)
+        finding = next((one for one in self.findings if one.id == self.selected), None)
         if finding is None or self.examination is None:
             return []
         from widgets import findings_drawing

@@ -5,6 +5,8 @@ Knows nothing of Textual. It is loaded after the first paint, for it brings all 
 
 from __future__ import annotations
 
+from probes.checks.finding import Finding
+from probes.checks.summary import summed_up
 from probes.checks.verdict import Verdict
 from probes.gpudirect import PeermemReading
 from probes.history import History
@@ -24,7 +26,8 @@ from widgets import (
     verdict_drawing,
 )
 from widgets.endpoint_lines import NOTHING_LIVE, Live
-from widgets.lines import Line, Tone, wrapped
+from widgets.findings_drawing import marks_of
+from widgets.lines import Line, Run, Tone, wrapped
 from widgets.topology_drawing import Lit
 
 
@@ -43,7 +46,9 @@ class OverviewState:
         self._histories = _empty_histories()
         self._selected = ""
         self._partner = 0
-        self.verdict: Verdict | None = None
+        self._verdict: Verdict | None = None
+        self._findings: tuple[Finding, ...] = ()
+        self._marks: dict[str, Run] = {}
 
     def take(self, report: Probed | Sampled | Replayed) -> None:
         """Takes over what was read."""
@@ -60,7 +65,7 @@ class OverviewState:
                 self._selected = ""
             return
         before, self._reading = self._reading, report.reading
-        self.verdict = report.verdict
+        self._verdict = report.verdict
         self._rates = port_rates(before, report.reading) if before else {}
         at = report.reading.at
         refcnt = report.reading.peermem.refcnt
@@ -74,6 +79,15 @@ class OverviewState:
         if self._node is None or not isinstance(self._node.platform, PlatformFacts):
             return ""
         return known(self._node.platform.hostname, "")
+
+    def take_findings(self, findings: tuple[Finding, ...]) -> None:
+        """Takes over what the doctor found last."""
+        self._findings, self._marks = findings, marks_of(findings)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict with what the doctor found; None before the first reading."""
+        return summed_up(self._verdict, self._findings) if self._verdict is not None else None
 
     # Selection
 
@@ -138,10 +152,11 @@ class OverviewState:
 
     def _lit(self, path: Path | None) -> Lit:
         if not self._selected:
-            return Lit()
+            return Lit(marks=self._marks)
         if path is None:
-            return Lit(self._selected)
-        return Lit(self._selected, frozenset((path.b,)), frozenset(hop.id for hop in path.hops[1:-1]))
+            return Lit(self._selected, marks=self._marks)
+        way = frozenset(hop.id for hop in path.hops[1:-1])
+        return Lit(self._selected, frozenset((path.b,)), way, self._marks)
 
     def _refcnts(self) -> dict[str, Maybe[int]]:
         return self._reading.module_refcnts if self._reading else {}
@@ -155,7 +170,7 @@ class OverviewState:
         if node is None or topology is None:
             return []
         if panel == "modules":
-            return ladder_drawing.draw(node, self._refcnts(), width, full=alone)
+            return ladder_drawing.draw(node, self._refcnts(), width, full=alone, marks=self._marks)
         if panel == "gpudirect":
             return gpudirect_drawing.draw(node, self._peermem(), self._histories["refcnt"], width, full=alone)
         if panel == "traffic":
@@ -186,4 +201,5 @@ class OverviewState:
 
     def verdict_line(self) -> Line:
         """The verdict without its reason; nothing before the first reading."""
-        return verdict_drawing.draw(self.verdict) if self.verdict else ()
+        verdict = self.verdict
+        return verdict_drawing.draw(verdict) if verdict else ()

@@ -98,6 +98,7 @@ class Sampler:
         self._report = report
         self._wanted = threading.Event()
         self._probe_wanted = False
+        self._reading_wanted = False
         self._examination_wanted = False
         self._asked_at: float | None = None
         self._stopped = False
@@ -116,12 +117,13 @@ class Sampler:
     def ask(self, probe: bool = False) -> None:
         """Asks for a reading, with `probe` of the whole node; while one is under way, for nothing more."""
         self._probe_wanted = self._probe_wanted or probe
-        if self._asked_at is None:
-            self._asked_at = time.monotonic()
+        if not self._reading_wanted:
+            self._reading_wanted = True
+            self._asked_at = self._asked_at or time.monotonic()
             self._wanted.set()
 
     def ask_examination(self) -> None:
-        """Asks for an examination, after which a reading follows."""
+        """Asks for an examination by the doctor."""
         self._examination_wanted = True
         self._asked_at = self._asked_at or time.monotonic()
         self._wanted.set()
@@ -144,7 +146,11 @@ class Sampler:
                 return
             if self._examination_wanted:
                 self._examination_wanted = False
-                self._report(_examined(source))
+                examined = _examined(source)
+                self._asked_at = None
+                self._report(examined)
+            if not self._reading_wanted:
+                continue
             probe, self._probe_wanted = self._probe_wanted, False
             last: Report | None = None
             try:
@@ -157,7 +163,7 @@ class Sampler:
                     self._report(last)
                 last = Failed(f"{type(error).__name__}: {error}")
             # Answered before it is told: who hears of it may ask again at once.
-            self._asked_at = None
+            self._asked_at, self._reading_wanted = None, False
             if last is not None:
                 self._report(last)
 

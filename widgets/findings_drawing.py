@@ -25,6 +25,17 @@ def mark_of(finding: Finding) -> Run:
     return Run(_MARKS[finding.severity], _TONES[finding.severity])
 
 
+def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
+    """The mark of each device and module that a critical finding or a warning is about, the worst one."""
+    marks: dict[str, Run] = {}
+    for severity in (Severity.CRITICAL, Severity.WARNING):
+        for one in findings:
+            if one.status is Status.FOUND and one.severity is severity:
+                for device in one.devices:
+                    marks.setdefault(device, mark_of(one))
+    return marks
+
+
 def counted(findings: Iterable[Finding]) -> str:
     """As "1 critical, 2 warnings, 3 notes; 4 could not be made, 50 passed"."""
     of = list(findings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probes.gpudirect import GdrPath, GpuDirectFacts
 from probes.module_obstacles import explain
 from probes.modules import KernelModule, ModuleFacts, ModuleState, Rung
@@ -50,8 +52,14 @@ def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:
     return UNKNOWN_MARK if module.state is ModuleState.LIVE else ""
 
 
-def draw(node: Node, refcnts: dict[str, Maybe[int]], width: int, full: bool = False) -> list[Line]:
-    """One line a module with why it is missing; with `full` also what is lost without it."""
+def draw(
+    node: Node,
+    refcnts: dict[str, Maybe[int]],
+    width: int,
+    full: bool = False,
+    marks: Mapping[str, Run] | None = None,
+) -> list[Line]:
+    """One line a module: its findings' mark, why it is missing; `full`: also what is lost without it."""
     facts = node.modules
     if isinstance(facts, Unknown):
         return wrapped(f"The modules could not be read: {facts}", width, Tone.WARNING)
@@ -72,7 +80,8 @@ def draw(node: Node, refcnts: dict[str, Maybe[int]], width: int, full: bool = Fa
         head: Line = (
             Run(f"{number:>2} ", Tone.DIM),
             Run(f"{mark} ", tone),
-            Run(f"{rung.module:<14} ", Tone.PLAIN if rung.core else Tone.DIM),
+            Run(f"{rung.module:<14}", Tone.PLAIN if rung.core else Tone.DIM),
+            (marks or {}).get(rung.module, Run(" ")),
             Run(state, tone if mark in "✗?" else Tone.DIM),
         )
         refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from probes.gpus import Gpu, GpuFacts
@@ -19,11 +20,12 @@ UNKNOWN_NUMA = -1
 
 @dataclass(frozen=True)
 class Lit:
-    """What is selected, its best partners, and the BDFs on the way between."""
+    """What is selected, its best partners, the BDFs on the way between; and the findings' marks."""
 
     selected: str = ""
     partners: frozenset[str] = frozenset()
     way: frozenset[str] = frozenset()
+    marks: Mapping[str, Run] = field(default_factory=dict)  # by endpoint or BDF
 
     def tone(self, id: str, otherwise: Tone) -> Tone:  # noqa: A002 - an Endpoint's own word
         """The tone of an endpoint or a switch under this selection."""
@@ -84,7 +86,20 @@ def endpoint_lines(node: Node, topology: Topology, live: Live, lit: Lit, wide: b
             )
             for port in ports
         ]
+    bdfs = {end.id: end.bdf for end in topology.nics if not isinstance(end.bdf, Unknown)}
+    for id, of in lines.items():  # noqa: A001
+        mark = lit.marks.get(id) or lit.marks.get(bdfs.get(id, ""))
+        if mark is not None:
+            of[0] = _marked(of[0], mark)
     return lines
+
+
+def _marked(of: Line, mark: Run) -> Line:
+    """The line with a mark in place of the space behind its name, so that nothing moves."""
+    name, *rest = of
+    if rest and rest[0].text.startswith(" "):
+        rest[0] = rest[0]._replace(text=rest[0].text[1:])
+    return (name, mark, *rest)
 
 
 def _numa(of: Endpoint | PciFunction) -> int:
@@ -144,7 +159,9 @@ def _least_width(switch: _Switch, lines: dict[str, list[Line]]) -> int:
 def _draw_switch(switch: _Switch, lines: dict[str, list[Line]], lit: Lit, width: int) -> list[Line]:
     names, inner = _folded(switch)
     tone = Tone.LIT if lit.way.intersection(names) else Tone.DIM
-    title: Line = (Run(" switch " + " › ".join(name.removeprefix("0000:") for name in names) + " ", tone),)
+    told = " switch " + " › ".join(name.removeprefix("0000:") for name in names)
+    mark = next((lit.marks[name] for name in names if name in lit.marks), Run(""))
+    title: Line = (Run(f"{told} ", tone), mark, Run(" " if mark.text else ""))
     body = [*_content(inner, lines), *_draw_switches(inner, lines, lit, width - 4)]
     return frame(title, body, width, tone=tone)
 

@@ -17,6 +17,7 @@ from widgets.lines import Line, Run, Tone, fit, rows_of, width_of, wrapped
 from widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
+    from probes.checks.finding import Finding
     from tui.overview_state import OverviewState
 
 PANELS = {
@@ -103,6 +104,12 @@ class OverviewScreen(Screen[None]):
         if isinstance(newest, Sampled):
             self._taken_at = newest.taken_at
             self.readings += 1
+            self.draw()
+
+    def take_findings(self, findings: tuple[Finding, ...]) -> None:
+        """Marks what the doctor found."""
+        if self._state is not None:
+            self._state.take_findings(findings)
             self.draw()
 
     def tell_pace(self, pace: str) -> None:
