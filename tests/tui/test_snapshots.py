@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 from probes.simulation import SimulatedHost
 from tests.probes.recordings import recorded
 from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.test_doctor import opened
 from tui.app import GdrtopApp
 from tui.replay import Replay
 
@@ -59,3 +60,16 @@ def test_help(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
     assert snap_compare(app, terminal_size=size, run_before=after(clock, "question_mark"))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_the_doctor(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+no-gdr-path", clock=clock))
+
+    async def to_the_doctor(pilot: Pilot[None]) -> None:
+        await opened(pilot, clock)
+        await pilot.press("e")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_the_doctor)

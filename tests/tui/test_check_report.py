@@ -1,0 +1,111 @@
+"""`gdrtop check`: text for a ticket, JSON for a program, a status for monitoring."""
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from probes.checks.finding import Severity, Status
+from probes.checks.registry import CHECKS
+from probes.checks.summary import exit_status, summed_up
+from probes.checks.verdict import State
+from probes.simulated_names import SIMULATED_NAMES
+from probes.simulation import SimulatedHost
+from tests.probes.checks.doctor import examination_of, findings_on
+from tui.check_report import write_check
+from tui.cli import main
+
+BROKEN = "hgx-h100+no-gdr-path"
+
+
+def check(name: str, **options: object) -> tuple[int, str]:
+    out = io.StringIO()
+    status = write_check(SimulatedHost(name), out, **options)  # type: ignore[arg-type]
+    return status, out.getvalue()
+
+
+def test_a_ticket_says_what_is_wrong_where_it_was_seen_and_what_to_do() -> None:
+    status, text = check(BROKEN)
+    assert status == 2
+    for part in (
+        "BROKEN",
+        "SIMULATED",
+        "no-gdr-path",
+        "critical",
+        "SEEN",
+        "modprobe nvidia-peermem",
+        "READ ON",
+    ):
+        assert part in text
+    assert all(one.id in text for one in CHECKS)
+
+
+def test_json_has_every_check_with_its_status() -> None:
+    status, text = check(BROKEN, as_json=True)
+    told = json.loads(text)
+    assert status == 2
+    assert told["verdict"]["state"] == "BROKEN"
+    assert {one["id"] for one in told["findings"]} == {one.id for one in CHECKS}
+    assert {one["status"] for one in told["findings"]} <= {"found", "passed", "unknown"}
+    broken = told["findings"][0]
+    assert broken["id"] == "no-gdr-path"
+    assert broken["severity"] == "critical"
+    assert broken["evidence"][0].keys() == {"source", "value"}
+    step = broken["fix"][0]
+    assert step["argv"] == ["modprobe", "nvidia-peermem"]
+    assert step["needs_root"] is True
+    assert step["needs_reboot"] is False
+
+
+def test_only_and_skip() -> None:
+    _, text = check(BROKEN, as_json=True, only=("no-gdr-path",))
+    assert [one["id"] for one in json.loads(text)["findings"]] == ["no-gdr-path"]
+    _, text = check(BROKEN, as_json=True, skip=("no-gdr-path",))
+    assert "no-gdr-path" not in {one["id"] for one in json.loads(text)["findings"]}
+
+
+def test_a_check_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--demo", "--only", "no-such-check"]) == 3
+    assert "no-such-check" in capsys.readouterr().err
+
+
+def test_a_fault_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--demo", "hgx-h100+no-such-fault"]) == 3
+    assert "no-such-fault" in capsys.readouterr().err
+
+
+def test_the_status_says_what_the_findings_cost() -> None:
+    verdict = examination_of("hgx-h100").verdict
+    found = replace(findings_on(BROKEN)["no-gdr-path"])
+    for severity, status in ((Severity.CRITICAL, 2), (Severity.WARNING, 1), (Severity.NOTE, 0)):
+        assert exit_status(verdict, [replace(found, severity=severity)]) == status
+    assert exit_status(verdict, [replace(found, status=Status.UNKNOWN)]) == 0
+    assert exit_status(replace(verdict, state=State.UNKNOWN), []) == 3
+    assert exit_status(replace(verdict, state=State.NOT_APPLICABLE), []) == 3
+
+
+def test_the_verdict_names_the_warnings_and_gives_way_to_a_critical_finding() -> None:
+    verdict = examination_of("hgx-h100").verdict
+    found = findings_on(BROKEN)["no-gdr-path"]
+    warned = summed_up(verdict, [replace(found, id="mtu", severity=Severity.WARNING)])
+    assert warned.state is verdict.state
+    assert "1 warning: mtu" in warned.reason
+    assert summed_up(verdict, [found]).state is State.DEGRADED
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_text_is_for_any_terminal(name: str) -> None:
+    _, text = check(name, ascii_only=True)
+    assert text.isascii()
+
+
+def test_check_needs_no_textual() -> None:
+    code = (
+        "import sys; from tui.cli import main; main(['check', '--demo']); "
+        "sys.exit('textual' in sys.modules or 'networkx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,95 @@
+"""The doctor's screen: keys pressed, screens read."""
+
+import pytest
+from textual.pilot import Pilot
+
+from probes.checks.registry import CHECKS
+from probes.host import Host
+from probes.simulation import SimulatedHost
+from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tui.screens.doctor import DoctorScreen
+from widgets.lines_view import LinesView
+
+BROKEN = "hgx-h100+no-gdr-path"
+SIZES = [(80, 24), (120, 40)]
+
+
+def seen(pilot: Pilot[None], view: str) -> str:
+    lines = pilot.app.screen.query_one(f"#{view}", LinesView).lines
+    return "\n".join("".join(run.text for run in of).rstrip() for of in lines)
+
+
+async def opened(pilot: Pilot[None], clock: SteppedClock) -> None:
+    """The doctor's screen with what was found."""
+    await readings(pilot, clock, 2)
+    await pilot.press("d")
+    await until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
+    await until(pilot, lambda: "passed" in seen(pilot, "summary"))
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_what_is_wrong_why_and_what_to_do(size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=size) as pilot:
+        await opened(pilot, clock)
+        assert "BROKEN" in seen(pilot, "summary")
+        assert "SIMULATED" in seen(pilot, "summary")
+        assert "✗ no-gdr-path" in seen(pilot, "findings")
+        assert "nvidia_peermem is not loaded" in seen(pilot, "details")
+        await pilot.press("f")
+        assert "modprobe nvidia-peermem" in seen(pilot, "details")
+        assert "needs root" in seen(pilot, "details")
+        assert "SEEN" not in seen(pilot, "details")
+        await pilot.press("e")
+        assert "Without GPUDirect RDMA" in seen(pilot, "details")
+        await pilot.press("escape")
+        assert "SEEN" in seen(pilot, "details")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
+
+
+async def test_what_passed_is_listed_on_demand() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        assert "no-gdr-path" not in seen(pilot, "findings")
+        await pilot.press("a")
+        listed = seen(pilot, "findings")
+        assert all(check.id in listed for check in CHECKS)
+
+
+async def test_the_filter_lists_what_contains_the_word() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("a", "slash", *"no-gdr", "enter")
+        assert seen(pilot, "findings").count("\n") == 0
+        assert "no-gdr-path" in seen(pilot, "findings")
+        await pilot.press("slash", *"zzz", "enter")
+        assert "Nothing contains" in seen(pilot, "findings")
+        await pilot.press("escape")
+        assert "no-gdr-path" in seen(pilot, "findings")
+
+
+async def test_an_examination_that_fails_is_said() -> None:
+    class Failing(SimulatedHost):
+        def is_root(self) -> bool:
+            raise RuntimeError("no such [bold]luck\x1b[31m")
+
+    clock = SteppedClock()
+    host: Host = Failing("hgx-h100", clock=clock)
+    async with stepped_app(host).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("d")
+        await until(pilot, lambda: "RuntimeError" in seen(pilot, "summary"))
+        assert "\x1b" not in seen(pilot, "summary")
+
+
+async def test_the_overview_carries_the_marks() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
+        assert "BROKEN" in shown(pilot, "verdict")
