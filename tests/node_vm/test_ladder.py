@@ -129,7 +129,10 @@ def test_no_registry_of_peer_memory_clients(node: Guest) -> None:
 
 def test_a_module_in_use(node: Guest) -> None:
     node.run("modprobe", "nvidia_uvm")
-    node.shell("hold-open /dev/nvidia-uvm >/tmp/held 2>&1 </dev/null & until grep -q held /tmp/held; do sleep 0.05; done")
+    node.shell(
+        "hold-open /dev/nvidia-uvm >/tmp/held 2>&1 </dev/null &"
+        "until grep -q held /tmp/held; do sleep 0.05; done"
+    )
     assert "in use" in node.ask("rmmod", "nvidia_uvm").errors
     module = ladder(node)["nvidia_uvm"]
     assert (module["refcnt"], module["used_by"]) == (1, [])

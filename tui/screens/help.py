@@ -15,6 +15,7 @@ KEYS
 ← →         another partner of the selected one, nearest first
 1 … 6       one panel alone: topology, matrix, modules, GPUDirect, traffic, path
 Tab         next panel; PgUp PgDn scroll it
+d           the doctor: what is wrong, why, and what to do
 Space       pause and resume the readings
 + -         halve or double the interval
 r F5        probe the whole node anew
@@ -28,6 +29,12 @@ RECORDINGS       of gdrtop record and R, shown by gdrtop --replay FILE
 [ ]         ten moments, as Shift+← Shift+→
 Home End    the first moment, the last
 Space       play and pause; at the end from the beginning
+
+DOCTOR
+↑ ↓         select a finding; PgUp PgDn scroll it
+f e         its fix; in plain words. Again or Esc: the finding
+a /         also what passed; only what contains a word
+r           examine the node again
 
 VERDICT
 ACTIVE           usable, and memory regions are registered now
@@ -46,6 +53,7 @@ NCCL uses GPUDirect RDMA up to PXB (P2C with C2C) unless NCCL_NET_GDR_LEVEL says
 
 MARKS
 ✓ there   … on its way   – not needed   ✗ missing   ? not known   • best NIC of the GPU
+behind a name: ▲ a warning, ✗ a critical finding is about it
 ▲ sent, from the device   ▼ received, to the device   ◄ the link that carries least
 
 refcnt counts the memory regions registered through nvidia-peermem now. With
