@@ -32,7 +32,7 @@ def needless(node: Node, rung: Rung) -> str:
         if isinstance(node.modules, ModuleFacts):
             other = node.modules.modules.get("nv_peer_mem")
             if other is not None and other.state is ModuleState.LIVE:
-                return "not needed: nv_peer_mem serves"
+                return "nv_peer_mem serves"
     return "" if rung.core else "not needed for GPUDirect RDMA"
 
 
