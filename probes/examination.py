@@ -17,6 +17,7 @@ from probes import (
     pcie_errors,
     port_health,
     processes,
+    rdma_topo,
     services,
     tools,
 )
@@ -37,6 +38,7 @@ from probes.port_health import PortHealthFacts
 from probes.processes import ProcessFacts
 from probes.rates import Reading, read
 from probes.rdma import RdmaFacts
+from probes.rdma_topo import RdmaTopoFacts
 from probes.running import begin
 from probes.services import ServiceFacts
 from probes.tools import ToolFacts
@@ -67,9 +69,11 @@ class Examination:
     module_files: Maybe[ModuleFileFacts]
     port_health: Maybe[PortHealthFacts]
     device_nodes: Maybe[DeviceNodeFacts]
+    rdma_topo: Maybe[RdmaTopoFacts]
     is_root: bool
-    # The ports as an earlier examination of the same node had them: what rises between the two.
+    # As an earlier examination of the same node had them: what rises between the two.
     earlier_port_health: Maybe[PortHealthFacts] | None = None
+    earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
     earlier_at: float | None = None  # seconds, Reading.at of that one
 
 
@@ -89,7 +93,7 @@ def examine(
     reading = read(host, node)
     functions = () if isinstance(node.pci, Unknown) else _path_functions(node.pci)
     release = node.kernel if isinstance(node.kernel, Unknown) else node.kernel.release
-    rdma = node.rdma
+    rdma, pci = node.rdma, node.pci
     return Examination(
         node=node,
         topology=topology,
@@ -107,8 +111,10 @@ def examine(
         module_files=answer("module files", lambda: module_files.probe(host, release)),
         port_health=rdma if isinstance(rdma, Unknown) else _port_health(host, rdma, seconds),
         device_nodes=answer("device nodes", lambda: device_nodes.probe(host)),
+        rdma_topo=pci if isinstance(pci, Unknown) else _rdma_topo(host, pci, seconds),
         is_root=host.is_root(),
         earlier_port_health=None if before is None else before.port_health,
+        earlier_pcie_errors=None if before is None else before.pcie_errors,
         earlier_at=None if before is None else before.reading.at,
     )
 
@@ -121,6 +127,10 @@ def _path_functions(pci: PciFacts) -> tuple[str, ...]:
 
 def _port_health(host: Host, rdma: RdmaFacts, seconds: float) -> Maybe[PortHealthFacts]:
     return begin(host, "port health", lambda: port_health.probe(host, rdma)).answer(seconds)
+
+
+def _rdma_topo(host: Host, pci: PciFacts, seconds: float) -> Maybe[RdmaTopoFacts]:
+    return begin(host, "rdma_topo", lambda: rdma_topo.probe(host, pci)).answer(seconds)
 
 
 def _compute_pids(reading: Reading) -> tuple[int, ...]:

@@ -1,7 +1,10 @@
-"""Checks of area pcie."""
+"""Checks of area pcie: what stands between a GPU and a NIC on the bus."""
 
 from __future__ import annotations
 
+from probes.checks import acs, iommu, pcie_health, pcie_links, pcie_settings, placement
 from probes.checks.finding import Area
 
 AREA = Area("pcie")
+for _subject in (pcie_health, acs, iommu, placement, pcie_links, pcie_settings):
+    AREA.checks.extend(_subject.AREA.checks)
