@@ -23,6 +23,8 @@ AREA = Area("pcie")
 
 _GROUPS = "/sys/kernel/iommu_groups"
 _DIRECT = ("iommu=pt", "iommu.passthrough=1", "iommu.passthrough=on", "iommu.passthrough=y")
+_NEEDS_PLACE = "needs to know whether this is a virtual machine"
+_NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
 
@@ -41,9 +43,7 @@ def iommu_translated(examination: Examination) -> Outcome:
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     guest = is_guest(examination)
-    if isinstance(guest, Unknown):
-        return unsure(f"needs to know whether this is a virtual machine: {guest}")
-    if guest:
+    if not isinstance(guest, Unknown) and guest:
         return passed(Evidence("/sys/class/dmi/id", "a virtual machine: the host's IOMMU counts"))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
@@ -55,6 +55,8 @@ def iommu_translated(examination: Examination) -> Outcome:
         elif kind.startswith("DMA"):
             source = f"{_GROUPS}/{known(one.iommu_group, 0)}/type"
             bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
+    if bad and isinstance(guest, Unknown):
+        return unsure(f"{_NEEDS_PLACE}: {guest}", *bounded(list(bad.values())))
     if bad:
         return found(
             "DMA goes through page tables of the IOMMU: it costs bandwidth, and the kernel "
@@ -107,11 +109,6 @@ def _pass_through() -> Plan:
 )
 def vm_without_p2p(examination: Examination) -> Outcome:
     """Whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
-    guest = is_guest(examination)
-    if isinstance(guest, Unknown):
-        return unsure(f"needs to know whether this is a virtual machine: {guest}")
-    if not guest:
-        return passed(Evidence("/sys/class/dmi/id", "not a virtual machine"))
     here = ends(examination)
     gpus = [one for one in here.values() if one.kind is PciKind.GPU]
     nics = [one for one in here.values() if one.kind is PciKind.NIC]
@@ -119,6 +116,11 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "no GPU or no RDMA NIC here"))
     if near_paths(examination):
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
+    guest = is_guest(examination)
+    if isinstance(guest, Unknown):
+        return unsure(f"{_NEEDS_PLACE}: {guest}")
+    if not guest:
+        return passed(_NOT_A_GUEST)
     named = labels(examination)
     return found(
         "what lies between GPU and NIC in the real machine is not shown here. NCCL takes the "
@@ -156,15 +158,17 @@ def vm_without_p2p(examination: Examination) -> Outcome:
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
     """ATSCtl of a guest's NICs."""
+    nics = [one for one in ends(examination).values() if one.kind is PciKind.NIC]
+    if not nics:
+        return passed(Evidence(DEVICES, "no RDMA NIC here"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(f"needs to know whether this is a virtual machine: {guest}")
+        return unsure(f"{_NEEDS_PLACE}: {guest}")
     if not guest:
-        return passed(Evidence("/sys/class/dmi/id", "not a virtual machine"))
+        return passed(_NOT_A_GUEST)
     named = labels(examination)
     bad: dict[str, Evidence] = {}
     unknown: list[Unknown] = []
-    nics = [one for one in ends(examination).values() if one.kind is PciKind.NIC]
     for one in nics:
         space = config_of(examination, one.bdf)
         ats = space if isinstance(space, Unknown) else space.ats_enabled

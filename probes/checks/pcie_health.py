@@ -142,9 +142,12 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     devices: list[str] = []
     unknown: list[Unknown] = []
     for bdf, space in spaces.functions.items():
-        express = space if isinstance(space, Unknown) else space.express
+        if isinstance(space, Unknown):
+            unknown.append(space)
+            continue
+        express = space.express
         if isinstance(express, Unknown):
-            if express.reason is not Reason.NOT_THERE:
+            if express.reason is not Reason.NOT_THERE:  # a conventional PCI function has no such register
                 unknown.append(express)
             continue
         if "fatal" not in express.detected:
@@ -180,8 +183,10 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
     unknown: list[Unknown] = []
     for bdf, space in spaces.functions.items():
         fact = space if isinstance(space, Unknown) else space.acs
-        if not isinstance(fact, Unknown) or fact.reason in (Reason.NOT_THERE, Reason.DRIVER_ERROR):
-            continue
+        if not isinstance(fact, Unknown) or (fact is not space and fact.reason is Reason.NOT_THERE):
+            continue  # read, or read and without ACS
+        if fact.reason is Reason.DRIVER_ERROR:
+            continue  # pcie-function-gone says it
         if fact.reason is Reason.IO_ERROR:
             bad.append(Evidence(f"{DEVICES}/{bdf}/config", fact.detail or str(fact)))
             devices.append(bdf)

@@ -98,14 +98,16 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
     bad: list[Evidence] = []
     devices: list[str] = []
     unknown: list[Unknown] = []
-    links = _links(examination)
-    for link in links:
+    told = 0
+    for link in _links(examination):
         now, best = link.width, link.best[1]
         if isinstance(now, Unknown):
             unknown.extend(_untold(link, now))
         elif isinstance(best, Unknown):
             unknown.extend(_untold(link, best))
-        elif now < best:
+        elif now >= best:
+            told += 1
+        else:
             bad.append(
                 Evidence(
                     f"{link.source}/current_link_width",
@@ -118,7 +120,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
         "the slowest",
         bad,
         unknown,
-        Evidence(f"{DEVICES}/*/current_link_width", f"{len(links)} links have all their lanes"),
+        Evidence(f"{DEVICES}/*/current_link_width", f"{told} links have all their lanes"),
         _RESEAT,
         devices,
     )
@@ -135,14 +137,18 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     bad: list[Evidence] = []
     devices: list[str] = []
     unknown: list[Unknown] = []
-    links = [link for link in _links(examination) if link.lower.kind is not PciKind.GPU]
-    for link in links:
+    told = 0
+    for link in _links(examination):
+        if link.lower.kind is PciKind.GPU:
+            continue
         now, best = link.speed, link.best[0]
         if isinstance(now, Unknown):
             unknown.extend(_untold(link, now))
         elif isinstance(best, Unknown):
             unknown.extend(_untold(link, best))
-        elif now < best:
+        elif now >= best:
+            told += 1
+        else:
             bad.append(
                 Evidence(
                     f"{link.source}/current_link_speed",
@@ -154,7 +160,7 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
         "the link fell back to a lower speed when it was trained: its bandwidth is halved at each step",
         bad,
         unknown,
-        Evidence(f"{DEVICES}/*/current_link_speed", f"{len(links)} links run as fast as both ends can"),
+        Evidence(f"{DEVICES}/*/current_link_speed", f"{told} links run as fast as both ends can"),
         _RESEAT,
         devices,
     )
@@ -173,14 +179,18 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     bad: list[Evidence] = []
     devices: list[str] = []
     unknown: list[Unknown] = []
-    idle = 0
+    idle = seen = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
         now, best = link.speed, link.best[0]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
-        number = None if isinstance(best, Unknown) else generation(best)
+        if isinstance(best, Unknown):
+            unknown.extend(_untold(link, best))
+            continue
+        number = generation(best)
         if number is None:
-            continue  # no link that tells what it can: NVLink-only boards, guests
+            continue
+        seen += 1
         running = _generation_now(reading, now)
         if isinstance(running, Unknown):
             unknown.append(running)
@@ -201,7 +211,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
                     )
                 )
                 devices.append(link.lower.bdf)
-    good = f"{len(links) - idle} GPUs at full speed"
+    good = f"{seen - idle} GPUs at full speed"
     if idle:
         good += f", {idle} idle at a lower one, which is how they save power: judged under load only"
     return judged(

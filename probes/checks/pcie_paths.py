@@ -8,7 +8,7 @@ from probes.checks.finding import Evidence, Outcome, found, passed, unsure
 from probes.examination import Examination
 from probes.nccl_paths import Nccl
 from probes.pci import PciFunction, PciKind
-from probes.pci_capabilities import ConfigSpace, PciExpress
+from probes.pci_capabilities import Acs, ConfigSpace, PciExpress
 from probes.plan import Plan
 from probes.platform import NOT_A_GUEST, Environment
 from probes.topology import Path
@@ -112,6 +112,20 @@ def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:
     return space if isinstance(space, Unknown) else space.express
 
 
+def acs_of(examination: Examination, bdf: str) -> Maybe[Acs] | None:
+    """The ACS of a port; None: it has none, and so redirects nothing."""
+    space = config_of(examination, bdf)
+    if isinstance(space, Unknown):
+        return space
+    acs = space.acs
+    return None if isinstance(acs, Unknown) and acs.reason is Reason.NOT_THERE else acs
+
+
+def acs_evidence(bdf: str, acs: Acs) -> Evidence:
+    """The ACS control register as setpci shows it, and its bits as lspci does."""
+    return Evidence(f"setpci -s {bdf} ECAP_ACS+6.w", f"{acs.control:04x} ({acs.on})")
+
+
 def bounded(evidence: Sequence[Evidence]) -> list[Evidence]:
     """At most eight, and how many more there are."""
     if len(evidence) <= MOST_EVIDENCE:
@@ -146,5 +160,8 @@ def judged(
 
 def unread(unknown: Sequence[Unknown]) -> Outcome:
     """What could not be read, with its reason: "needs root: PCI config beyond 64 bytes"."""
-    first = unknown[0]
-    return unsure(str(first), *bounded([Evidence(one.source or "gdrtop", str(one)) for one in unknown]))
+    # Each once: a file stands behind several facts.
+    distinct = list(dict.fromkeys(unknown))
+    first = distinct[0]
+    needs = str(first) if first.detail or not first.source else f"{first}: {first.source}"
+    return unsure(needs, *bounded([Evidence(one.source or "gdrtop", str(one)) for one in distinct]))

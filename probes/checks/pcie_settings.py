@@ -14,26 +14,23 @@ from probes.checks.pcie_paths import (
     judged,
     labels,
     near_paths,
-    unread,
 )
 from probes.examination import Examination
 from probes.pci import PciKind
 from probes.pci_capabilities import PciExpress
 from probes.plan import Plan, Step, instruction
-from probes.rdma import RdmaFacts
 from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("pcie")
 
-_SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
-_USUAL_READ_BYTES = 4096
-_DRAIN = "jobs that run go through these NICs: drain the node first"
-_NOT_LASTING = "a reboot or a reset of the NIC brings the old value back: set it in the BIOS, or by a unit"
+SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
+DRAIN = "jobs that run go through these NICs: drain the node first"
+NOT_LASTING = "a reboot or a reset of the NIC brings the old value back: set it in the BIOS, or by a unit"
 _ASPM = ("off", "L0s", "L1", "L0s L1")  # in the order of the register's two bits
 _ON = "all NICs have it on"
 
 
-def _nics(examination: Examination) -> dict[str, Maybe[PciExpress]]:
+def nic_registers(examination: Examination) -> dict[str, Maybe[PciExpress]]:
     """The PCI Express capability of each NIC; a virtual function's settings are its physical function's."""
     return {
         bdf: express_of(examination, bdf)
@@ -42,7 +39,7 @@ def _nics(examination: Examination) -> dict[str, Maybe[PciExpress]]:
     }
 
 
-def _each_nic(
+def each_nic(
     examination: Examination,
     wrong: Callable[[PciExpress], str | Unknown],
     cause: str,
@@ -54,7 +51,7 @@ def _each_nic(
     bad: dict[str, PciExpress] = {}
     evidence: list[Evidence] = []
     unknown: list[Unknown] = []
-    nics = _nics(examination)
+    nics = nic_registers(examination)
     for bdf, express in nics.items():
         told = express if isinstance(express, Unknown) else wrong(express)
         if isinstance(told, Unknown):
@@ -68,7 +65,7 @@ def _each_nic(
     return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, list(bad))
 
 
-def _set(bdf: str, why: str, value: int, old: int, mask: int) -> Step:
+def set_bits(bdf: str, why: str, value: int, old: int, mask: int) -> Step:
     """Changes the bits of `mask` in Device Control."""
     return Step(
         why,
@@ -88,12 +85,12 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
     """Enable Relaxed Ordering (RlxdOrd) in each NIC's Device Control."""
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
-        steps = [_set(bdf, f"lets {bdf} ask for relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
+        steps = [set_bits(bdf, f"lets {bdf} ask for relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
         return Plan(
-            "Turn relaxed ordering on", (*steps, instruction(_NOT_LASTING)), disturbs=_DRAIN, note=_WHY_OFF
+            "Turn relaxed ordering on", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN, note=_WHY_OFF
         )
 
-    return _each_nic(
+    return each_nic(
         examination,
         lambda express: "" if express.relaxed_ordering else "DevCtl: RlxdOrd-",
         "the NIC may not mark its writes as free to overtake: on many CPUs, and in virtual "
@@ -107,138 +104,6 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
 _WHY_OFF = (
     "the kernel itself turns it off below root ports that are known to break on it (drivers/pci/quirks.c)"
 )
-
-
-@AREA.check(
-    "pcie-devctl-read-request",
-    Severity.NOTE,
-    "MaxReadReq (MRRS) of a NIC is below 4096 bytes",
-    _SPEC + "; NVIDIA ESPCommunity, Understanding PCIe Configuration for Maximum Performance",
-)
-def pcie_devctl_read_request(examination: Examination) -> Outcome:
-    """Max_Read_Request_Size of each NIC."""
-
-    def wrong(express: PciExpress) -> str | Unknown:
-        size = express.max_read_request_bytes
-        if isinstance(size, Unknown):
-            return size
-        return "" if size >= _USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
-
-    return _each_nic(
-        examination,
-        wrong,
-        "the NIC fetches what it sends in small pieces: where the link is full of them its rate "
-        "can fall; measure "
-        "before and after",
-        "MaxReadReq 4096 bytes in all NICs",
-        lambda bad: _raise_reads(bad, _USUAL_READ_BYTES),
-    )
-
-
-def _raise_reads(bad: dict[str, PciExpress], size: int) -> Plan:
-    steps = [
-        _set(
-            bdf,
-            f"sets MaxReadReq of {bdf} to {size} bytes",
-            _code(size) << 12,
-            _code(known(express.max_read_request_bytes, 512)) << 12,
-            0x7000,
-        )
-        for bdf, express in bad.items()
-    ]
-    return Plan("Raise MaxReadReq", (*steps, instruction(_NOT_LASTING)), disturbs=_DRAIN)
-
-
-def _code(size_bytes: int) -> int:
-    """The field's number: 128 << number is the size."""
-    return (size_bytes // 128).bit_length() - 1
-
-
-@AREA.check(
-    "pcie-devctl-read-request-differs",
-    Severity.NOTE,
-    "NICs of one kind have different MaxReadReq (MRRS)",
-    _SPEC,
-)
-def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
-    """Max_Read_Request_Size of NICs with the same board."""
-    return _among_equals(
-        examination,
-        lambda express: express.max_read_request_bytes,
-        lambda size: f"MaxReadReq {size} bytes",
-        "equal NICs are set differently: the slowest sets the pace of a job",
-        "MaxReadReq is the same in equal NICs",
-    )
-
-
-@AREA.check(
-    "pcie-devctl-ten-bit-tags-differ",
-    Severity.NOTE,
-    "10-bit tags are on in some NICs of one kind and off in others",
-    "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
-)
-def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
-    """10-Bit Tag Requester Enable of NICs with the same board."""
-    return _among_equals(
-        examination,
-        lambda express: (
-            False
-            if isinstance(express.ten_bit_tags, Unknown) and express.ten_bit_tags.reason is Reason.NOT_THERE
-            else express.ten_bit_tags
-        ),
-        lambda on: f"DevCtl2: 10BitTagReq{'+' if on else '-'}",
-        "with 8-bit tags at most 256 requests are on their way at a time, which at Gen4 and "
-        "later can be too few "
-        "over long paths; the firmware decides it, slot by slot",
-        "10-bit tags are set alike in equal NICs",
-    )
-
-
-def _among_equals(
-    examination: Examination,
-    fact_of: Callable[[PciExpress], Maybe[int]],
-    words: Callable[[int], str],
-    cause: str,
-    good: str,
-) -> Outcome:
-    """Compares a fact among NICs of one board; those below the greatest are named."""
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
-        return unread([rdma])
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    nics = _nics(examination)
-    by_board: dict[str, dict[str, tuple[str, int]]] = {}
-    unknown: list[Unknown] = []
-    for device in devices:
-        bdf = known(device.bdf, "")
-        board = known(device.board_id, known(device.hca_type, ""))
-        if bdf not in nics or not board:
-            continue
-        express = nics[bdf]
-        fact = express if isinstance(express, Unknown) else fact_of(express)
-        if isinstance(fact, Unknown):
-            unknown.append(fact)
-        else:
-            by_board.setdefault(board, {})[bdf] = (device.name, fact)
-    evidence: list[Evidence] = []
-    low: list[str] = []
-    for equals in by_board.values():
-        values = [fact for _, fact in equals.values()]
-        if len(set(values)) < 2:
-            continue
-        for bdf, (name, fact) in equals.items():
-            if fact < max(values):
-                low.append(bdf)
-                evidence.append(
-                    Evidence(f"lspci -vvv -s {bdf}", f"{name}: {words(fact)}, others {words(max(values))}")
-                )
-    plan = Plan(
-        "Set equal NICs alike",
-        (instruction("in the BIOS, set the slots of these NICs as those of the others"),),
-        needs_reboot=True,
-        disturbs="the reboot ends all jobs",
-    )
-    return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, low)
 
 
 @AREA.check(
@@ -313,7 +178,7 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
             return ""
         return "DevCtl: ExtTag-, DevCtl2: 10BitTagReq-"
 
-    return _each_nic(
+    return each_nic(
         examination,
         wrong,
         "with 5-bit tags a NIC reads at most 32 pieces at a time, too few for a fast link; the kernel turns "
@@ -359,7 +224,7 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
         lasting = instruction("to keep it: ASPM off in the BIOS, or pcie_aspm.policy=performance")
         return Plan("Keep the links of NICs awake", (*steps, lasting))
 
-    return _each_nic(
+    return each_nic(
         examination,
         wrong,
         "a link that sleeps takes microseconds to wake: small messages after a pause are late",

@@ -204,11 +204,13 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
 def numa_node_unknown(examination: Examination) -> Outcome:
     """numa_node of GPUs and NICs, on a node with more than one NUMA node."""
     numa = examination.node.numa
+    here, named = ends(examination), labels(examination)
+    if not here:
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(numa, Unknown):
         return unread([numa])
     if len(numa.nodes) < 2:
         return passed(Evidence("/sys/devices/system/node/online", "one NUMA node"))
-    here, named = ends(examination), labels(examination)
     bad: list[Evidence] = []
     devices: list[str] = []
     unknown: list[Unknown] = []

@@ -92,6 +92,7 @@ def _wrong_direct_nic(tree: Tree) -> None:
     path = f"{port}/{bdf}"
     tree.add(f"{path}/uevent", f"PCI_CLASS=80100\nPCI_ID=15B3:2100\nPCI_SLOT_NAME={bdf}\n")
     tree.add(f"{path}/numa_node", "0\n")
+    tree.add(f"{path}/config", tree.files[f"{port}/config"])
     tree.link(f"{config.DEVICES}/{bdf}", f"../../../{path.removeprefix('/sys/')}")
     tree.add("/usr/sbin/rdma_topo", "#!/usr/bin/env python3\n")
     told = (
