@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from probes.checks import (
     acs,
     acs_direct_nic,
@@ -12,9 +15,31 @@ from probes.checks import (
     pcie_settings,
     placement,
 )
-from probes.checks.finding import Area
+from probes.checks.finding import Area, Outcome
+from probes.checks.pcie_paths import unread
+from probes.examination import Examination
+from probes.unknown import Reason, Unknown
 
 AREA = Area("pcie")
+
+_NEED_NO_DEVICES = ("acs-option-ignored",)
+
+
+def _knowing_devices(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
+    """The check, made only where it is known which devices there are: else none would seem to be there."""
+
+    def ask(examination: Examination) -> Outcome:
+        node = examination.node
+        if isinstance(node.pci, Unknown):
+            return unread([node.pci])
+        unlisted = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
+        if isinstance(node.rdma, Unknown) and unlisted and not examination.topology.nics:
+            return unread([node.rdma])
+        return judge(examination)
+
+    return ask
+
+
 for _subject in (
     pcie_health,
     acs,
@@ -25,4 +50,7 @@ for _subject in (
     pcie_settings,
     pcie_requests,
 ):
-    AREA.checks.extend(_subject.AREA.checks)
+    AREA.checks.extend(
+        check if check.id in _NEED_NO_DEVICES else replace(check, judge=_knowing_devices(check.judge))
+        for check in _subject.AREA.checks
+    )

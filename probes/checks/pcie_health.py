@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.pcie_paths import DEVICES, bounded, judged, labels, unread
+from dataclasses import replace
+
+from probes.checks.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unsure
+from probes.checks.pcie_paths import (
+    DEVICES,
+    bounded,
+    ends,
+    functions_of,
+    judged,
+    labels,
+    near_paths,
+    unread,
+)
 from probes.examination import Examination
 from probes.pcie_errors import ErrorCounts, PcieErrorFacts
 from probes.plan import Plan, instruction
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("pcie")
 
@@ -43,6 +54,8 @@ def _name(examination: Examination, bdf: str) -> str:
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
     facts = examination.pcie_errors
+    if not ends(examination):
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
         return unread([facts])
     bad: list[Evidence] = []
@@ -78,6 +91,8 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
 def pcie_aer_correctable(examination: Examination) -> Outcome:
     """Corrected errors since boot; a warning where they rose since the reading before."""
     facts = examination.pcie_errors
+    if not ends(examination):
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
         return unread([facts])
     earlier = examination.earlier_pcie_errors
@@ -232,7 +247,7 @@ def pcie_function_gone(examination: Examination) -> Outcome:
         if space.reason is Reason.DRIVER_ERROR:
             bad.append(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"))
             devices.append(bdf)
-    return judged(
+    outcome = judged(
         "it has lost its link or its power, or hangs: nothing that uses it works until it comes back",
         bad,
         unknown,
@@ -248,3 +263,20 @@ def pcie_function_gone(examination: Examination) -> Outcome:
         ),
         devices,
     )
+    if outcome.status is Status.FOUND and not _cuts_off_a_gpu(examination, set(devices)):
+        return replace(outcome, severity=Severity.WARNING)
+    return outcome
+
+
+def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
+    """Whether a GPU is gone, or a port above it, or every NIC that is near it."""
+    functions = functions_of(examination)
+    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+
+    def lost(bdf: str) -> bool:
+        return bdf in functions and not gone.isdisjoint(functions[bdf].chain)
+
+    near: dict[str, list[bool]] = {}
+    for path in near_paths(examination):
+        near.setdefault(path.a, []).append(lost(nics[path.b]))
+    return any(lost(gpu.id) for gpu in examination.topology.gpus) or any(map(all, near.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed
-from probes.checks.pcie_paths import DEVICES, ends, functions_of, judged, labels, unread
+from probes.checks.pcie_paths import DEVICES, ends, functions_of, is_grace, judged, labels, unread
 from probes.examination import Examination
 from probes.link_speed import capacity, generation, most_of, words
 from probes.nvml import NvmlLive
@@ -64,9 +64,12 @@ def _links(examination: Examination) -> list[_Link]:
     """Every link above a GPU or NIC; inside a switch there is none."""
     functions = functions_of(examination)
     links: dict[str, _Link] = {}
+    grace = is_grace(examination)
     for end in ends(examination).values():
         if end.physical_function is not None:
             continue  # a virtual function has no link of its own
+        if grace and end.kind is PciKind.GPU:
+            continue  # its data goes over C2C, whatever its PCIe link runs at
         for place, bdf in enumerate(end.chain):
             lower = functions.get(bdf)
             if lower is None or (place == 0 and len(end.chain) > 1):

@@ -134,6 +134,23 @@ def test_what_gave_no_answer_at_all_is_never_fine() -> None:
         assert "no answer for 10 s" in one.cause
 
 
+def test_devices_that_could_not_be_listed_are_not_absent() -> None:
+    lost = with_node(healthy(), pci=SLOW)
+    for name in IDS:
+        if name != "acs-option-ignored":
+            assert finding(lost, name).status is Status.UNKNOWN
+    topology = replace(healthy().topology, nics=())
+    without = replace(with_node(healthy(), rdma=SLOW), topology=topology)
+    assert finding(without, "vm-without-p2p").status is Status.UNKNOWN
+
+
+def test_a_node_without_gpus_and_nics_has_none_of_these() -> None:
+    topology = replace(healthy().topology, gpus=(), nics=(), paths={}, best_nics={})
+    bare = with_node(replace(healthy(), topology=topology), rdma=ABSENT)
+    for name in IDS:
+        assert finding(bare, name).status is Status.PASSED, name
+
+
 @pytest.mark.parametrize("name", IDS)
 def test_each_names_a_document_and_an_area(name: str) -> None:
     one = findings_on("hgx-h100")[name]
@@ -396,6 +413,15 @@ def test_a_gpus_slow_link_under_load_is_a_fault_and_without_a_load_is_not_known(
         assert "idle" in one.cause
 
 
+def test_the_pcie_link_of_a_gpu_on_grace_does_not_matter() -> None:
+    """Its data goes over C2C."""
+    examination = healthy("gb200")
+    gpu = first(examination, PciKind.GPU)
+    slow = with_function(examination, gpu.bdf, link=replace(gpu.link, speed_gtps=2.5, width=1))
+    for name in ("pcie-link-degraded-gpu-speed", "pcie-link-degraded-width"):
+        assert finding(slow, name).status is Status.PASSED
+
+
 def test_nvml_speaks_of_the_moment_of_the_load() -> None:
     """sysfs was read a moment earlier, when the GPU may have been idle."""
     assert finding(slow_gpu(95, generation=5), "pcie-link-degraded-gpu-speed").status is Status.PASSED
@@ -525,6 +551,23 @@ def test_a_function_that_does_not_answer_is_seen_without_root() -> None:
     nic = first(healthy(), PciKind.NIC).bdf
     examination = replace(healthy(), config_space=ConfigSpaceFacts({**denied, nic: gone}))
     assert finding(examination, "pcie-function-gone").devices == (nic,)
+
+
+def test_a_function_that_is_gone_is_critical_where_a_gpu_is_cut_off_by_it() -> None:
+    gone = Unknown(Reason.DRIVER_ERROR, "config", "all ones")
+    examination = healthy()
+    gpu = first(examination, PciKind.GPU)
+    near = [bdf for bdf in spaces(examination) if bdf.startswith(("0000:1a", "0000:1b"))]
+    assert len(near) == 2
+    for lost, severity in (
+        ([gpu.bdf], Severity.CRITICAL),
+        ([gpu.chain[0]], Severity.CRITICAL),
+        (near, Severity.CRITICAL),
+        (near[:1], Severity.WARNING),
+    ):
+        here = with_spaces(examination, dict.fromkeys(lost, gone))
+        assert finding(here, "pcie-function-gone").severity is severity
+    assert findings_on("hgx-h100+pcie-function-gone")["pcie-function-gone"].severity is Severity.WARNING
 
 
 # Settings
