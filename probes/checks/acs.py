@@ -10,7 +10,6 @@ from probes.checks.pcie_paths import (
     acs_evidence,
     acs_of,
     bounded,
-    bridges_between,
     config_of,
     for_guests,
     functions_of,
@@ -18,6 +17,7 @@ from probes.checks.pcie_paths import (
     is_guest,
     labels,
     near_paths,
+    turning_ports,
     unread,
 )
 from probes.examination import Examination
@@ -29,12 +29,18 @@ from probes.unknown import Reason, Unknown, known
 
 AREA = Area("pcie")
 
-_REDIRECTS = 0x1C  # RR, CR and UF: PCI_ACS_RR, PCI_ACS_CR, PCI_ACS_UF
+# PCI_ACS_RR and PCI_ACS_CR. Upstream forwarding (UF) redirects nothing by itself: it sends up what would go
+# back out of the port that it came in by.
+_REDIRECTS = 0x0C
 _DRAIN = "DMA of running jobs is routed anew: drain the node first"
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 )
+
+
+def _redirects(acs: Acs) -> bool:
+    return bool(acs.control & _REDIRECTS)
 
 
 def _goes_past(examination: Examination, acs: Acs, nics: list[str]) -> bool:
@@ -48,11 +54,11 @@ def _goes_past(examination: Examination, acs: Acs, nics: list[str]) -> bool:
 
 
 def _nics_by_bridge(examination: Examination, paths: list[Path]) -> dict[str, list[str]]:
-    """Each switch port on the paths, with the NICs (BDFs) whose paths go through it."""
+    """Each switch port where a path turns, with the NICs (BDFs) of those paths."""
     bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
     found_here: dict[str, list[str]] = {}
     for path in paths:
-        for bridge in bridges_between(path):
+        for bridge in turning_ports(examination, path):
             nics = found_here.setdefault(bridge, [])
             if bdfs[path.b] not in nics:
                 nics.append(bdfs[path.b])
@@ -70,7 +76,7 @@ def _on_direct_nic(examination: Examination) -> bool:
     _MANUAL,
 )
 def acs_redirect_enabled(examination: Examination) -> Outcome:
-    """RR, CR and UF in the ACS control register of every switch port between a GPU and a near NIC."""
+    """Request and completion redirect of the switch ports where the path of GPU and NIC turns."""
     if _on_direct_nic(examination):
         return passed(Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic"))
     paths = near_paths(examination)
@@ -88,7 +94,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
             unknown.append(acs)
-        elif acs is not None and acs.on.redirects and not _goes_past(examination, acs, nics[bridge]):
+        elif acs is not None and _redirects(acs) and not _goes_past(examination, acs, nics[bridge]):
             bad[bridge] = acs
     if not bad:
         return (
@@ -176,7 +182,7 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
             unknown.append(acs)
-        elif acs is not None and acs.on.redirects and acs.on.direct_translated:
+        elif acs is not None and _redirects(acs) and acs.on.direct_translated:
             relies += 1
             for nic in behind:
                 space = config_of(examination, nic)

@@ -17,7 +17,7 @@ from probes.unknown import Maybe, Reason, Unknown, known
 AREA = Area("pcie")
 
 LOAD_PERCENT = 10  # from here on a GPU's link is at its full speed
-_ABI = "Linux Documentation/ABI/testing/sysfs-bus-pci, current_link_speed and current_link_width"
+_ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
 _RESEAT = Plan(
     "Find what holds the link back",
     (

@@ -75,6 +75,23 @@ def bridges_between(path: Path) -> list[str]:
     return [hop.id for hop in path.hops if hop.kind in BRIDGES]
 
 
+def turning_ports(examination: Examination, path: Path) -> list[str]:
+    """The two switch ports between which a path turns from up to down: there alone ACS redirects it.
+
+    A request that has to leave its switch anyway goes up whatever ACS says (PCI Express Base
+    Specification, ACS P2P Request Redirect).
+    """
+    functions = functions_of(examination)
+    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    gpu, nic = functions.get(path.a), functions.get(bdfs.get(path.b, ""))
+    if gpu is None or nic is None:
+        return []
+    for mine, its in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):
+        if mine != its:
+            return [mine, its]
+    return []
+
+
 def is_guest(examination: Examination) -> Maybe[bool]:
     """Whether this runs in a virtual machine, be it in a container there."""
     platform = examination.node.platform

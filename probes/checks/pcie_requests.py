@@ -22,7 +22,8 @@ _USUAL_READ_BYTES = 4096
     "pcie-devctl-read-request",
     Severity.NOTE,
     "MaxReadReq (MRRS) of a NIC is below 4096 bytes",
-    SPEC + "; NVIDIA ESPCommunity, Understanding PCIe Configuration for Maximum Performance",
+    SPEC + "; "
+    "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
 )
 def pcie_devctl_read_request(examination: Examination) -> Outcome:
     """Max_Read_Request_Size of each NIC."""

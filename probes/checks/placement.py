@@ -30,20 +30,6 @@ _LEVELS = (
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 )
 _NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
-_MOVE = Plan(
-    "Give these GPUs a NIC of their own",
-    (
-        instruction("move or add a NIC to a slot below the same PCIe switch as these GPUs"),
-        instruction(
-            "until then: in the job's environment, NCCL_NET_GDR_LEVEL=SYS turns GPUDirect RDMA "
-            "on over this way; "
-            "measure with and without it",
-            needs_root=False,
-        ),
-    ),
-    needs_reboot=True,
-    disturbs="the node has to be taken out of service to move a card; a variable is read at a job's start",
-)
 _SMALL_BAR_BYTES = 256 << 20
 _GPUS_A_NIC = 2
 
@@ -116,11 +102,28 @@ def _far(examination: Examination, word: Nccl, cause: str, good: str) -> Outcome
         return found(
             f"{cause}; no GPU of this node has a nearer one",
             *bounded(bad),
-            fix=_MOVE,
+            fix=_nearer(word),
             severity=Severity.NOTE,
             devices=tuple(devices),
         )
-    return judged(cause, bad, unknown, Evidence("nvidia-smi topo -m", good), _MOVE, devices)
+    return judged(cause, bad, unknown, Evidence("nvidia-smi topo -m", good), _nearer(word), devices)
+
+
+def _nearer(word: Nccl) -> Plan:
+    return Plan(
+        "Give these GPUs a NIC of their own",
+        (
+            instruction("move or add a NIC to a slot below the same PCIe switch as these GPUs"),
+            # The word, not a number: the numbers in NCCL's log are not those that the variable takes.
+            instruction(
+                f"until then: in the job's environment, NCCL_NET_GDR_LEVEL={word.value} turns GPUDirect RDMA "
+                "on over this way; measure with and without it",
+                needs_root=False,
+            ),
+        ),
+        needs_reboot=True,
+        disturbs="moving a card takes the node out of service; a variable is read at a job's start",
+    )
 
 
 def _one_numa_node(examination: Examination) -> bool:

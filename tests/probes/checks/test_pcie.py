@@ -168,13 +168,13 @@ def test_commands_are_argv_without_a_shell() -> None:
 # ACS
 
 
-@pytest.mark.parametrize("control", [0x00, 0x01, 0x02, 0x20, 0x40, 0x63])
+@pytest.mark.parametrize("control", [0x00, 0x01, 0x02, 0x10, 0x20, 0x40, 0x73])
 def test_bits_of_acs_that_redirect_nothing_are_no_fault(control: int) -> None:
-    """SrcValid, TransBlk, EgressCtrl and DirectTrans are not redirects."""
+    """SrcValid, TransBlk, EgressCtrl, DirectTrans are not redirects; UpstreamFwd alone redirects nothing."""
     assert finding(with_acs(healthy(), control), "acs-redirect-enabled").status is Status.PASSED
 
 
-@pytest.mark.parametrize("control", [0x04, 0x08, 0x10])
+@pytest.mark.parametrize("control", [0x04, 0x08, 0x0C, 0x1D])
 def test_each_redirecting_bit_of_acs_is_found(control: int) -> None:
     one = finding(with_acs(healthy(), control), "acs-redirect-enabled")
     assert (one.status, one.severity) == (Status.FOUND, Severity.WARNING)
@@ -190,24 +190,24 @@ def test_the_fix_clears_the_redirects_alone_and_can_be_taken_back() -> None:
     plan = finding(with_acs(healthy(), 0x1D), "acs-redirect-enabled").fix
     assert plan is not None
     step = plan.steps[0]
-    assert step.argv[3] == "ECAP_ACS+6.w=0000:001c"
-    assert step.undo[3] == "ECAP_ACS+6.w=001c:001c"
+    assert step.argv[3] == "ECAP_ACS+6.w=0000:000c"
+    assert step.undo[3] == "ECAP_ACS+6.w=000c:000c"
     assert "pci=disable_acs_redir=" in plan.steps[-1].why
     assert plan.disturbs
 
 
-def test_only_ports_between_a_gpu_and_a_near_nic_are_judged() -> None:
-    examination = healthy()
-    pci = examination.node.pci
-    assert isinstance(pci, PciFacts)
-    roots = [bdf for bdf, one in pci.functions.items() if one.kind is PciKind.BRIDGE and len(one.chain) == 1]
+@pytest.mark.parametrize(("depth", "status"), [(0, Status.PASSED), (2, Status.FOUND), (4, Status.PASSED)])
+def test_only_the_ports_where_the_path_turns_are_judged(depth: int, status: Status) -> None:
+    """Below two levels of switches: root ports and the inner switches' ports send up what goes up anyway."""
+    examination = healthy("dgx-a100")
     changed = {}
-    for bdf in roots:
-        space = spaces(examination).get(bdf)
-        if isinstance(space, ConfigSpace) and isinstance(space.acs, Acs):
-            changed[bdf] = replace(space, acs=replace(space.acs, on=acs_flags(0x1D), control=0x1D))
-    assert changed
-    assert finding(with_spaces(examination, changed), "acs-redirect-enabled").status is Status.PASSED
+    for gpu in examination.topology.gpus:
+        pci = examination.node.pci
+        assert isinstance(pci, PciFacts)
+        port = pci.functions[gpu.id].chain[depth]
+        space = spaces(examination)[port]
+        changed[port] = replace(space, acs=replace(space.acs, on=acs_flags(0x1D), control=0x1D))
+    assert finding(with_spaces(examination, changed), "acs-redirect-enabled").status is status
 
 
 def test_acs_has_to_be_on_in_virtual_machines() -> None:
@@ -458,6 +458,20 @@ def test_without_numa_nodes_the_way_past_the_switches_is_not_guessed() -> None:
     gpus = tuple(replace(gpu, numa_node=ABSENT) for gpu in topology.gpus)
     lost = replace(examination, topology=replace(topology, gpus=gpus))
     assert finding(lost, "gpu-nic-cross-socket").status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("node", "name", "level"),
+    [
+        ("pcie-l40s", "gpu-nic-cross-socket", "SYS"),
+        ("dgx-a100+gpu-nic-through-cpu", "gpu-nic-through-cpu", "PHB"),
+    ],
+)
+def test_the_level_that_turns_gpudirect_on_is_a_word(node: str, name: str, level: str) -> None:
+    """Numbers in NCCL's log are not the numbers that NCCL_NET_GDR_LEVEL takes."""
+    plan = findings_on(node)[name].fix
+    assert plan is not None
+    assert any(f"NCCL_NET_GDR_LEVEL={level} " in step.why for step in plan.steps)
 
 
 def test_grace_and_guests_are_not_measured_by_their_pci_tree() -> None:
