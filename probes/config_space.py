@@ -14,6 +14,7 @@ from probes.host import Host
 from probes.origin import Source
 from probes.pci import PciFacts, PciKind
 from probes.pci_capabilities import HEADER_BYTES, WHOLE_BYTES, ConfigSpace, is_gone, parse_config
+from probes.rdma_topo import is_dma_function
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -40,12 +41,14 @@ def probe(host: Host, bdfs: Iterable[str]) -> ConfigSpaceFacts:
 
 
 def path_functions(pci: PciFacts) -> tuple[str, ...]:
-    """The BDFs worth reading: GPUs, NICs and NVSwitches, and every bridge above them, in BDF order.
+    """The BDFs worth reading: GPUs, NICs, their DMA functions, NVSwitches, and every bridge above them.
 
     Virtual functions have no settings of their own there but ATS, and a node has hundreds of them.
     """
     found: set[str] = set()
     for function in pci.functions.values():
+        if is_dma_function(function):
+            found.update(function.chain)
         if function.kind in (PciKind.GPU, PciKind.NIC, PciKind.NVSWITCH) and not function.physical_function:
             found.update(function.chain)
     return tuple(bdf for bdf in pci.functions if bdf in found)

@@ -17,6 +17,7 @@ from probes import (
     pcie_errors,
     port_health,
     processes,
+    rdma_topo,
     services,
     tools,
 )
@@ -36,6 +37,7 @@ from probes.pcie_errors import PcieErrorFacts
 from probes.port_health import PortHealthFacts
 from probes.processes import ProcessFacts
 from probes.rates import Reading, read
+from probes.rdma_topo import RdmaTopoFacts
 from probes.running import RunningProbe, begin
 from probes.services import ServiceFacts
 from probes.tools import ToolFacts
@@ -66,9 +68,11 @@ class Examination:
     module_files: Maybe[ModuleFileFacts]
     port_health: Maybe[PortHealthFacts]
     device_nodes: Maybe[DeviceNodeFacts]
+    rdma_topo: Maybe[RdmaTopoFacts]
     is_root: bool
-    # The ports as an earlier examination of the same node had them: what rises between the two.
+    # As an earlier examination of the same node had them: what rises between the two.
     earlier_port_health: Maybe[PortHealthFacts] | None = None
+    earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
     earlier_at: float | None = None  # seconds, Reading.at of that one
 
 
@@ -107,6 +111,10 @@ def examine(
         "port health", lambda: rdma if isinstance(rdma, Unknown) else port_health.probe(host, rdma)
     )
     device_nodes_run = start("device nodes", lambda: device_nodes.probe(host))
+    pci = node.pci
+    rdma_topo_run = start(
+        "rdma_topo", lambda: pci if isinstance(pci, Unknown) else rdma_topo.probe(host, pci)
+    )
     return Examination(
         node=node,
         topology=topology,
@@ -124,8 +132,10 @@ def examine(
         module_files=module_files_run.answer(seconds),
         port_health=port_health_run.answer(seconds),
         device_nodes=device_nodes_run.answer(seconds),
+        rdma_topo=rdma_topo_run.answer(seconds),
         is_root=host.is_root(),
         earlier_port_health=None if before is None else before.port_health,
+        earlier_pcie_errors=None if before is None else before.pcie_errors,
         earlier_at=None if before is None else before.reading.at,
     )
 

@@ -53,7 +53,8 @@ class Guest:
     hypervisor: Maybe[str]
 
 
-_NO_GUEST = Guest(False, Unknown(Reason.NOT_THERE, "", "not a virtual machine"))
+NOT_A_GUEST = "not a virtual machine"
+_NO_GUEST = Guest(False, Unknown(Reason.NOT_THERE, "", NOT_A_GUEST))
 
 # What a hypervisor writes into the DMI tables of its guests: a word of "VENDOR PRODUCT", and its name
 # (systemd src/basic/virt.c, and the clouds' own manuals). Sorted: the first that fits counts.

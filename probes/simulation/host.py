@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from probes.command import CommandOutput
 from probes.host import READ_LIMIT_BYTES
+from probes.link_speed import generation
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.origin import Origin, Source
+from probes.pci import parse_speed
 from probes.simulation.description import describe
 from probes.simulation.faults import split_name
 from probes.simulation.liveliness import Wave, phase
 from probes.simulation.tree import GIB, grow, uuid_of
 from probes.text import printable_lines
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 _MAX_LINKS = 40  # as the kernel's, path_resolution(7)
 _BEGAN_BEFORE_SECONDS = 3600.0  # the simulated job has been running for an hour
@@ -193,10 +195,13 @@ class SimulatedHost:
             power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
             pcie_tx_bytes_per_second=sent,
             pcie_rx_bytes_per_second=received,
-            link_generation=gpu.link[0],
-            link_width=gpu.link[1],
+            link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
+            link_width=int(self._link(bdf, "width") or gpu.link[1]),
             processes=(41000 + number,),
         )
+
+    def _link(self, bdf: str, what: str) -> str:
+        return known(self.read(f"/sys/bus/pci/devices/{bdf}/current_link_{what}"), "")
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """EBADF where the described node takes dma-buf regions, as a real probe would give."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from probes.simulation.config_space import grow_config_space
 from probes.simulation.description import NicDescription, NodeDescription, RootDescription
 from probes.simulation.liveliness import Wave, phase, regions
 from probes.unknown import Maybe
@@ -119,6 +120,7 @@ def grow(description: NodeDescription, seed: int) -> Tree:
     for number, nic in enumerate(tree.nics):
         _rdma(tree, nic, number)
     _modules(tree)
+    grow_config_space(tree)
     return tree
 
 

@@ -40,7 +40,7 @@ def record(node: Guest) -> bytes:
 
 @pytest.fixture
 def recorded(node: Guest, tmp_path: Path) -> Iterator[Path]:
-    """A recording in which every question has its answer; small, for it is kept: without the list of PCI ids."""
+    """A recording in which every question has its answer; small, so without the list of PCI ids."""
     node.run("mount", "--bind", "/dev/null", "/usr/share/misc/pci.ids")
     node.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
     file = tmp_path / "node.tar.gz"

@@ -1,0 +1,258 @@
+"""Access Control Services: what sends traffic between GPU and NIC up to the CPU, and where that is right."""
+
+from __future__ import annotations
+
+import re
+
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.pcie_paths import (
+    DEVICES,
+    acs_evidence,
+    acs_of,
+    bounded,
+    config_of,
+    for_guests,
+    functions_of,
+    is_grace,
+    is_guest,
+    labels,
+    near_paths,
+    turning_ports,
+    unread,
+)
+from probes.examination import Examination
+from probes.pci_capabilities import Acs
+from probes.plan import Plan, Step, instruction
+from probes.rdma_topo import ARGV, is_dma_function
+from probes.topology import Path
+from probes.unknown import Reason, Unknown, known
+
+AREA = Area("pcie")
+
+# PCI_ACS_RR and PCI_ACS_CR. Upstream forwarding (UF) redirects nothing by itself: it sends up what would go
+# back out of the port that it came in by.
+_REDIRECTS = 0x0C
+_DRAIN = "DMA of running jobs is routed anew: drain the node first"
+_MANUAL = (
+    "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+)
+
+
+def _redirects(acs: Acs) -> bool:
+    return bool(acs.control & _REDIRECTS)
+
+
+def _goes_past(examination: Examination, acs: Acs, nics: list[str]) -> bool:
+    """Whether redirects do not touch these NICs: they translate by ATS, and DirectTrans lets that by."""
+    if not acs.on.direct_translated:
+        return False
+    spaces = [config_of(examination, nic) for nic in nics]
+    return bool(spaces) and all(
+        not isinstance(one, Unknown) and known(one.ats_enabled, False) for one in spaces
+    )
+
+
+def _nics_by_bridge(examination: Examination, paths: list[Path]) -> dict[str, list[str]]:
+    """Each switch port where a path turns, with the NICs (BDFs) of those paths."""
+    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    found_here: dict[str, list[str]] = {}
+    for path in paths:
+        for bridge in turning_ports(examination, path):
+            nics = found_here.setdefault(bridge, [])
+            if bdfs[path.b] not in nics:
+                nics.append(bdfs[path.b])
+    return found_here
+
+
+def _on_direct_nic(examination: Examination) -> bool:
+    return any(map(is_dma_function, functions_of(examination).values()))
+
+
+@AREA.check(
+    "acs-redirect-enabled",
+    Severity.CRITICAL,
+    "ACS sends traffic between GPU and NIC up to the CPU instead of through their PCIe switch",
+    _MANUAL,
+)
+def acs_redirect_enabled(examination: Examination) -> Outcome:
+    """Request and completion redirect of the switch ports where the path of GPU and NIC turns."""
+    if _on_direct_nic(examination):
+        return passed(Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic"))
+    paths = near_paths(examination)
+    if not paths:
+        return passed(Evidence(DEVICES, "no GPU and NIC below one PCIe switch"))
+    if is_grace(examination):
+        return passed(Evidence(DEVICES, "on Grace the kernel's ACS settings are right"))
+    guest = is_guest(examination)
+    if not isinstance(guest, Unknown) and guest:
+        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: ACS is the hypervisor's matter"))
+    bad: dict[str, Acs] = {}
+    unknown: list[Unknown] = []
+    nics = _nics_by_bridge(examination, paths)
+    for bridge in nics:
+        acs = acs_of(examination, bridge)
+        if isinstance(acs, Unknown):
+            unknown.append(acs)
+        elif acs is not None and _redirects(acs) and not _goes_past(examination, acs, nics[bridge]):
+            bad[bridge] = acs
+    if not bad:
+        return (
+            unread(unknown)
+            if unknown
+            else passed(Evidence("lspci -vvv", f"no redirect on {len(nics)} switch ports"))
+        )
+    evidence = bounded([acs_evidence(bridge, acs) for bridge, acs in bad.items()])
+    if isinstance(guest, Unknown):
+        needs = f"needs to know whether this is a virtual machine, where ACS has to be on: {guest}"
+        return unsure(needs, *evidence)
+    guests = for_guests(examination)
+    if guests:
+        return found(
+            "switch ports redirect traffic between peers; this host hands devices to virtual machines, which "
+            "redirects keep apart, so do not clear them: give NICs ATS and the ports DirectTrans instead",
+            *evidence,
+            Evidence(f"{DEVICES}/{guests[0]}/driver", "vfio-pci"),
+            severity=Severity.NOTE,
+            devices=tuple(bad),
+        )
+    translated = _translated(examination, paths)
+    cause = "switch ports redirect requests or completions between peers to the root complex"
+    cause += (
+        ", where the IOMMU translates them: transfers fail or hang"
+        if translated
+        else ": transfers reach a fraction of their rate, and on some CPUs fail"
+    )
+    return found(
+        cause,
+        *evidence,
+        fix=_clear(bad),
+        severity=Severity.CRITICAL if translated else Severity.WARNING,
+        devices=tuple(bad),
+    )
+
+
+def _translated(examination: Examination, paths: list[Path]) -> bool:
+    functions = functions_of(examination)
+    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    of_paths = [functions.get(bdf) for path in paths for bdf in (path.a, bdfs[path.b])]
+    return any(one is not None and known(one.iommu_type, "").startswith("DMA") for one in of_paths)
+
+
+def _clear(bad: dict[str, Acs]) -> Plan:
+    """Clears the redirecting bits of each port, and leaves the others."""
+    steps = [
+        Step(
+            f"clears the redirects of {bridge}, and no other bit",
+            ("setpci", "-s", bridge, f"ECAP_ACS+6.w=0000:{_REDIRECTS:04x}"),
+            undo=("setpci", "-s", bridge, f"ECAP_ACS+6.w={acs.control & _REDIRECTS:04x}:{_REDIRECTS:04x}"),
+        )
+        for bridge, acs in bad.items()
+    ]
+    ports = ";".join(bad)
+    steps.append(
+        instruction(
+            "a reboot brings the redirects back: turn ACS off in the BIOS, or add to the kernel command line "
+            f"pci=disable_acs_redir={ports}"
+        )
+    )
+    return Plan(
+        "Clear ACS redirects between GPUs and NICs",
+        tuple(steps),
+        disturbs=_DRAIN,
+        note="not on a host that hands devices to virtual machines",
+    )
+
+
+@AREA.check(
+    "acs-direct-translated-without-ats",
+    Severity.WARNING,
+    "ACS lets translated requests go straight, but the NIC does not translate: its ATS is off",
+    "NVIDIA ConnectX firmware, ATS_ENABLED; Linux drivers/pci/ats.c; "
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+)
+def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
+    """ATS of the NICs whose switch ports redirect all but translated requests."""
+    nics = _nics_by_bridge(examination, near_paths(examination))
+    named = labels(examination)
+    bad: dict[str, Evidence] = {}
+    unknown: list[Unknown] = []
+    relies = 0
+    for bridge, behind in nics.items():
+        acs = acs_of(examination, bridge)
+        if isinstance(acs, Unknown):
+            unknown.append(acs)
+        elif acs is not None and _redirects(acs) and acs.on.direct_translated:
+            relies += 1
+            for nic in behind:
+                space = config_of(examination, nic)
+                ats = space if isinstance(space, Unknown) else space.ats_enabled
+                if isinstance(ats, Unknown) and ats.reason is not Reason.NOT_THERE:
+                    unknown.append(ats)
+                elif isinstance(ats, Unknown) or not ats:
+                    state = "no ATS capability" if isinstance(ats, Unknown) else "ATSCtl: Enable-"
+                    bad[nic] = Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}")
+    if bad:
+        return found(
+            "the ports let by what a device has translated itself and redirect the rest, and "
+            "these NICs do not "
+            "translate: all their transfers to GPUs take the way through the IOMMU",
+            *bounded(list(bad.values())),
+            fix=_enable_ats(list(bad)),
+            devices=tuple(bad),
+        )
+    if unknown:
+        return unread(unknown)
+    if not relies:
+        return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
+    return passed(Evidence("lspci -vvv", "ATS is on in the NICs below ports that rely on it"))
+
+
+def _enable_ats(nics: list[str]) -> Plan:
+    steps = [
+        Step(
+            f"lets the firmware of {nic} offer ATS",
+            ("mlxconfig", "-y", "-d", nic, "set", "ATS_ENABLED=true"),
+            undo=("mlxconfig", "-y", "-d", nic, "set", "ATS_ENABLED=false"),
+        )
+        for nic in nics
+    ]
+    return Plan(
+        "Turn ATS on in the NICs",
+        (*steps, instruction("reboot the host: the firmware takes it over then")),
+        needs_reboot=True,
+        disturbs="the reboot ends all jobs and virtual machines",
+    )
+
+
+@AREA.check(
+    "acs-option-ignored",
+    Severity.NOTE,
+    "the kernel command line has pci=noacs, which the kernel does not know",
+    "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
+)
+def acs_option_ignored(examination: Examination) -> Outcome:
+    """pci=noacs, which guides tell to set and mainline kernels ignore."""
+    kernel = examination.node.kernel
+    cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
+    if isinstance(cmdline, Unknown):
+        return unread([cmdline])
+    for word in cmdline.split():
+        if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
+            return found(
+                "no mainline kernel has this option, so ACS stays as the firmware and the kernel set it",
+                Evidence("/proc/cmdline", word[:120]),
+                fix=Plan(
+                    "Replace pci=noacs",
+                    (
+                        instruction(
+                            "in the boot loader's configuration, put "
+                            "pci=disable_acs_redir=<BDFs of the switch "
+                            "ports> (or, from Linux 6.11, pci=config_acs=) in its place"
+                        ),
+                    ),
+                    needs_reboot=True,
+                    disturbs="the reboot ends all jobs",
+                ),
+            )
+    return passed(Evidence("/proc/cmdline", "no pci=noacs"))

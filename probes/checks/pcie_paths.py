@@ -1,0 +1,184 @@
+"""What the PCIe checks look at: functions, the paths between GPUs and near NICs, and bounded evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.checks.finding import Evidence, Outcome, found, passed, unsure
+from probes.examination import Examination
+from probes.nccl_paths import Nccl
+from probes.pci import PciFunction, PciKind
+from probes.pci_capabilities import Acs, ConfigSpace, PciExpress
+from probes.plan import Plan
+from probes.platform import NOT_A_GUEST, Environment
+from probes.topology import Path
+from probes.unknown import Maybe, Reason, Unknown, known
+
+DEVICES = "/sys/bus/pci/devices"
+MOST_EVIDENCE = 8
+BRIDGES = ("root port", "upstream port", "downstream port")
+_NVIDIA = 0x10DE
+_GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8)  # rdma-core kernel-boot/rdma_topo
+_FOR_GUESTS = "vfio-pci"
+
+
+def functions_of(examination: Examination) -> dict[str, PciFunction]:
+    """All PCI functions; none where they could not be read."""
+    pci = examination.node.pci
+    return {} if isinstance(pci, Unknown) else pci.functions
+
+
+def ends(examination: Examination) -> dict[str, PciFunction]:
+    """GPUs and RDMA NICs, without those handed to virtual machines."""
+    functions = functions_of(examination)
+    topology = examination.topology
+    bdfs = [end.bdf for end in (*topology.gpus, *topology.nics) if not isinstance(end.bdf, Unknown)]
+    return {
+        bdf: functions[bdf]
+        for bdf in dict.fromkeys(bdfs)
+        if bdf in functions and known(functions[bdf].driver, "") != _FOR_GUESTS
+    }
+
+
+def for_guests(examination: Examination) -> tuple[str, ...]:
+    """Functions that this host hands to virtual machines: ACS keeps those apart."""
+    return tuple(
+        one.bdf for one in functions_of(examination).values() if known(one.driver, "") == _FOR_GUESTS
+    )
+
+
+def labels(examination: Examination) -> dict[str, str]:
+    """BDF -> "GPU0" or "mlx5_0"."""
+    topology = examination.topology
+    return {
+        end.bdf: end.label for end in (*topology.gpus, *topology.nics) if not isinstance(end.bdf, Unknown)
+    }
+
+
+def near_paths(examination: Examination) -> list[Path]:
+    """The paths from a GPU to a NIC that go through PCIe switches alone: PIX and PXB."""
+    topology, here = examination.topology, ends(examination)
+    bdfs = {nic.id: nic.bdf for nic in topology.nics}
+    return [
+        topology.paths[gpu.id, nic.id]
+        for gpu in topology.gpus
+        for nic in topology.nics
+        if gpu.bdf in here
+        and bdfs[nic.id] in here
+        and topology.paths[gpu.id, nic.id].nccl_pcie in (Nccl.PIX, Nccl.PXB)
+        and bridges_between(topology.paths[gpu.id, nic.id])
+    ]
+
+
+def bridges_between(path: Path) -> list[str]:
+    """The switch ports on a path, by BDF."""
+    return [hop.id for hop in path.hops if hop.kind in BRIDGES]
+
+
+def turning_ports(examination: Examination, path: Path) -> list[str]:
+    """The two switch ports between which a path turns from up to down: there alone ACS redirects it.
+
+    A request that has to leave its switch anyway goes up whatever ACS says (PCI Express Base
+    Specification, ACS P2P Request Redirect).
+    """
+    functions = functions_of(examination)
+    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    gpu, nic = functions.get(path.a), functions.get(bdfs.get(path.b, ""))
+    if gpu is None or nic is None:
+        return []
+    for mine, its in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):
+        if mine != its:
+            return [mine, its]
+    return []
+
+
+def is_guest(examination: Examination) -> Maybe[bool]:
+    """Whether this runs in a virtual machine, be it in a container there."""
+    platform = examination.node.platform
+    if isinstance(platform, Unknown):
+        return platform
+    if not isinstance(platform.hypervisor, Unknown) or platform.environment is Environment.VIRTUAL_MACHINE:
+        return True
+    if platform.environment is Environment.BARE_METAL or platform.hypervisor.detail == NOT_A_GUEST:
+        return False
+    return platform.hypervisor
+
+
+def is_grace(examination: Examination) -> bool:
+    """Whether GPUs hang on the CPU by C2C, or the root ports are Grace's."""
+    gpus = examination.node.gpus
+    if not isinstance(gpus, Unknown) and any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+        return True
+    return any(
+        one.kind is PciKind.BRIDGE and one.vendor_id == _NVIDIA and one.device_id in _GRACE_ROOT_PORTS
+        for one in functions_of(examination).values()
+    )
+
+
+def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:
+    """The configuration space of a function."""
+    facts = examination.config_space
+    if isinstance(facts, Unknown):
+        return facts
+    return facts.functions.get(bdf, Unknown(Reason.NOT_THERE, f"{DEVICES}/{bdf}/config", "not read"))
+
+
+def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:
+    """The PCI Express capability of a function."""
+    space = config_of(examination, bdf)
+    return space if isinstance(space, Unknown) else space.express
+
+
+def acs_of(examination: Examination, bdf: str) -> Maybe[Acs] | None:
+    """The ACS of a port; None: it has none, and so redirects nothing."""
+    space = config_of(examination, bdf)
+    if isinstance(space, Unknown):
+        return space
+    acs = space.acs
+    return None if isinstance(acs, Unknown) and acs.reason is Reason.NOT_THERE else acs
+
+
+def acs_evidence(bdf: str, acs: Acs) -> Evidence:
+    """The ACS control register as setpci shows it, and its bits as lspci does."""
+    return Evidence(f"setpci -s {bdf} ECAP_ACS+6.w", f"{acs.control:04x} ({acs.on})")
+
+
+def bounded(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """At most eight, and how many more there are."""
+    if len(evidence) <= MOST_EVIDENCE:
+        return list(evidence)
+    more = Evidence(evidence[MOST_EVIDENCE].source, f"and {len(evidence) - MOST_EVIDENCE} more like these")
+    return [*evidence[:MOST_EVIDENCE], more]
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """As "a, b and 3 more"."""
+    distinct = list(dict.fromkeys(words))
+    if len(distinct) <= most:
+        return ", ".join(distinct)
+    return f"{', '.join(distinct[:most])} and {len(distinct) - most} more"
+
+
+def judged(
+    cause: str,
+    bad: Sequence[Evidence],
+    unknown: Sequence[Unknown],
+    good: Evidence,
+    fix: Plan | None = None,
+    devices: Sequence[str] = (),
+) -> Outcome:
+    """Found where anything is bad, unknown where something could not be read, else passed."""
+    if bad:
+        return found(cause, *bounded(bad), fix=fix, devices=tuple(dict.fromkeys(devices)))
+    if unknown:
+        return unread(unknown)
+    return passed(good)
+
+
+def unread(unknown: Sequence[Unknown]) -> Outcome:
+    """What could not be read, with its reason: "needs root: PCI config beyond 64 bytes"."""
+    # Each once: a file stands behind several facts.
+    distinct = list(dict.fromkeys(unknown))
+    first = distinct[0]
+    needs = str(first) if first.detail or not first.source else f"{first}: {first.source}"
+    return unsure(needs, *bounded([Evidence(one.source or "gdrtop", str(one)) for one in distinct]))

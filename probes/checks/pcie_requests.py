@@ -1,0 +1,153 @@
+"""How NICs ask for what they read: the size of a request, and how many are on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probes.checks.finding import Area, Evidence, Outcome, Severity, passed
+from probes.checks.pcie_paths import judged, unread
+from probes.checks.pcie_settings import DRAIN, NOT_LASTING, SPEC, each_nic, nic_registers, set_bits
+from probes.examination import Examination
+from probes.pci_capabilities import PciExpress
+from probes.plan import Plan, instruction
+from probes.rdma import RdmaFacts
+from probes.unknown import Maybe, Reason, Unknown, known
+
+AREA = Area("pcie")
+
+_USUAL_READ_BYTES = 4096
+
+
+@AREA.check(
+    "pcie-devctl-read-request",
+    Severity.NOTE,
+    "MaxReadReq (MRRS) of a NIC is below 4096 bytes",
+    SPEC + "; "
+    "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
+)
+def pcie_devctl_read_request(examination: Examination) -> Outcome:
+    """Max_Read_Request_Size of each NIC."""
+
+    def wrong(express: PciExpress) -> str | Unknown:
+        size = express.max_read_request_bytes
+        if isinstance(size, Unknown):
+            return size
+        return "" if size >= _USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
+
+    return each_nic(
+        examination,
+        wrong,
+        "the NIC fetches what it sends in small pieces: where the link is full of them its rate "
+        "can fall; measure "
+        "before and after",
+        "MaxReadReq 4096 bytes in all NICs",
+        lambda bad: _raise_reads(bad, _USUAL_READ_BYTES),
+    )
+
+
+def _raise_reads(bad: dict[str, PciExpress], size: int) -> Plan:
+    steps = [
+        set_bits(
+            bdf,
+            f"sets MaxReadReq of {bdf} to {size} bytes",
+            _code(size) << 12,
+            _code(known(express.max_read_request_bytes, 512)) << 12,
+            0x7000,
+        )
+        for bdf, express in bad.items()
+    ]
+    return Plan("Raise MaxReadReq", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN)
+
+
+def _code(size_bytes: int) -> int:
+    """The field's number: 128 << number is the size."""
+    return (size_bytes // 128).bit_length() - 1
+
+
+@AREA.check(
+    "pcie-devctl-read-request-differs",
+    Severity.NOTE,
+    "NICs of one kind have different MaxReadReq (MRRS)",
+    SPEC,
+)
+def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
+    """Max_Read_Request_Size of NICs with the same board."""
+    return _among_equals(
+        examination,
+        lambda express: express.max_read_request_bytes,
+        lambda size: f"MaxReadReq {size} bytes",
+        "equal NICs are set differently: the slowest sets the pace of a job",
+        "MaxReadReq is the same in equal NICs",
+    )
+
+
+@AREA.check(
+    "pcie-devctl-ten-bit-tags-differ",
+    Severity.NOTE,
+    "10-bit tags are on in some NICs of one kind and off in others",
+    "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
+)
+def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
+    """10-Bit Tag Requester Enable of NICs with the same board."""
+    return _among_equals(
+        examination,
+        lambda express: (
+            False
+            if isinstance(express.ten_bit_tags, Unknown) and express.ten_bit_tags.reason is Reason.NOT_THERE
+            else express.ten_bit_tags
+        ),
+        lambda on: f"DevCtl2: 10BitTagReq{'+' if on else '-'}",
+        "with 8-bit tags at most 256 requests are on their way at a time, which at Gen4 and "
+        "later can be too few "
+        "over long paths; the firmware decides it, slot by slot",
+        "10-bit tags are set alike in equal NICs",
+    )
+
+
+def _among_equals(
+    examination: Examination,
+    fact_of: Callable[[PciExpress], Maybe[int]],
+    words: Callable[[int], str],
+    cause: str,
+    good: str,
+) -> Outcome:
+    """Compares a fact among NICs of one board; those below the greatest are named."""
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
+        return unread([rdma])
+    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    nics = nic_registers(examination)
+    by_board: dict[str, dict[str, tuple[str, int]]] = {}
+    unknown: list[Unknown] = []
+    for device in devices:
+        bdf = known(device.bdf, "")
+        board = known(device.board_id, known(device.hca_type, ""))
+        if bdf not in nics or not board:
+            continue
+        express = nics[bdf]
+        fact = express if isinstance(express, Unknown) else fact_of(express)
+        if isinstance(fact, Unknown):
+            unknown.append(fact)
+        else:
+            by_board.setdefault(board, {})[bdf] = (device.name, fact)
+    if not unknown and all(len(equals) < 2 for equals in by_board.values()):
+        return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of one kind to compare"))
+    evidence: list[Evidence] = []
+    low: list[str] = []
+    for equals in by_board.values():
+        values = [fact for _, fact in equals.values()]
+        if len(set(values)) < 2:
+            continue
+        for bdf, (name, fact) in equals.items():
+            if fact < max(values):
+                low.append(bdf)
+                evidence.append(
+                    Evidence(f"lspci -vvv -s {bdf}", f"{name}: {words(fact)}, others {words(max(values))}")
+                )
+    plan = Plan(
+        "Set equal NICs alike",
+        (instruction("in the BIOS, set the slots of these NICs as those of the others"),),
+        needs_reboot=True,
+        disturbs="the reboot ends all jobs",
+    )
+    return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, low)

@@ -1,0 +1,66 @@
+"""What rdma-core's `rdma_topo check` says of ACS on Direct NIC platforms (kernel-boot/rdma_topo).
+
+It judges machines whose ConnectX has a DMA function beside the GPU, and of others says only that it does not
+know them. It reads the VPD of every function, which takes long: it is asked where it can have an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.host import Host
+from probes.pci import PciFacts, PciFunction, PciKind
+from probes.text import printable
+from probes.unknown import Maybe, Reason, Unknown
+
+ARGV = ("rdma_topo", "check")
+_SECONDS = 5.0
+_MOST_LINES = 256
+_MELLANOX, _DMA_FUNCTION = 0x15B3, 0x2100
+_NONE_HERE = "No supported topology"
+
+
+@dataclass(frozen=True)
+class RdmaTopoFacts:
+    """Its verdict: what it found right, and what it failed on (it ends at the first)."""
+
+    right: tuple[str, ...]
+    failed: tuple[str, ...]
+
+
+def is_dma_function(function: PciFunction) -> bool:
+    """Whether this is the DMA function of a ConnectX, which sits beside the GPU on a Direct NIC platform."""
+    return function.vendor_id == _MELLANOX and function.device_id == _DMA_FUNCTION
+
+
+def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
+    """Asks it; NOT_THERE: not installed, or no platform that it judges."""
+    if not any(
+        is_dma_function(one) or (one.kind is PciKind.BRIDGE and one.vendor_id == _MELLANOX)
+        for one in pci.functions.values()
+    ):
+        return Unknown(Reason.NOT_THERE, " ".join(ARGV), "no platform that it judges")
+    answer = host.run(ARGV, _SECONDS)
+    return answer if isinstance(answer, Unknown) else parse(answer.stdout)
+
+
+def parse(text: str) -> Maybe[RdmaTopoFacts]:
+    """The lines "OK", "FAIL" and "E:" of its output; its exit status says no more."""
+    source = " ".join(ARGV)
+    right: list[str] = []
+    failed: list[str] = []
+    for line in text.split("\n")[:_MOST_LINES]:
+        word, _, told = line.strip().partition(" " if line.startswith("E:") else "\t")
+        told = printable(told.strip(), 300)
+        if word == "E:":
+            if _NONE_HERE in told:
+                return Unknown(Reason.NOT_THERE, source, "no platform that it judges")
+            reason = Reason.NEEDS_ROOT if "root" in told else Reason.DRIVER_ERROR
+            return Unknown(reason, source, told)
+        if word == "OK":
+            right.append(told)
+        elif word == "FAIL":
+            failed.append(told)
+    if not right and not failed:
+        return Unknown(Reason.MALFORMED, source, "neither OK nor FAIL in its output")
+    return RdmaTopoFacts(tuple(right), tuple(failed))
