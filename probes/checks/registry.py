@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from probes.checks import environment, gpu, modules, nic, path, pcie, tools
+from probes.checks import (
+    counters,
+    environment,
+    gpu,
+    modules,
+    nic,
+    nic_log,
+    path,
+    pcie,
+    port_rates,
+    ports,
+    roce,
+    tools,
+)
 from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
 from probes.examination import Examination
 from probes.text import printable
@@ -13,7 +26,7 @@ AREAS: tuple[Area, ...] = (
     modules.AREA,
     path.AREA,
     pcie.AREA,
-    nic.AREA,
+    *(nic.AREA, ports.AREA, port_rates.AREA, roce.AREA, counters.AREA, nic_log.AREA),
     gpu.AREA,
     environment.AREA,
     tools.AREA,

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from probes.simulation.description import NicDescription, NodeDescription, RootDescription
+from probes.simulation.driver_libraries import grow_driver_libraries
+from probes.simulation.kernel_log import grow_kernel_log
 from probes.simulation.liveliness import Wave, phase, regions
+from probes.simulation.ports import grow_ports
+from probes.simulation.services import grow_services
 from probes.unknown import Maybe
 
 Content = str | bytes | Callable[[float], str]
@@ -119,6 +123,10 @@ def grow(description: NodeDescription, seed: int) -> Tree:
     for number, nic in enumerate(tree.nics):
         _rdma(tree, nic, number)
     _modules(tree)
+    grow_ports(tree)
+    grow_kernel_log(tree)
+    grow_services(tree)
+    grow_driver_libraries(tree)
     return tree
 
 
