@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.log_messages import needs_log
@@ -28,6 +28,14 @@ def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
     """The node's GPUs."""
     facts = examination.node.gpus
     return facts if isinstance(facts, Unknown) else facts.gpus
+
+
+def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
+    """Whether all of these are GPUs for which NVML answers."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown) or not bdfs:
+        return False
+    return set(bdfs) <= {gpu.bdf for gpu in gpus if not isinstance(gpu.nvml, Unknown)}
 
 
 def names_of(gpus: Iterable[Gpu]) -> str:
@@ -172,9 +180,8 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
         ]
         evidence += [Evidence(log.source, one.text) for one in reversed(told)]
     if evidence:
-        alive = set(bdfs_of(answering))
         named = [one.bdf for one in told if one.bdf]
-        back = not lost and bool(named) and all(bdf in alive for bdf in named)
+        back = not lost and answer_now(examination, named)
         where = tuple(dict.fromkeys([*lost, *named]))
         return found(
             f"{several(where) or 'a GPU'}: the PCIe link or the power was lost. "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.gpu import asked, bdfs_of, gpus_of, names_of
+from probes.checks.gpu import answer_now, asked, bdfs_of, names_of
 from probes.checks.log_messages import log_messages, of_log
 from probes.checks.port_use import at_most
 from probes.examination import Examination
@@ -88,10 +88,7 @@ def start_failed(examination: Examination) -> Outcome:
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda one: "API mismatch" not in one.text)
     if isinstance(messages, Outcome):
         return messages
-    gpus = gpus_of(examination)
-    alive = () if isinstance(gpus, Unknown) else bdfs_of(g for g in gpus if not isinstance(g.nvml, Unknown))
-    named = [one.bdf for one in messages if one.bdf]
-    back = bool(named) and all(bdf in alive for bdf in named)
+    back = answer_now(examination, {one.bdf for one in messages})
     fix = Plan(
         "Find out why",
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Outcome, Severity
+from probes.checks.gpu import answer_now
 from probes.checks.log_messages import log_messages, of_log
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
@@ -46,6 +47,9 @@ def gsp_timeout(examination: Examination) -> Outcome:
         ),
         disturbs=_DRAIN,
     )
+    if answer_now(examination, {one.bdf for one in messages}):
+        told = "it answers now, but its jobs have died or stood still; it comes back"
+        return of_log(examination, messages, told, fix, Severity.WARNING)
     told = "nvidia-smi hangs or is very slow, and jobs stand still; it looks like a fault of the network"
     return of_log(examination, messages, told, fix)
 
@@ -128,4 +132,7 @@ def sxids(examination: Examination) -> Outcome:
         ),
         disturbs="every job on this node",
     )
+    if all("non-fatal" in one.text.casefold() for one in messages):
+        told = "none of them was fatal; links that have many of them wear out"
+        return of_log(examination, messages, told, fix, Severity.NOTE)
     return of_log(examination, messages, "after a fatal one CUDA answers error 802 until a reset", fix)

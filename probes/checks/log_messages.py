@@ -8,10 +8,19 @@ from probes.checks.finding import Evidence, Outcome, Severity, found, passed, un
 from probes.checks.port_use import at_most, several
 from probes.examination import Examination
 from probes.kernel_log import KernelLogFacts, KernelMessage, LogKind
+from probes.pci import PciKind
 from probes.plan import Plan
 from probes.unknown import Reason, Unknown
 
 _BOOT_SECONDS = 60.0
+_SPEAKERS = {
+    LogKind.SXID: PciKind.NVSWITCH,
+    LogKind.NIC_HEALTH: PciKind.NIC,
+    LogKind.NIC_COMMAND: PciKind.NIC,
+    LogKind.NIC_POWER: PciKind.NIC,
+    LogKind.NIC_LINK: PciKind.NIC,
+}
+"""Whose messages these are; all others are a GPU's."""
 
 
 def log_messages(
@@ -20,15 +29,25 @@ def log_messages(
     """The messages of a kind in the kernel log; else what the check says."""
     log = examination.kernel_log
     if isinstance(log, Unknown):
-        return unsure(needs_log(log))
+        return _nobody_to_speak_of(examination, kind) or unsure(needs_log(log))
     chosen = [one for one in log.messages if one.kind is kind and wanted(one)]
     if chosen:
         return chosen
-    if log.counts.get(kind, 0) > sum(one.kind is kind for one in log.messages):
+    # Of every Xid the latest are kept, so that one which is not there has not been.
+    if kind is not LogKind.XID and log.counts.get(kind, 0) > sum(one.kind is kind for one in log.messages):
         return unsure(
             f"needs the older messages: there were {log.counts[kind]}, and only the latest are kept"
         )
     return passed(Evidence(log.source, f"no such message ({kind.value}){_how_far(log)}"))
+
+
+def _nobody_to_speak_of(examination: Examination, kind: LogKind) -> Outcome | None:
+    """A log that cannot be read says nothing of devices that the node does not have."""
+    pci = examination.node.pci
+    wanted = _SPEAKERS.get(kind, PciKind.GPU)
+    if isinstance(pci, Unknown) or any(one.kind is wanted for one in pci.functions.values()):
+        return None
+    return passed(Evidence("/sys/bus/pci/devices", f"no {wanted.value} here"))
 
 
 def _how_far(log: KernelLogFacts) -> str:

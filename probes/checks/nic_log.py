@@ -7,6 +7,7 @@ from probes.checks.log_messages import log_messages, marked, of_log
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.plan import Plan, Step, instruction
+from probes.unknown import Unknown
 
 AREA = Area("nic")
 _DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
@@ -47,12 +48,21 @@ def power_or_heat(examination: Examination) -> Outcome:
     return of_log(examination, messages, "it slows down, or its optics switch off", fix)
 
 
+_BOOT_SECONDS = 300.0
+
+
+def _is_empty_cage(message: KernelMessage) -> bool:
+    """A port without a module says so once, when its driver starts."""
+    at = message.seconds
+    return "unplugged" in message.text and (isinstance(at, Unknown) or at < _BOOT_SECONDS)
+
+
 @AREA.check(
     "link-flaps-log", Severity.NOTE, "the kernel log tells of links and modules that went away", _DRIVER
 )
 def link_messages(examination: Examination) -> Outcome:
     """mlx5's messages "Link down" and of modules that failed."""
-    messages = log_messages(examination, LogKind.NIC_LINK)
+    messages = log_messages(examination, LogKind.NIC_LINK, lambda one: not _is_empty_cage(one))
     if isinstance(messages, Outcome):
         return messages
     fix = Plan(

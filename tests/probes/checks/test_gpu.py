@@ -229,3 +229,32 @@ def test_a_path_that_a_virtual_machine_hides_is_unknown() -> None:
 
 def test_gpus_that_are_all_alike_far_from_nics_are_not_odd() -> None:
     assert status("gpu-without-near-nic", GB200) is Status.PASSED
+
+
+def test_a_flood_of_one_xid_does_not_hide_another() -> None:
+    flood = ["NVRM: Xid (PCI:0000:17:00): 31, pid=1, name=x, MMU Fault"] * 60
+    lost = "NVRM: Xid (PCI:0000:17:00): 119, pid=1, name=x, Timeout"
+    assert status("xid-119-gsp-timeout", with_log(HGX, lost, *flood)) is Status.FOUND
+    assert status("xid-memory-error", with_log(HGX, *flood)) is Status.PASSED
+
+
+def test_an_sxid_that_is_not_fatal_is_a_note() -> None:
+    told = "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error"
+    assert said("sxid", with_log(HGX, told)).severity is Severity.NOTE
+
+
+def test_a_gpu_that_answers_again_after_a_gsp_timeout() -> None:
+    assert (
+        said("xid-119-gsp-timeout", examination_of("hgx-h100+xid-119-gsp-timeout")).severity
+        is Severity.WARNING
+    )
+    elsewhere = with_log(HGX, "NVRM: Xid (PCI:0000:03:00): 119, pid=1, name=x, Timeout")
+    assert said("xid-119-gsp-timeout", elsewhere).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("name", OF_THE_LOG)
+def test_a_node_without_gpus_needs_no_log_of_them(name: str) -> None:
+    pci = HGX.node.pci
+    assert not isinstance(pci, Unknown)
+    empty = replace(HGX, node=replace(HGX.node, pci=replace(pci, functions={})))
+    assert status(name, replace(empty, kernel_log=Unknown(Reason.NEEDS_ROOT))) is Status.PASSED

@@ -87,3 +87,8 @@ def test_a_flood_may_have_pushed_out_what_matters() -> None:
 def test_a_flap_in_the_log_has_happened() -> None:
     flapped = said("link-flaps-log", examination_of("hgx-h100+link-flaps-log"))
     assert flapped.severity is Severity.NOTE
+
+
+def test_an_empty_cage_is_no_flap() -> None:
+    empty = with_log(HGX, "mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged")
+    assert status("link-flaps-log", empty) is Status.PASSED
