@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from probes.checks import (
+    counter_limits,
     counters,
     environment,
     gpu,
@@ -20,6 +21,7 @@ from probes.checks import (
     port_rates,
     ports,
     roce,
+    roce_packets,
     tools,
 )
 from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
@@ -30,7 +32,16 @@ AREAS: tuple[Area, ...] = (
     modules.AREA,
     path.AREA,
     pcie.AREA,
-    *(nic.AREA, ports.AREA, port_rates.AREA, roce.AREA, counters.AREA, nic_log.AREA),
+    *(
+        nic.AREA,
+        ports.AREA,
+        port_rates.AREA,
+        roce.AREA,
+        roce_packets.AREA,
+        counters.AREA,
+        counter_limits.AREA,
+        nic_log.AREA,
+    ),
     *(gpu.AREA, gpu_driver.AREA, gpu_modes.AREA, nvlink.AREA, gpu_log.AREA),
     environment.AREA,
     tools.AREA,

@@ -1,24 +1,21 @@
-"""Checks of RoCE ports: GIDs, MTU, and what keeps the fabric from losing packets."""
+"""Checks of RoCE ports' GIDs."""
 
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import Port, alike, at_most, devices_of, gpus_without_nic, names, ports_of
+from probes.checks.port_use import Port, at_most, devices_of, gpus_without_nic, names, ports_of
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.rdma import Gid
 from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("nic")
-_FULL_MTU = 4096
-_NETDEV_MTU = 9000
 _INDEX = "NCCL_IB_GID_INDEX"
-_NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE port here")
+NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE port here")
 _GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_attrs"
-_MTU_REFERENCE = "Linux, include/rdma/ib_addr.h, iboe_get_mtu"
 
 
-def _roce(examination: Examination) -> Maybe[tuple[Port, ...]]:
+def roce_ports(examination: Examination) -> Maybe[tuple[Port, ...]]:
     """The active RoCE ports."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
@@ -67,11 +64,11 @@ def _address(port: Port) -> Plan:
 @AREA.check("roce-gid-wrong", Severity.CRITICAL, "a job asks for a GID index that leads nowhere", _GID_ABI)
 def asked_gid(examination: Examination) -> Outcome:
     """NCCL_IB_GID_INDEX of running jobs, against the GID tables of active RoCE ports."""
-    ports = _roce(examination)
+    ports = roce_ports(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
     if not ports:
-        return passed(_NO_ROCE)
+        return passed(NO_ROCE)
     if isinstance(examination.processes, Unknown):
         return unsure(f"needs the jobs' environment: {examination.processes}")
     seen: list[Evidence] = []
@@ -142,7 +139,7 @@ def _type_at(port: Port, index: int) -> str:
 )
 def no_gid(examination: Examination) -> Outcome:
     """Active RoCE ports whose whole GID table is empty."""
-    ports = _roce(examination)
+    ports = roce_ports(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
     empty = [port for port in ports if port.facts.gids == ()]
@@ -161,7 +158,7 @@ def no_gid(examination: Examination) -> Outcome:
             severity=_gid_severity(examination, empty),
             devices=devices_of(empty),
         )
-    return _gid_unknown(ports) or passed(*at_most(_gid_count(port) for port in ports) or (_NO_ROCE,))
+    return _gid_unknown(ports) or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
 
 
 def _gid_count(port: Port) -> Evidence:
@@ -171,7 +168,7 @@ def _gid_count(port: Port) -> Evidence:
 @AREA.check("roce-gid-wrong-no-v2", Severity.CRITICAL, "a RoCE port has no RoCE v2 GID", _GID_ABI)
 def no_v2_gid(examination: Examination) -> Outcome:
     """Active RoCE ports whose GIDs are all RoCE v1, which no router forwards."""
-    ports = _roce(examination)
+    ports = roce_ports(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
     unknown = _gid_unknown(ports)
@@ -194,7 +191,7 @@ def no_v2_gid(examination: Examination) -> Outcome:
             severity=_gid_severity(examination, without),
             devices=devices_of(without),
         )
-    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (_NO_ROCE,))
+    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
 
 
 @AREA.check(
@@ -202,7 +199,7 @@ def no_v2_gid(examination: Examination) -> Outcome:
 )
 def only_link_local(examination: Examination) -> Outcome:
     """Active RoCE ports whose RoCE v2 GIDs are all link-local."""
-    ports = _roce(examination)
+    ports = roce_ports(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
     unknown = _gid_unknown(ports)
@@ -222,141 +219,4 @@ def only_link_local(examination: Examination) -> Outcome:
             fix=_address(local[0]),
             devices=devices_of(local),
         )
-    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (_NO_ROCE,))
-
-
-def _mtu_evidence(port: Port) -> Evidence:
-    mtu = port.health if isinstance(port.health, Unknown) else port.health.netdev_mtu_bytes
-    shown = "unknown" if isinstance(mtu, Unknown) else str(mtu)
-    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/mtu", shown)
-
-
-def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
-    """RDMA MTU by the port's name, and what to say where one is not known."""
-    mtus: dict[str, int] = {}
-    missing: Outcome | None = None
-    for port in ports:
-        mtu = port.health if isinstance(port.health, Unknown) else port.health.roce_mtu_bytes
-        if isinstance(mtu, Unknown):
-            missing = unsure(f"needs the MTU of {port.name}'s netdev: {mtu}")
-        else:
-            mtus[port.name] = mtu
-    return mtus, missing
-
-
-def _raise_mtu(ports: list[Port]) -> Plan:
-    steps = []
-    for port in ports[:8]:
-        mtu = port.health if isinstance(port.health, Unknown) else port.health.netdev_mtu_bytes
-        if isinstance(port.facts.netdev, Unknown) or isinstance(mtu, Unknown):
-            continue
-        command = ("ip", "link", "set", "dev", port.facts.netdev, "mtu")
-        steps.append(
-            Step(
-                f"gives {port.facts.netdev} room for 4096 bytes and headers",
-                (*command, str(_NETDEV_MTU)),
-                undo=(*command, str(mtu)),
-            )
-        )
-    return Plan(
-        "Raise the MTU",
-        tuple(steps),
-        disturbs="a short loss of the link on each of these ports",
-        note="the switches and all other hosts must allow it first; set it in netplan or NetworkManager too",
-    )
-
-
-@AREA.check("mtu-mismatch", Severity.WARNING, "equal RoCE ports have different MTUs", _MTU_REFERENCE)
-def mtu_differs(examination: Examination) -> Outcome:
-    """RDMA MTUs of active RoCE ports of one board."""
-    ports = _roce(examination)
-    if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
-    mtus, missing = _mtus(ports)
-    smaller: list[Port] = []
-    shown: list[Port] = []
-    for board in alike(ports).values():
-        sizes = [mtus[port.name] for port in board if port.name in mtus]
-        if len(set(sizes)) > 1:
-            shown += board
-            smaller += [port for port in board if mtus.get(port.name, max(sizes)) < max(sizes)]
-    if smaller:
-        return found(
-            f"{names(smaller)}: a smaller MTU than others of the same board. Where two ends differ, small "
-            "messages pass and large ones fail or slow down",
-            *at_most(_mtu_evidence(port) for port in shown),
-            fix=_raise_mtu(smaller),
-            devices=devices_of(smaller),
-        )
-    return missing or passed(*at_most(_mtu_evidence(port) for port in ports) or (_NO_ROCE,))
-
-
-@AREA.check(
-    "mtu-mismatch-small",
-    Severity.WARNING,
-    "a RoCE port carries less than 4096 bytes a packet",
-    _MTU_REFERENCE,
-)
-def mtu_small(examination: Examination) -> Outcome:
-    """RDMA MTUs of active RoCE ports, which follow from the netdev's."""
-    ports = _roce(examination)
-    if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
-    mtus, missing = _mtus(ports)
-    small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
-    if small:
-        return found(
-            f"{names(small)}: RDMA takes the next power of two below the netdev's MTU, here "
-            f"{min(mtus[port.name] for port in small)} bytes instead of 4096",
-            *at_most(_mtu_evidence(port) for port in small),
-            fix=_raise_mtu(small),
-            devices=devices_of(small),
-        )
-    return missing or passed(*at_most(_mtu_evidence(port) for port in ports) or (_NO_ROCE,))
-
-
-@AREA.check(
-    "roce-lossless-off",
-    Severity.WARNING,
-    "a RoCE port does not slow down when the fabric is congested",
-    "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
-    "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
-)
-def ecn_off(examination: Examination) -> Outcome:
-    """Priorities of active RoCE ports that react to congestion (OFED's ecn/roce_rp)."""
-    ports = _roce(examination)
-    if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
-    if not ports:
-        return passed(_NO_ROCE)
-    off: list[Port] = []
-    missing: Outcome | None = None
-    for port in ports:
-        ecn = port.health if isinstance(port.health, Unknown) else port.health.ecn_priorities
-        if isinstance(ecn, Unknown):
-            # The kernel's own driver keeps them in debugfs (cc_params), which is root's.
-            missing = unsure("needs OFED's driver: the kernel's own shows ECN to root alone, in debugfs")
-        elif not ecn:
-            off.append(port)
-    if off:
-        return found(
-            f"{names(off)}: ECN is off for every priority. With many hosts packets get lost, and RoCE slows "
-            "to a crawl",
-            *at_most(_ecn(port, "0 for every priority") for port in off),
-            fix=Plan(
-                "Turn ECN on for the priority of RDMA",
-                (
-                    instruction(
-                        "write 1 to ecn/roce_rp/enable and ecn/roce_np/enable of the site's RoCE priority, "
-                        "and set PFC and trust by mlnx_qos as the switches have them"
-                    ),
-                ),
-                disturbs="the whole fabric where the settings differ from the switches': do it in a window",
-            ),
-            devices=devices_of(off),
-        )
-    return missing or passed(*at_most(_ecn(port, "1 for some priority") for port in ports))
-
-
-def _ecn(port: Port, value: str) -> Evidence:
-    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/ecn/roce_rp/enable", value)
+    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
