@@ -36,6 +36,11 @@ def _service(examination: Examination, name: str) -> Maybe[Service]:
     return services if isinstance(services, Unknown) else services.services[name]
 
 
+def _runs(examination: Examination) -> bool:
+    service = _service(examination, _MANAGER)
+    return not isinstance(service, Unknown) and service.state is ServiceState.ACTIVE
+
+
 def _in_container(examination: Examination) -> bool:
     platform = examination.node.platform
     place = platform if isinstance(platform, Unknown) else platform.environment
@@ -160,6 +165,8 @@ def fabric_manager_version(examination: Examination) -> Outcome:
             ),
             disturbs="jobs that use NVLink, while it restarts",
         ),
+        # While the old one runs, all is well until the next start.
+        severity=Severity.WARNING if _runs(examination) else None,
         devices=switches,
     )
 

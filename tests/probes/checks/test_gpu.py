@@ -258,3 +258,10 @@ def test_a_node_without_gpus_needs_no_log_of_them(name: str) -> None:
     assert not isinstance(pci, Unknown)
     empty = replace(HGX, node=replace(HGX.node, pci=replace(pci, functions={})))
     assert status(name, replace(empty, kernel_log=Unknown(Reason.NEEDS_ROOT))) is Status.PASSED
+
+
+def test_another_fabric_manager_on_disk_costs_nothing_yet_while_the_old_one_runs() -> None:
+    running = examination_of("hgx-h100+fabric-manager-down-version")
+    assert said("fabric-manager-down-version", running).severity is Severity.WARNING
+    stopped = examination_of("hgx-h100+fabric-manager-down-version,fabric-manager-down")
+    assert said("fabric-manager-down-version", stopped).severity is Severity.CRITICAL
