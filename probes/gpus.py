@@ -12,6 +12,8 @@ from probes.pci import PciFacts, PciFunction, PciKind
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
 
+_NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
+
 
 class Flavour(Enum):
     """Which NVIDIA kernel modules are loaded; only the open ones offer DMA-BUF for CUDA memory."""
@@ -29,6 +31,7 @@ class DriverFacts:
     parameters: Maybe[dict[str, str]]  # /proc/driver/nvidia/params
     cuda_version: Maybe[str]
     nvml: str | None  # None: NVML answers; else the sentence why not ("driver/library version mismatch …")
+    confidential_computing: Maybe[bool] = _NOT_ASKED
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
         parameters=parameters if isinstance(parameters, Unknown) else parse_fields(parameters),
         cuda_version=nvml if isinstance(nvml, Unknown) else nvml.cuda_version,
         nvml=_why_not(nvml) if isinstance(nvml, Unknown) else None,
+        confidential_computing=nvml if isinstance(nvml, Unknown) else nvml.confidential_computing,
     )
 
 

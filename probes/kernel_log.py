@@ -57,7 +57,7 @@ class KernelMessage:
 
 @dataclass(frozen=True)
 class KernelLogFacts:
-    """The messages in the order of the log, the latest of each kind, and how many there were of each."""
+    """The messages in the order of the log, the latest of each kind and Xid, and how many there were."""
 
     source: str  # "dmesg --raw --kernel"
     since_seconds: Maybe[float]  # time since boot of the oldest line: what was before is not known
@@ -66,7 +66,8 @@ class KernelLogFacts:
     only_warnings: bool = False  # the whole log was too long: nothing below the level "warn" was read
 
 
-KEPT_OF_EACH_KIND = 20
+KEPT_OF_EACH_KIND = 20  # and of each Xid
+_XIDS = 256  # the numbers that there may be
 TEXT_LIMIT = 300
 _LINE_LIMIT = 1000
 _MAX_LINES = 200_000
@@ -201,7 +202,7 @@ def _refusal(host: Host, name: str, stderr: str) -> Unknown:
 def parse_log(text: str, source: str = "", only_warnings: bool = False) -> KernelLogFacts:
     """The messages in a kernel log, as dmesg or journalctl print it."""
     counts: dict[LogKind, int] = {}
-    kept: dict[LogKind, list[tuple[int, KernelMessage]]] = {}
+    kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
     since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line tells its time since boot")
     for number, (seconds, line) in enumerate(_lines(text)):
         if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
@@ -210,7 +211,9 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
         if message is None:
             continue
         counts[message.kind] = counts.get(message.kind, 0) + 1
-        of_kind = kept.setdefault(message.kind, [])
+        # A GPU that says Xid 31 all day must not push out the one Xid 79.
+        apart = message.number if message.kind is LogKind.XID and (message.number or 0) < _XIDS else None
+        of_kind = kept.setdefault((message.kind, apart), [])
         of_kind.append((number, message))
         del of_kind[:-KEPT_OF_EACH_KIND]
     ordered = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])

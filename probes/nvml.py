@@ -13,6 +13,7 @@ from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown
 
 T = TypeVar("T")
+_NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class NvmlGpu:
     c2c_links: Maybe[int]  # chip-to-chip links to the CPU (Grace); 0 elsewhere
     persistence: Maybe[bool]
     mig: Maybe[bool]
+    is_vgpu: Maybe[bool] = _NOT_ASKED  # a share of a GPU that a hypervisor made
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class NvmlFacts:
     nvml_version: Maybe[str]
     cuda_version: Maybe[str]  # "12.4", the newest the driver serves
     gpus: tuple[Maybe[NvmlGpu], ...]  # a GPU off the bus is an Unknown whose source is its index or BDF
+    confidential_computing: Maybe[bool] = _NOT_ASKED  # other devices are kept out of GPU memory
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ _FIELD_C2C_LINKS = 170
 _FIELD_PCIE_TX_BYTES = 197
 _FIELD_PCIE_RX_BYTES = 198
 _MOST_NVLINKS = 18
+_VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _RETRY_SECONDS = 10.0
 # A blocking PCIe reading takes 20 ms of every GPU; so many are made at one reading, in turn.
 _BLOCKING_READINGS = 1
@@ -190,7 +194,13 @@ class NvmlLibrary:
                 nvml_version=self._text("NVML version", nv.nvmlSystemGetNVMLVersion),
                 cuda_version=cuda if isinstance(cuda, Unknown) else cuda_text(cuda),
                 gpus=(*gpus, *session.lost.values()),
+                confidential_computing=self._confidential_computing(nv),
             )
+
+    def _confidential_computing(self, nv: Any) -> Maybe[bool]:
+        state = self._ask("NVML", lambda: bool(nv.nvmlSystemGetConfComputeState().ccFeature))
+        # GPUs before Hopper and drivers before 535 do not have it.
+        return False if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
 
     def _gpu(self, session: _Session, number: int) -> Maybe[NvmlGpu]:
         nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
@@ -215,6 +225,7 @@ class NvmlLibrary:
             c2c_links=self._c2c(session, handle, bdf),
             persistence=self._ask(bdf, lambda: bool(nv.nvmlDeviceGetPersistenceMode(handle))),
             mig=self._mig(nv, handle, bdf),
+            is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
         )
 
     def _index(self, session: _Session, number: int) -> int:

@@ -38,6 +38,7 @@ _MAX_HW_COUNTERS = 128
 # Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
 _NO_PMA = "N/A (no PMA)"
 _PRIORITIES = range(8)
+_IFF_UP = 1  # include/uapi/linux/if.h
 _ROCE_MTUS = (4096, 2048, 1024, 512, 256)
 # GRH, UDP, BTH, XRC, AtomicETH and ICRC: what iboe_get_mtu takes off (include/rdma/ib_addr.h).
 _ROCE_HEADER_BYTES = 40 + 8 + 12 + 4 + 28 + 4
@@ -65,6 +66,7 @@ class PortHealth:
     netdev_mtu_bytes: Maybe[int]
     roce_mtu_bytes: Maybe[int]  # what RDMA makes of the netdev's; NOT_THERE: InfiniBand
     netdev_state: Maybe[str]  # "up", "down", "lowerlayerdown"
+    netdev_is_up: Maybe[bool]  # an admin has not set it down (IFF_UP)
     carrier_changes: Maybe[int]  # ups and downs since the netdev came
     ecn_priorities: Maybe[tuple[int, ...]]  # that react to congestion (RP); NOT_THERE: not OFED's driver
     traffic_class: Maybe[int]  # that new connections get; NOT_THERE: not set, or not OFED's driver
@@ -111,13 +113,15 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
     state: Maybe[str]
     changes: Maybe[int]
     ecn: Maybe[tuple[int, ...]]
+    flags: Maybe[int]
     if isinstance(netdev, Unknown):
-        mtu = state = changes = ecn = netdev
+        mtu = state = changes = ecn = flags = netdev
     else:
         below = f"/sys/class/net/{netdev}"
         mtu, changes = _number(host, f"{below}/mtu"), _number(host, f"{below}/carrier_changes")
         text = host.read(f"{below}/operstate", 4096)
         state = text if isinstance(text, Unknown) else printable(text, 32)
+        flags = _number(host, f"{below}/flags")
         ecn = _ecn(host, f"{below}/ecn/roce_rp/enable")
     return PortHealth(
         device=device.name,
@@ -131,6 +135,7 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         netdev_mtu_bytes=mtu,
         roce_mtu_bytes=_roce_mtu(port, mtu),
         netdev_state=state,
+        netdev_is_up=flags if isinstance(flags, Unknown) else bool(flags & _IFF_UP),
         carrier_changes=changes,
         ecn_priorities=ecn,
         traffic_class=_traffic_class(host, f"{device.sysfs_path}/tc/{port.number}/traffic_class"),

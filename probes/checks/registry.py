@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from probes.checks import environment, gpu, modules, nic, path, pcie, tools
+from probes.checks import (
+    counter_limits,
+    counters,
+    environment,
+    gpu,
+    gpu_driver,
+    gpu_log,
+    gpu_modes,
+    modules,
+    nic,
+    nic_log,
+    nvlink,
+    path,
+    pcie,
+    port_rates,
+    ports,
+    roce,
+    roce_packets,
+    tools,
+)
 from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
 from probes.examination import Examination
 from probes.text import printable
@@ -13,8 +32,17 @@ AREAS: tuple[Area, ...] = (
     modules.AREA,
     path.AREA,
     pcie.AREA,
-    nic.AREA,
-    gpu.AREA,
+    *(
+        nic.AREA,
+        ports.AREA,
+        port_rates.AREA,
+        roce.AREA,
+        roce_packets.AREA,
+        counters.AREA,
+        counter_limits.AREA,
+        nic_log.AREA,
+    ),
+    *(gpu.AREA, gpu_driver.AREA, gpu_modes.AREA, nvlink.AREA, gpu_log.AREA),
     environment.AREA,
     tools.AREA,
 )

@@ -101,6 +101,20 @@ class GpuDirectDescription:
 
 
 @dataclass(frozen=True)
+class NvmlDescription:
+    """What NVML says beyond what the GPUs are; GPUs by their number."""
+
+    refusal: str = ""  # why it does not answer at all
+    lost: frozenset[int] = frozenset()  # fallen off the bus
+    unlisted: frozenset[int] = frozenset()
+    with_fewer_nvlinks: frozenset[int] = frozenset()
+    persistence: bool = True
+    mig: bool = False
+    is_vgpu: bool = False
+    confidential_computing: bool = False
+
+
+@dataclass(frozen=True)
 class NodeDescription:
     """A whole node."""
 
@@ -123,6 +137,7 @@ class NodeDescription:
     iommu: str = ""
     iommu_kind: str = "dmar"
     uncore: int = 0
+    nvml: NvmlDescription = NvmlDescription()
 
 
 def simulated_names() -> tuple[str, ...]:

@@ -137,31 +137,45 @@ class SimulatedHost:
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Driver and GPUs as described."""
-        gpu, driver = self._description.gpu, self._description.driver
-        peers = self._nvlink_peers()
+        driver, special = self._description.driver, self._description.nvml
+        if special.refusal:
+            return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
         return NvmlFacts(
             driver_version=driver.version,
             nvml_version=f"{driver.cuda}.{driver.version}",
             cuda_version=driver.cuda,
             gpus=tuple(
-                NvmlGpu(
-                    index=number,
-                    bdf=placed.bdf,
-                    name=gpu.name,
-                    uuid=uuid_of(number),
-                    compute_capability=gpu.capability,
-                    memory_total_bytes=gpu.memory_gib * GIB,
-                    bar1_total_bytes=gpu.bar1_gib * GIB,
-                    link_generation_max=gpu.link[0],
-                    link_width_max=gpu.link[1],
-                    nvlinks=gpu.nvlinks,
-                    nvlink_peers=peers,
-                    c2c_links=gpu.c2c,
-                    persistence=True,
-                    mig=False,
-                )
+                self._gpu(number, placed.bdf)
                 for number, placed in enumerate(self.tree.gpus)
+                if number not in special.unlisted
             ),
+            confidential_computing=special.confidential_computing,
+        )
+
+    def _gpu(self, number: int, bdf: str) -> Maybe[NvmlGpu]:
+        gpu, special = self._description.gpu, self._description.nvml
+        if number in special.lost:
+            told = "the GPU has fallen off the bus: reboot, see the kernel log"
+            return Unknown(Reason.DRIVER_ERROR, bdf, told)
+        peers = self._nvlink_peers()
+        if number in special.with_fewer_nvlinks:
+            peers = tuple((switch, links - 1) for switch, links in peers)
+        return NvmlGpu(
+            index=number,
+            bdf=bdf,
+            name=gpu.name,
+            uuid=uuid_of(number),
+            compute_capability=gpu.capability,
+            memory_total_bytes=gpu.memory_gib * GIB,
+            bar1_total_bytes=gpu.bar1_gib * GIB,
+            link_generation_max=gpu.link[0],
+            link_width_max=gpu.link[1],
+            nvlinks=sum(links for _, links in peers),
+            nvlink_peers=peers,
+            c2c_links=gpu.c2c,
+            persistence=special.persistence,
+            mig=special.mig,
+            is_vgpu=special.is_vgpu,
         )
 
     def _nvlink_peers(self) -> tuple[tuple[str, int], ...]:
@@ -177,7 +191,15 @@ class SimulatedHost:
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """One reading of every GPU."""
-        return tuple(self._live(number, placed.bdf) for number, placed in enumerate(self.tree.gpus))
+        special = self._description.nvml
+        if special.refusal:
+            return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
+        silent = special.lost | special.unlisted
+        return tuple(
+            self._live(number, placed.bdf)
+            for number, placed in enumerate(self.tree.gpus)
+            if number not in silent
+        )
 
     def _live(self, number: int, bdf: str) -> NvmlLive:
         gpu = self._description.gpu

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 from probes.simulation.config_space import grow_config_space
 from probes.simulation.description import NicDescription, NodeDescription, RootDescription
+from probes.simulation.driver_libraries import grow_driver_libraries
+from probes.simulation.kernel_log import grow_kernel_log
 from probes.simulation.liveliness import Wave, phase, regions
+from probes.simulation.ports import grow_ports
+from probes.simulation.services import grow_services
 from probes.unknown import Maybe
 
 Content = str | bytes | Callable[[float], str]
@@ -121,6 +125,10 @@ def grow(description: NodeDescription, seed: int) -> Tree:
         _rdma(tree, nic, number)
     _modules(tree)
     grow_config_space(tree)
+    grow_ports(tree)
+    grow_kernel_log(tree)
+    grow_services(tree)
+    grow_driver_libraries(tree)
     return tree
 
 

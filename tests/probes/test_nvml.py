@@ -89,6 +89,8 @@ class FakeNvml:
                 "nvmlDeviceGetCurrPcieLinkWidth": lambda h: 16,
                 "nvmlDeviceGetPersistenceMode": lambda h: 1,
                 "nvmlDeviceGetMigMode": lambda h: (0, 0),
+                "nvmlDeviceGetVirtualizationMode": lambda h: 2 * h,
+                "nvmlSystemGetConfComputeState": lambda: SimpleNamespace(ccFeature=1),
                 "nvmlDeviceGetUtilizationRates": lambda h: SimpleNamespace(gpu=92),
                 "nvmlDeviceGetTemperature": lambda h, sensor: 55,
                 "nvmlDeviceGetPowerUsage": lambda h: 650_000,
@@ -127,6 +129,8 @@ def test_two_gpus() -> None:
     assert first.nvlinks == 3  # one of the four is down
     assert first.nvlink_peers == (("0000:83:00.0", 2), ("0000:84:00.0", 1))
     assert first.c2c_links == 0
+    assert (first.is_vgpu, second.is_vgpu) == (False, True)
+    assert facts.confidential_computing is True
     assert "\x1b" not in str(first.name)
 
 
@@ -174,6 +178,12 @@ def test_one_failing_call_costs_one_fact() -> None:
     assert isinstance(gpu, NvmlGpu)
     assert isinstance(gpu.bar1_total_bytes, Unknown)
     assert gpu.memory_total_bytes == 80 << 30
+
+
+def test_a_driver_that_knows_no_confidential_computing_has_none() -> None:
+    assert facts_of(FakeNvml(nvmlSystemGetConfComputeState=3)).confidential_computing is False
+    refused = facts_of(FakeNvml(nvmlSystemGetConfComputeState=4)).confidential_computing
+    assert isinstance(refused, Unknown)
 
 
 def test_pcie_rates_come_from_the_counters() -> None:

@@ -139,3 +139,13 @@ def test_a_real_h100_node_has_a_counter_that_has_stopped(tmp_path: Path) -> None
 @given(st.text())
 def test_no_text_stops_the_parser(text: str) -> None:
     assert parse_counter(text) is None or text.isdecimal()
+
+
+def test_whether_an_admin_has_set_the_netdev_down(tmp_path: Path) -> None:
+    host = node(tmp_path, link_layer="Ethernet")
+    write(tmp_path, "/sys/devices/" + "/".join(PATH) + "/net/ens1/dev_port", "0\n")
+    assert isinstance(health(host).netdev_is_up, Unknown)
+    write(tmp_path, "/sys/class/net/ens1/flags", "0x1002\n")
+    assert health(host).netdev_is_up is False
+    write(tmp_path, "/sys/class/net/ens1/flags", "0x1003\n")
+    assert health(host).netdev_is_up is True

@@ -1,7 +1,274 @@
-"""Faults of area nic."""
+"""Faults of NICs and their ports."""
 
 from __future__ import annotations
 
-from probes.simulation.faults.fault import Fault
+from collections.abc import Callable
 
-FAULTS: tuple[Fault, ...] = ()
+from probes.simulation.faults.fault import Fault
+from probes.simulation.kernel_log import say
+from probes.simulation.ports import netdev_of, port_of
+from probes.simulation.tree import Content, PlacedNic, Tree
+
+_WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
+_ROCE = ("mlx5_4", "mlx5_9")
+_JOB = "/proc/41900"
+
+
+def _nic(tree: Tree, name: str) -> PlacedNic:
+    return next(nic for nic in tree.nics if nic.name == name)
+
+
+def _write(tree: Tree, path: str, content: Content) -> None:
+    """Changes a file; where another fault took it away, it stays away."""
+    if path in tree.files:
+        tree.add(path, content)
+
+
+def _port(name: str, **files: str) -> Callable[[Tree], None]:
+    """A fault that changes files of a port."""
+
+    def spoil(tree: Tree) -> None:
+        for file, value in files.items():
+            _write(tree, f"{port_of(_nic(tree, name))}/{file}", f"{value}\n")
+
+    return spoil
+
+
+def _counter(name: str, counter: str, content: Content) -> Callable[[Tree], None]:
+    def spoil(tree: Tree) -> None:
+        _write(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
+
+    return spoil
+
+
+def _rising(start: int, seconds_each: float) -> Content:
+    return lambda seconds: f"{start + int(seconds / seconds_each)}\n"
+
+
+def _netdev(file: str, value: str, *nics: str) -> Callable[[Tree], None]:
+    """A fault that changes a file of netdevs."""
+
+    def spoil(tree: Tree) -> None:
+        for name in nics:
+            nic = _nic(tree, name)
+            if f"{nic.path}/net" in tree.directories:
+                _write(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
+
+    return spoil
+
+
+def _set_down(tree: Tree) -> None:
+    _port("mlx5_4", state="1: DOWN", phys_state="3: Disabled")(tree)
+    _netdev("flags", "0x1002", "mlx5_4")(tree)
+    _netdev("operstate", "down", "mlx5_4")(tree)
+
+
+def _wrong_layer(tree: Tree) -> None:
+    # The RDMA core calls a RoCE port without a link Disabled (mlx5, main.c).
+    _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0")(tree)
+
+
+def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> Callable[[Tree], None]:
+    """A fault that empties entries of a GID table."""
+
+    def spoil(tree: Tree) -> None:
+        port = port_of(_nic(tree, name))
+        for index in range(count):
+            if not keep(index):
+                _write(tree, f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
+                tree.remove(f"{port}/gid_attrs/types/{index}")
+                tree.remove(f"{port}/gid_attrs/ndevs/{index}")
+
+    return spoil
+
+
+def _no_gids(tree: Tree) -> None:
+    _gids(tree.nics[0].name, lambda _: False)(tree)
+
+
+def _without_rdma(tree: Tree, name: str) -> None:
+    tree.remove(f"/sys/class/infiniband/{name}")
+    tree.remove(f"{_nic(tree, name).path}/infiniband")
+    for link in [one for one, content in tree.files.items() if content == f"{name}\n" and "/uverbs" in one]:
+        tree.remove(link.rpartition("/")[0])
+
+
+def _unbind(tree: Tree, name: str, driver: str = "") -> None:
+    nic = _nic(tree, name)
+    _without_rdma(tree, name)
+    if f"{nic.path}/net" in tree.directories:
+        tree.remove(f"/sys/class/net/{netdev_of(tree, nic)}")
+        tree.remove(f"{nic.path}/net")
+    tree.remove(f"{nic.path}/driver")
+    uevent = str(tree.files[f"{nic.path}/uevent"])
+    plain = "".join(line for line in uevent.splitlines(True) if not line.startswith("DRIVER="))
+    tree.add(f"{nic.path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
+
+
+def _old_firmware(tree: Tree) -> None:
+    nic = _nic(tree, "mlx5_2")
+    _write(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
+
+
+def _bond(tree: Tree) -> None:
+    nic = _nic(tree, "mlx5_9")
+    tree.link("/sys/class/net/bond0", f"{nic.path}/net/{netdev_of(tree, nic)}")
+    for index in range(16):
+        _write(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
+
+
+def _no_counters(tree: Tree) -> None:
+    tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters")
+
+
+def _no_ecn(tree: Tree) -> None:
+    for priority in range(8):
+        _netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE)(tree)
+
+
+def _asking_job(tree: Tree) -> None:
+    """A job that asks for an entry of the GID table that is empty."""
+    tree.add(f"{_JOB}/comm", "python3\n")
+    tree.add(f"{_JOB}/status", "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1000\t1000\t1000\n")
+    tree.add(f"{_JOB}/environ", b"NCCL_IB_GID_INDEX=11\0")
+    tree.link(f"{_JOB}/fd/3", "/dev/nvidia0")
+
+
+def _says(name: str, text: str) -> Callable[[Tree], None]:
+    """A fault that the kernel log tells of, "mlx5_core BDF: …"."""
+
+    def spoil(tree: Tree) -> None:
+        say(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
+
+    return spoil
+
+
+def _fault(name: str, finds: str, spoil: Callable[[Tree], None], *excludes: str) -> Fault:
+    return Fault(name, frozenset({finds}), spoil=spoil, excludes=frozenset(excludes))
+
+
+FAULTS: tuple[Fault, ...] = (
+    _fault("port-down", "ib-port-not-active", _port("mlx5_1", state="1: DOWN", phys_state="2: Polling")),
+    _fault(
+        "port-disabled",
+        "ib-port-not-active-disabled",
+        _port("mlx5_3", state="1: DOWN", phys_state="3: Disabled"),
+    ),
+    _fault("netdev-down", "ib-port-not-active-netdev-down", _set_down),
+    _fault(
+        "no-subnet-manager",
+        "ib-port-not-active-no-subnet-manager",
+        _port("mlx5_5", state="2: INIT", sm_lid="0x0", lid="0x0"),
+        "nic-without-rdma-device",
+    ),
+    _fault(
+        "subnet-manager-stalled",
+        "ib-port-not-active-subnet-manager-stalled",
+        _port("mlx5_6", state="3: ARMED"),
+        "nic-without-driver",
+    ),
+    _fault("link-layer-wrong", "link-layer-wrong", _wrong_layer),
+    _fault("rate-shown-as-sdr", "rate-shown-as-sdr", _port("mlx5_0", rate="10 Gb/sec (4X SDR)")),
+    _fault("half-rate", "single-rail-or-half-rate", _port("mlx5_2", rate="200 Gb/sec (4X HDR)")),
+    _fault(
+        "one-lane",
+        "single-rail-or-half-rate-one-lane",
+        _port("mlx5_7", rate="100 Gb/sec (1X NDR)"),
+        "nic-passed-through",
+    ),
+    _fault("bond", "single-rail-or-half-rate-bond", _bond, "roce-gid-wrong-no-v2"),
+    _fault("roce-gid-wrong", "roce-gid-wrong", _asking_job),
+    Fault(
+        "roce-gid-wrong-namespace",
+        frozenset({"roce-gid-wrong-namespace"}),
+        spoil=_no_gids,
+        on="pcie-l40s",
+    ),
+    _fault("roce-gid-wrong-no-v2", "roce-gid-wrong-no-v2", _gids("mlx5_9", lambda index: index % 2 == 0)),
+    _fault(
+        "roce-gid-wrong-link-local",
+        "roce-gid-wrong-link-local",
+        _gids("mlx5_4", lambda index: index < 2),
+        "netdev-down",
+    ),
+    _fault("mtu-mismatch", "mtu-mismatch", _netdev("mtu", "2200", "mlx5_9"), "mtu-small", "netdev-down"),
+    _fault("mtu-small", "mtu-mismatch-small", _netdev("mtu", "1500", *_ROCE)),
+    _fault("roce-lossless-off", "roce-lossless-off", _no_ecn),
+    _fault(
+        "symbol-errors-rising",
+        "symbol-errors-rising",
+        _counter("mlx5_0", "counters/symbol_error", _rising(40, 2.0)),
+    ),
+    _fault("link-flaps", "link-flaps", _counter("mlx5_2", "counters/link_downed", _rising(1, 1800.0))),
+    _fault("link-flaps-carrier", "link-flaps-carrier", _netdev("carrier_changes", "58", "mlx5_9")),
+    _fault(
+        "out-of-sequence-rising",
+        "out-of-sequence-rising",
+        _counter("mlx5_9", "hw_counters/out_of_sequence", _rising(900, 0.1)),
+    ),
+    _fault(
+        "local-ack-timeout",
+        "local-ack-timeout",
+        _counter("mlx5_9", "hw_counters/local_ack_timeout_err", _rising(3, 5.0)),
+    ),
+    _fault(
+        "port-discards-rising",
+        "port-discards-rising",
+        _counter("mlx5_9", "counters/port_xmit_discards", _rising(17, 1.0)),
+    ),
+    _fault(
+        "receiver-not-ready-rising",
+        "receiver-not-ready-rising",
+        _counter("mlx5_0", "hw_counters/rnr_nak_retry_err", _rising(5, 3.0)),
+    ),
+    _fault(
+        "error-counter-full", "error-counter-full", _counter("mlx5_3", "counters/symbol_error", "65535\n")
+    ),
+    _fault("port-counters-missing", "port-counters-missing", _no_counters),
+    _fault("nic-without-driver", "nic-without-driver", lambda tree: _unbind(tree, _WITHOUT_DRIVER)),
+    _fault(
+        "nic-passed-through",
+        "nic-without-driver-passed-through",
+        lambda tree: _unbind(tree, _FOR_GUESTS, "vfio-pci"),
+    ),
+    _fault(
+        "nic-without-rdma-device",
+        "nic-without-rdma-device",
+        lambda tree: _without_rdma(tree, _WITHOUT_RDMA),
+    ),
+    _fault("nic-firmware-mismatch", "nic-firmware-mismatch", _old_firmware),
+    _fault(
+        "nic-health-errors",
+        "nic-health-errors",
+        _says("mlx5_2", "poll_health:825:(pid 0): device's health compromised - reached miss count"),
+    ),
+    _fault(
+        "nic-power-or-heat",
+        "nic-power-or-heat",
+        _says("mlx5_3", "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W)."),
+    ),
+    _fault("link-flaps-log", "link-flaps-log", _says("mlx5_9", "ens9np0: Link down")),
+    _fault(
+        "monitor-causes-log-flood",
+        "monitor-causes-log-flood",
+        _says(
+            "mlx5_1",
+            "mlx5_cmd_out_err:838:(pid 5120): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource"
+            "(0x5), syndrome (0x305684), err(-22)",
+        ),
+    ),
+    _fault(
+        "fw-resources-exhausted",
+        "fw-resources-exhausted",
+        _says("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12"),
+    ),
+    _fault(
+        "nic-firmware-command-failed",
+        "nic-firmware-command-failed",
+        _says(
+            "mlx5_8",
+            "wait_func:1146:(pid 811): QUERY_VPORT_STATE(0x750) timeout. "
+            "Will cause a leak of a command resource",
+        ),
+    ),
+)

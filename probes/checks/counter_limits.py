@@ -1,0 +1,95 @@
+"""Checks of what error counters cannot tell: they are full, or missing."""
+
+from __future__ import annotations
+
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.port_use import NO_PORTS, Port, at_most, devices_of, names, ports_of
+from probes.examination import Examination
+from probes.plan import Plan, Step
+from probes.port_health import ErrorCounter
+from probes.unknown import Maybe, Reason, Unknown, known
+
+AREA = Area("nic")
+_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
+
+
+@AREA.check("error-counter-full", Severity.NOTE, "an error counter is full and counts no further", _ABI)
+def counter_full(examination: Examination) -> Outcome:
+    """Counters of 4, 8 or 16 bits that stand at their greatest value."""
+    ports = ports_of(examination)
+    if isinstance(ports, Unknown):
+        return unsure(f"needs the RDMA devices: {ports}")
+    full: list[tuple[Port, str, int]] = []
+    missing: Outcome | None = None
+    for port in ports:
+        errors = port.health if isinstance(port.health, Unknown) else port.health.errors
+        if isinstance(errors, Unknown):
+            if errors.reason is not Reason.NOT_THERE:
+                missing = unsure(f"needs the counters of {port.name}: {errors}")
+            continue
+        for name, counter in errors.items():
+            if isinstance(counter, Unknown):
+                missing = unsure(f"needs the counter {name} of {port.name}: {counter}")
+            elif counter.is_full:
+                full.append((port, name, counter.value))
+    if full:
+        chosen = list({port.name: port for port, _, _ in full}.values())
+        return found(
+            f"{names(chosen)}: what happens from now on is not seen in these counters. They say nothing of "
+            "when it happened",
+            *at_most(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
+            fix=Plan(
+                "Set the counters to zero",
+                tuple(
+                    Step(
+                        f"sets the error counters of {port.name} to zero",
+                        ("perfquery", "-C", port.device.name, "-P", str(port.facts.number), "-R"),
+                    )
+                    for port in chosen[:8]
+                ),
+                reversible=False,
+                note="whoever watches these counters sees them jump back",
+            ),
+            devices=devices_of(chosen),
+        )
+    return missing or passed(
+        *at_most(Evidence(f"{port.path}/counters", "none is full") for port in ports) or (NO_PORTS,)
+    )
+
+
+@AREA.check("port-counters-missing", Severity.NOTE, "a port has no error counters", _ABI)
+def counters_missing(examination: Examination) -> Outcome:
+    """Ports whose counters are not there, or whose firmware refuses them."""
+    ports = ports_of(examination)
+    if isinstance(ports, Unknown):
+        return unsure(f"needs the RDMA devices: {ports}")
+    without: list[tuple[Port, Unknown]] = []
+    other: Outcome | None = None
+    for port in ports:
+        errors = port.health if isinstance(port.health, Unknown) else port.health.errors
+        if not isinstance(errors, Unknown):
+            refused = [one for one in errors.values() if isinstance(one, Unknown)]
+            if not errors or len(refused) < len(errors):
+                if not errors:
+                    without.append((port, Unknown(Reason.NOT_THERE, f"{port.path}/counters", "empty")))
+                continue
+            errors = refused[0]
+        if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
+            without.append((port, errors))
+        else:
+            other = unsure(f"needs the counters of {port.name}: {errors}")
+    if without:
+        return found(
+            f"{names(port for port, _ in without)}: no errors can be seen here. Virtual functions and some "
+            "drivers have none; firmware that refuses them writes a line into the kernel log at each reading",
+            *at_most(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
+            devices=devices_of(port for port, _ in without),
+        )
+    return other or passed(*at_most(_count(port) for port in ports) or (NO_PORTS,))
+
+
+def _count(port: Port) -> Evidence:
+    errors: dict[str, Maybe[ErrorCounter]] = {}
+    if not isinstance(port.health, Unknown):
+        errors = known(port.health.errors, {})
+    return Evidence(f"{port.path}/counters", f"{len(errors)} error counters")

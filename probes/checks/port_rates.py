@@ -1,0 +1,149 @@
+"""Checks of RDMA ports' rate."""
+
+from __future__ import annotations
+
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.port_use import NO_PORTS, Port, alike, at_most, devices_of, names, ports_of
+from probes.examination import Examination
+from probes.plan import Plan, Step, instruction
+from probes.unknown import Unknown, known
+
+AREA = Area("nic")
+
+
+@AREA.check(
+    "rate-shown-as-sdr",
+    Severity.NOTE,
+    "the kernel does not know the link's speed and shows it as SDR",
+    "Linux, drivers/infiniband/core/sysfs.c, rate_show",
+)
+def rate_shown_as_sdr(examination: Examination) -> Outcome:
+    """Active InfiniBand ports of ConnectX-6 or later that show SDR."""
+    ports = ports_of(examination)
+    if isinstance(ports, Unknown):
+        return unsure(f"needs the RDMA devices: {ports}")
+    active = [port for port in ports if port.is_active and not port.is_ethernet]
+    chosen = [port for port in active if _shows_sdr(port)]
+    if chosen:
+        return found(
+            f"{names(chosen)}: such a NIC does not link at SDR with four lanes; this kernel has no word for "
+            "the true speed. The cable is not to blame, but NCCL may reckon with too little",
+            *at_most(_rate(port) for port in chosen),
+            fix=Plan(
+                "Use a kernel or OFED that knows the speed",
+                (instruction("install a newer kernel or OFED/DOCA; mlxlink -d BDF shows the true speed"),),
+                needs_reboot=True,
+                disturbs="every job on this node",
+            ),
+            devices=devices_of(chosen),
+        )
+    for port in active:
+        if isinstance(port.facts.rate_text, Unknown):
+            return unsure(f"needs the rate of {port.name}: {port.facts.rate_text}")
+    return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))
+
+
+# ConnectX-6 and later, BlueField-2 and -3: the number of hca_type (pci.ids, "MT28908 …" is device 0x101b).
+_SINCE_CONNECTX6 = range(4123, 4200)
+_BLUEFIELDS = range(41682, 41700)
+
+
+def _shows_sdr(port: Port) -> bool:
+    number = known(port.device.hca_type, "").removeprefix("MT")
+    modern = number.isascii() and number.isdecimal() and len(number) < 6
+    return (
+        modern
+        and (int(number) in _SINCE_CONNECTX6 or int(number) in _BLUEFIELDS)
+        and known(port.facts.rate_text, "") == "4X SDR"
+    )
+
+
+def _rate(port: Port) -> Evidence:
+    rate = port.facts.rate_gbps
+    shown = "unknown" if isinstance(rate, Unknown) else f"{rate:g} Gb/sec ({known(port.facts.rate_text, '')})"
+    return Evidence(f"{port.path}/rate", shown)
+
+
+@AREA.check(
+    "single-rail-or-half-rate",
+    Severity.WARNING,
+    "a port runs slower than its equals",
+    "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
+)
+def slower_than_equals(examination: Examination) -> Outcome:
+    """Active ports of one board and link layer whose rate is below that of the fastest."""
+    ports = ports_of(examination)
+    if isinstance(ports, Unknown):
+        return unsure(f"needs the RDMA devices: {ports}")
+    # A speed that the kernel does not know says nothing.
+    active = [port for port in ports if port.is_active and not (_shows_sdr(port) and not port.is_ethernet)]
+    slow: list[Port] = []
+    best = 0.0
+    for board in alike(active).values():
+        for layer in {known(port.facts.link_layer, "") for port in board}:
+            equals = [port for port in board if port.facts.link_layer == layer]
+            fastest = max((known(port.facts.rate_gbps, 0.0) for port in equals), default=0.0)
+            slower = [port for port in equals if 0.0 < known(port.facts.rate_gbps, fastest) < fastest]
+            slow += slower
+            best = max(best, fastest) if slower else best
+    if slow:
+        return found(
+            f"{names(slow)}: the same board reaches {best:g} Gb/s on another port. A job goes at the pace of "
+            "its slowest port",
+            *at_most(_rate(port) for port in slow),
+            fix=Plan(
+                "Find what limits the link",
+                (
+                    *(
+                        Step(f"shows what both ends offer on {port.name}", ("mlxlink", "-d", port.device.bdf))
+                        for port in slow[:4]
+                        if not isinstance(port.device.bdf, Unknown)
+                    ),
+                    instruction("compare cable, optics and the switch port's speed with the others", False),
+                ),
+            ),
+            devices=devices_of(slow),
+        )
+    for port in active:
+        if isinstance(port.facts.rate_gbps, Unknown):
+            return unsure(f"needs the rate of {port.name}: {port.facts.rate_gbps}")
+    return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))
+
+
+@AREA.check(
+    "single-rail-or-half-rate-one-lane",
+    Severity.WARNING,
+    "an InfiniBand link runs on one lane of four",
+    "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
+)
+def one_lane(examination: Examination) -> Outcome:
+    """Active InfiniBand ports of width 1X; 2X is how split cables run."""
+    ports = ports_of(examination)
+    if isinstance(ports, Unknown):
+        return unsure(f"needs the RDMA devices: {ports}")
+    active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
+    narrow = [port for port in active if known(port.facts.rate_text, "").startswith("1X ")]
+    if narrow:
+        return found(
+            f"{names(narrow)}: three of the four lanes carry nothing. A bad cable, connector or optic",
+            *at_most(_rate(port) for port in narrow),
+            fix=Plan(
+                "Repair the link",
+                (
+                    *(
+                        Step(
+                            f"shows the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c")
+                        )
+                        for port in narrow[:4]
+                        if not isinstance(port.device.bdf, Unknown)
+                    ),
+                    instruction("clean, reseat or replace cable and optics", False),
+                ),
+                disturbs="jobs that use this port, while the cable is out",
+            ),
+            devices=devices_of(narrow),
+        )
+    for port in active:
+        if isinstance(port.facts.rate_text, Unknown):
+            return unsure(f"needs the rate of {port.name}: {port.facts.rate_text}")
+    return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))

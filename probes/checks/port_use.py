@@ -1,0 +1,142 @@
+"""What the checks of RDMA ports have in common: the ports of real NICs, and what the loss of some costs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from probes.checks.finding import Evidence, Severity
+from probes.examination import Examination
+from probes.port_health import PortHealth, PortHealthFacts
+from probes.rdma import RdmaDevice, RdmaFacts, RdmaPort
+from probes.smi_paths import Smi
+from probes.topology import is_down
+from probes.unknown import Maybe, Reason, Unknown, known
+
+MOST_EVIDENCE = 8
+NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")
+ACTIVE = ("ACTIVE", "ACTIVE_DEFER")
+_NEAR = (Smi.PIX, Smi.PXB)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of a NIC, with all that was read of it."""
+
+    device: RdmaDevice
+    facts: RdmaPort
+    health: Maybe[PortHealth]
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        return f"{self.device.sysfs_path}/ports/{self.facts.number}"
+
+    @property
+    def is_ethernet(self) -> bool:
+        """It is known to speak RoCE."""
+        return self.facts.link_layer == "Ethernet"
+
+    @property
+    def is_active(self) -> bool:
+        """It is known to carry traffic."""
+        return self.facts.state in ACTIVE
+
+    @property
+    def name(self) -> str:
+        """As "mlx5_0", with the port's number where it is not the only one."""
+        return self.device.name if len(self.device.ports) == 1 else f"{self.device.name}/{self.facts.number}"
+
+
+def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
+    """The ports of NICs; software devices (rxe, siw) have none that could be repaired."""
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown):
+        return () if rdma.reason is Reason.NOT_THERE else rdma
+    facts = examination.port_health
+    return tuple(
+        Port(device, port, _health(facts, device.name, port.number))
+        for device in rdma.devices
+        if not isinstance(device.bdf, Unknown)
+        for port in device.ports
+    )
+
+
+def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:
+    if isinstance(facts, Unknown):
+        return facts
+    absent = Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
+    return facts.ports.get((device, port), absent)
+
+
+def at_most(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """The first few, and how many more there are."""
+    every = tuple(evidence)
+    if len(every) <= MOST_EVIDENCE:
+        return every
+    return (*every[:MOST_EVIDENCE], Evidence(every[0].source, f"and {len(every) - MOST_EVIDENCE} more"))
+
+
+def several(of: Sequence[str]) -> str:
+    """As "mlx5_0, mlx5_1 and 3 more"."""
+    more = len(of) - MOST_EVIDENCE
+    return ", ".join(of[:MOST_EVIDENCE]) + (f" and {more} more" if more > 0 else "")
+
+
+def names(of: Iterable[Port]) -> str:
+    """The ports' names, as many as are shown."""
+    return several([port.name for port in of])
+
+
+def devices_of(of: Iterable[Port]) -> tuple[str, ...]:
+    """The RDMA devices that a finding marks."""
+    return tuple(dict.fromkeys(port.device.name for port in of))
+
+
+def alike(ports: Iterable[Port]) -> dict[str, list[Port]]:
+    """Ports by board (PSID); those whose board is not known are left out."""
+    boards: dict[str, list[Port]] = {}
+    for port in ports:
+        if not isinstance(port.device.board_id, Unknown):
+            boards.setdefault(port.device.board_id, []).append(port)
+    return boards
+
+
+def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
+    """What it costs that these ports carry no traffic."""
+    names = {port.device.name for port in lost}
+    if gpus_without_nic(examination, names):
+        return Severity.CRITICAL
+    return Severity.NOTE if all(_is_spare(examination, port, names) for port in lost) else Severity.WARNING
+
+
+def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[str, ...]:
+    """GPUs that have NICs below their switch, or any NIC at all, and none of them works without `lost`."""
+    topology = examination.topology
+    devices = _devices(examination.node.rdma)
+    nics = [nic.id for nic in topology.nics]
+    working = {nic for nic in nics if nic not in lost and not is_down(devices.get(nic))}
+    out = []
+    for gpu in topology.gpus:
+        near = [nic for nic in nics if topology.paths[gpu.id, nic].smi in _NEAR]
+        if nics and not working & set(near or nics):
+            out.append(gpu.id)
+    return tuple(out)
+
+
+def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
+    return {} if isinstance(rdma, Unknown) else {device.name: device for device in rdma.devices}
+
+
+def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
+    """Its card's other port works, or no port of this board does: nobody seems to want it."""
+    card = known(port.device.bdf, "").rpartition(".")[0]
+    board = port.device.board_id
+    equals = [
+        device
+        for device in _devices(examination.node.rdma).values()
+        if device.name not in lost and device.board_id == board and not isinstance(board, Unknown)
+    ]
+    if any(not is_down(one) and known(one.bdf, "?").rpartition(".")[0] == card for one in equals):
+        return True
+    return all(is_down(device) for device in equals)

@@ -1,0 +1,30 @@
+"""The driver's libraries on a simulated node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probes.simulation.tree import Tree
+
+
+_OF_DRIVER = ("libnvidia-ml.so.1", "libcuda.so.1")
+
+
+def grow_driver_libraries(tree: Tree) -> None:
+    """NVML and CUDA, of the driver's version."""
+    set_library_version(tree, tree.description.driver.version)
+
+
+def set_library_version(tree: Tree, version: str) -> None:
+    """Both libraries are of this version."""
+    for name in _OF_DRIVER:
+        install_library(tree, name, f"{name.removesuffix('.1')}.{version}")
+
+
+def install_library(tree: Tree, soname: str, file: str) -> None:
+    """A library as packages lay it down: the file, and the name that programs load."""
+    machine = "aarch64" if tree.description.architecture == "aarch64" else "x86_64"
+    directory = f"/usr/lib/{machine}-linux-gnu"
+    tree.add(f"{directory}/{file}", b"\x7fELF")
+    tree.link(f"{directory}/{soname}", file)
