@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from probes.checks import environment, gpu, modules, nic, path, pcie, tools
+from probes.checks import environment, gpu, module_loading, modules, nic, path, pcie, tools
 from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
 from probes.examination import Examination
 from probes.text import printable
 
 AREAS: tuple[Area, ...] = (
     modules.AREA,
+    module_loading.AREA,
     path.AREA,
     pcie.AREA,
     nic.AREA,

@@ -1,0 +1,180 @@
+"""What several checks of kernel modules ask: a module, its file, the log, and whether peermem is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.examination import Examination
+from probes.kernel_log import KernelMessage, LogKind
+from probes.module_files import ModuleFile
+from probes.modules import PROC_MODULES, KernelModule, ModuleState
+from probes.pci import PciFacts, PciKind
+from probes.plan import Plan, Step
+from probes.unknown import Maybe, Reason, Unknown, known
+
+PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
+PEERMEM = "nvidia_peermem"
+SHOWN = 8
+_MELLANOX, _FIRST_MLX5 = 0x15B3, 0x1011  # Connect-IB; what is older is mlx4's
+
+
+class Need(Enum):
+    """Whether this node has to have nvidia_peermem."""
+
+    NEEDED = "DMA-BUF cannot be used"
+    WANTED = "DMA-BUF can be used; the node is set up to load nvidia_peermem as well"
+    NOT_NEEDED = "DMA-BUF can be used, or there is no pair of GPU and NIC"
+
+
+def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:
+    """A module of the ladder whose state is known; else why it is not."""
+    modules = examination.node.modules
+    if isinstance(modules, Unknown):
+        return modules
+    module = modules.modules[name]
+    return module.state if isinstance(module.state, Unknown) else module
+
+
+def is_present(module: KernelModule) -> bool:
+    """Loaded, or part of the kernel."""
+    return module.state in PRESENT
+
+
+def state_seen(module: KernelModule) -> Evidence:
+    """Where the state of a module was seen."""
+    state = module.state
+    return Evidence(PROC_MODULES, f"{module.name}: {state if isinstance(state, Unknown) else state.value}")
+
+
+def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
+    """What modinfo says of a module's file; NOT_THERE: there is none for this kernel."""
+    facts = examination.module_files
+    if isinstance(facts, Unknown):
+        return facts
+    if isinstance(facts.files, Unknown):
+        # modinfo itself that is missing says nothing about the module.
+        return Unknown(Reason.NOT_RECORDED, "modinfo", f"modinfo: {facts.files}")
+    found_file = facts.files.get(name)
+    return (
+        Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module") if found_file is None else found_file
+    )
+
+
+def log_of(
+    examination: Examination, kinds: Collection[LogKind], words: str = "", modules: Collection[str] = ()
+) -> Maybe[tuple[KernelMessage, ...]]:
+    """The kernel's messages of these kinds, about these modules (any, if none is named), with these words."""
+    log = examination.kernel_log
+    if isinstance(log, Unknown):
+        return log
+    return tuple(
+        one
+        for one in log.messages
+        if one.kind in kinds and words in one.text and (not modules or one.module in modules)
+    )
+
+
+def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> tuple[Evidence, ...]:
+    """The messages as evidence, the latest of them; where there are none, that the log is silent."""
+    log = examination.kernel_log
+    source = "dmesg" if isinstance(log, Unknown) else log.source
+    if not messages:
+        since = Unknown(Reason.NOT_THERE) if isinstance(log, Unknown) else log.since_seconds
+        back = "" if isinstance(since, Unknown) else f" since {since:.0f} s after boot"
+        return (Evidence(source, f"no such message{back}"),)
+    return tuple(Evidence(source, one.text) for one in messages[-SHOWN:])
+
+
+def log_needed(log: Unknown, what: str) -> Outcome:
+    """The check that only the kernel log could decide."""
+    return unsure(f"{log}" if log.reason is Reason.NEEDS_ROOT else f"needs the kernel log ({what}): {log}")
+
+
+def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """BDFs of the NICs that mlx5_core is for, but for those given to a virtual machine."""
+    pci = examination.node.pci
+    if isinstance(pci, Unknown):
+        return pci
+    return tuple(
+        bdf
+        for bdf, one in pci.functions.items()
+        if one.kind is PciKind.NIC
+        and known(one.vendor_id, 0) == _MELLANOX
+        and known(one.device_id, 0) >= _FIRST_MLX5
+        and known(one.driver, "") != "vfio-pci"
+    )
+
+
+def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """BDFs of the GPUs, but for those given to a virtual machine."""
+    pci = examination.node.pci
+    return pci if isinstance(pci, Unknown) else _gpus(pci)
+
+
+def _gpus(pci: PciFacts) -> tuple[str, ...]:
+    return tuple(
+        bdf
+        for bdf, one in pci.functions.items()
+        if one.kind is PciKind.GPU and known(one.driver, "") != "vfio-pci"
+    )
+
+
+def need_of_peermem(examination: Examination) -> Maybe[Need]:
+    """Whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF can be used."""
+    direct, modules = examination.node.gpudirect, examination.node.modules
+    if isinstance(direct, Unknown):
+        return direct
+    if isinstance(modules, Unknown):
+        return modules
+    gpus, nics = gpu_functions(examination), mlx5_functions(examination)
+    if not isinstance(gpus, Unknown) and not gpus:
+        return Need.NOT_NEEDED
+    if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
+        return Need.NOT_NEEDED
+    if isinstance(direct.dmabuf.usable, Unknown):
+        return direct.dmabuf.usable
+    if not direct.dmabuf.usable:
+        return Need.NEEDED
+    return Need.NOT_NEEDED if modules.modules[PEERMEM].persistent is None else Need.WANTED
+
+
+def peermem_fault(
+    examination: Examination, cause: str, *evidence: Evidence, fix: Plan | None = None
+) -> Outcome:
+    """A fault that keeps nvidia_peermem out: critical, a note, or none, by whether the node needs it."""
+    need = need_of_peermem(examination)
+    if isinstance(need, Unknown):
+        return unsure(f"whether nvidia_peermem is needed depends on DMA-BUF, and that is unknown: {need}")
+    if need is Need.NOT_NEEDED:
+        return passed(Evidence("gdrtop check --only no-gdr-path", f"not needed: {need.value}"), *evidence)
+    severity = Severity.CRITICAL if need is Need.NEEDED else Severity.NOTE
+    if need is Need.WANTED:
+        cause += "; GPUDirect RDMA works without it, by DMA-BUF"
+    return found(cause, *evidence, fix=fix, severity=severity, devices=(PEERMEM,))
+
+
+def absent_peermem(examination: Examination) -> Maybe[KernelModule] | Outcome:
+    """nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
+    module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
+    if isinstance(module, Unknown):
+        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
+    for one in (module, older):
+        if not isinstance(one, Unknown) and is_present(one):
+            return passed(state_seen(one))
+    return module
+
+
+def load_step(name: str) -> Step:
+    """Loads a module with what it needs."""
+    return Step(
+        f"loads {name}, and what it needs before it", ("modprobe", name), undo=("modprobe", "-r", name)
+    )
+
+
+def load_plan(name: str) -> Plan:
+    """Loads a module."""
+    return Plan(
+        f"Load {name}", (load_step(name),), note="jobs that run already keep their way until restarted"
+    )
