@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from enum import Enum
 
@@ -11,7 +12,7 @@ from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
 from probes.modules import PROC_MODULES, KernelModule, ModuleState
 from probes.pci import PciFacts, PciKind
-from probes.plan import Plan, Step
+from probes.plan import Plan, Step, instruction
 from probes.unknown import Maybe, Reason, Unknown, known
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
@@ -155,7 +156,7 @@ def peermem_fault(
     return found(cause, *evidence, fix=fix, severity=severity, devices=(PEERMEM,))
 
 
-def absent_peermem(examination: Examination) -> Maybe[KernelModule] | Outcome:
+def absent_peermem(examination: Examination) -> KernelModule | Outcome:
     """nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
     module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
     if isinstance(module, Unknown):
@@ -178,3 +179,46 @@ def load_plan(name: str) -> Plan:
     return Plan(
         f"Load {name}", (load_step(name),), note="jobs that run already keep their way until restarted"
     )
+
+
+def release_of(examination: Examination) -> str:
+    """The running kernel's release, for commands and paths; unknown, as a shell would ask for it."""
+    kernel = examination.node.kernel
+    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    return "$(uname -r)" if isinstance(release, Unknown) else release
+
+
+def modules_dep(examination: Examination) -> str:
+    """The file in which depmod wrote down this kernel's modules."""
+    return f"/lib/modules/{release_of(examination)}/modules.dep"
+
+
+def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
+    """Builds the loaded driver's modules anew with DKMS, and loads nvidia-peermem."""
+    release, dkms = release_of(examination), examination.dkms
+    known_packages = () if isinstance(dkms, Unknown) else dkms.modules
+    package = next((one for one in known_packages if one.name.startswith("nvidia") and one.installed), None)
+    depmod = Step("writes down what there is", ("depmod", "-a", release))
+    if package is None:
+        first = (instruction("build the NVIDIA driver's modules anew, or install its DKMS package"),)
+        return (*first, depmod, load_step("nvidia-peermem"))
+    name = f"{package.name}/{package.version}"
+    return (
+        Step("builds the driver's modules anew", ("dkms", "build", name, "-k", release, "--force")),
+        Step("installs what was built", ("dkms", "install", name, "-k", release, "--force")),
+        depmod,
+        load_step("nvidia-peermem"),
+    )
+
+
+def ofed_of(examination: Examination) -> Maybe[str]:
+    """OFED's release; NOT_THERE: there is no OFED."""
+    tools = examination.tools
+    return tools if isinstance(tools, Unknown) else tools.ofed
+
+
+def ofed_numbers(release: str) -> tuple[int, ...] | None:
+    """The numbers of "MLNX_OFED_LINUX-5.2-2.2.0.0": (5, 2, 2, 2, 0, 0); None for other forms."""
+    pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
+    match = re.fullmatch(pattern, release)
+    return tuple(int(number) for number in match.groups()) if match else None

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from probes.checks import environment, gpu, module_loading, modules, nic, path, pcie, tools
+from probes.checks import (
+    dmabuf,
+    environment,
+    gpu,
+    module_loading,
+    modules,
+    nic,
+    p2p,
+    path,
+    pcie,
+    peermem,
+    peermem_boot,
+    peermem_build,
+    peermem_parameters,
+    peermem_use,
+    tools,
+)
 from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
 from probes.examination import Examination
 from probes.text import printable
@@ -12,7 +28,14 @@ from probes.text import printable
 AREAS: tuple[Area, ...] = (
     modules.AREA,
     module_loading.AREA,
+    peermem.AREA,
+    peermem_build.AREA,
+    peermem_parameters.AREA,
+    peermem_boot.AREA,
+    peermem_use.AREA,
     path.AREA,
+    dmabuf.AREA,
+    p2p.AREA,
     pcie.AREA,
     nic.AREA,
     gpu.AREA,

@@ -135,6 +135,8 @@ class SimulatedHost:
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Driver and GPUs as described."""
+        if "nvidia" not in self.tree.live_modules:
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         gpu, driver = self._description.gpu, self._description.driver
         peers = self._nvlink_peers()
         return NvmlFacts(
@@ -175,6 +177,8 @@ class SimulatedHost:
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """One reading of every GPU."""
+        if "nvidia" not in self.tree.live_modules:
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         return tuple(self._live(number, placed.bdf) for number, placed in enumerate(self.tree.gpus))
 
     def _live(self, number: int, bdf: str) -> NvmlLive:
@@ -201,9 +205,15 @@ class SimulatedHost:
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """EBADF where the described node takes dma-buf regions, as a real probe would give."""
         names = {nic.name for nic in self.tree.nics}
-        answer = errno.EBADF if self._description.gpudirect.dmabuf else errno.EOPNOTSUPP
+        direct = self._description.gpudirect
+        able = names.difference(direct.refusing) if direct.dmabuf else set()
         return {
-            device: answer if device in names else Unknown(Reason.NOT_THERE, device) for device in devices
+            device: errno.EBADF
+            if device in able
+            else errno.EOPNOTSUPP
+            if device in names
+            else Unknown(Reason.NOT_THERE, device)
+            for device in devices
         }
 
     def environment(self, name: str) -> Maybe[str]:

@@ -58,6 +58,12 @@ def modinfo_of(tree: Tree) -> Modinfo:
     return command
 
 
+def set_field(tree: Tree, module: str, field_name: str, value: str) -> None:
+    """What modinfo says of a module's file, where there still is one."""
+    if module in modinfo_of(tree).files:
+        modinfo_of(tree).files[module][field_name] = value
+
+
 def set_unit_state(tree: Tree, name: str, state: str) -> None:
     """What systemctl says of a unit; what it says of others stays."""
     before = tree.commands.get("systemctl")

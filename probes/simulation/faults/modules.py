@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.module_files import log_line, modinfo_of
+from probes.simulation.module_files import log_line, modinfo_of, set_field
 from probes.simulation.tree import Tree, file_of
 
 _PEERMEM = "nvidia_peermem"
@@ -107,7 +107,7 @@ def _key_rejected(tree: Tree) -> None:
 
 def _other_vermagic(tree: Tree) -> None:
     unload(tree, _PEERMEM)
-    modinfo_of(tree).files[_PEERMEM]["vermagic"] = f"{OTHER_KERNEL} SMP preempt mod_unload modversions"
+    set_field(tree, _PEERMEM, "vermagic", f"{OTHER_KERNEL} SMP preempt mod_unload modversions")
 
 
 def _built_for_other_kernel(tree: Tree) -> None:
@@ -131,7 +131,7 @@ def _half_updated(tree: Tree) -> None:
 
 
 def _stale(tree: Tree) -> None:
-    modinfo_of(tree).files["mlx5_core"]["srcversion"] = "51A01A7E51A01A7E51A01A7E"
+    set_field(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
 
 
 def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str, on: str = "hgx-h100") -> Fault:
