@@ -134,6 +134,10 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
         return Need.NOT_NEEDED
     if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
         return Need.NOT_NEEDED
+    for name in ("nvidia", "ib_uverbs"):
+        module = module_of(examination, name)
+        if not isinstance(module, Unknown) and not is_present(module):
+            return Unknown(Reason.NOT_THERE, PROC_MODULES, f"{name} has to be loaded before that can be said")
     if isinstance(direct.dmabuf.usable, Unknown):
         return direct.dmabuf.usable
     if not direct.dmabuf.usable:

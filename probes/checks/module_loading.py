@@ -307,7 +307,9 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     ours = {one.name for one in dkms.modules if one.name in _PACKAGES}
     have = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
     elsewhere = {one.name: (*one.built, *one.installed) for one in dkms.modules if one.built or one.installed}
-    late = sorted(name for name in ours - have if name in elsewhere)
+    late = sorted(
+        name for name in ours - have if name in elsewhere and not _comes_otherwise(examination, name)
+    )
     if not late:
         return passed(
             Evidence("/var/lib/dkms", f"{', '.join(sorted(ours)) or 'nothing of ours'}: built for {release}")
@@ -325,7 +327,15 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     )
 
 
-_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "mlnx-ofed-kernel", "iser", "gdrdrv")
+def _comes_otherwise(examination: Examination, package: str) -> bool:
+    """Whether this kernel has the package's modules ready-made: DKMS is then a remainder of former times."""
+    module = module_of(examination, "ib_core" if package == "mlnx-ofed-kernel" else "nvidia")
+    if isinstance(module, Unknown) or isinstance(module.origin, Unknown):
+        return False
+    return package != "mlnx-ofed-kernel" or module.origin != "kernel"
+
+
+_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "mlnx-ofed-kernel")
 
 
 @AREA.check(
@@ -344,12 +354,11 @@ def dkms_build_failed(examination: Examination) -> Outcome:
     release = kernel if isinstance(kernel, Unknown) else kernel.release
     if isinstance(release, Unknown):
         return unsure(f"which kernel is running is unknown: {release}")
+    done = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
     failed = [
         one
         for one in dkms.modules
-        if one.name in _PACKAGES
-        and one.failed_log is not None
-        and release not in (*one.built, *one.installed)
+        if one.name in _PACKAGES and one.failed_log is not None and one.name not in done
     ]
     if not failed:
         return passed(Evidence("/var/lib/dkms", "no log of a build that failed"))

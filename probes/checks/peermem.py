@@ -7,8 +7,10 @@ from probes.checks.module_facts import (
     PEERMEM,
     SHOWN,
     absent_peermem,
+    is_present,
     load_plan,
     load_step,
+    module_of,
     modules_dep,
     peermem_fault,
     release_of,
@@ -112,6 +114,8 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if others:
         return passed(evidence, Evidence("/lib/modules", "other kernels have it: see its own finding"))
+    if _from_container(examination):
+        return passed(evidence, Evidence("modinfo nvidia", "no file: the driver comes from a container"))
     numbers = _driver_numbers(examination)
     if not isinstance(numbers, Unknown) and numbers < _FIRST_WITH_PEERMEM:
         return passed(
@@ -126,6 +130,48 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
         "modprobe finds no nvidia_peermem in /lib/modules, for this kernel or any other",
         evidence,
         fix=Plan("Install nvidia-peermem", steps, reversible=False),
+    )
+
+
+def _from_container(examination: Examination) -> bool:
+    """Whether the driver runs though its file is not on this node: a driver container loaded it."""
+    nvidia = module_of(examination, "nvidia")
+    if isinstance(nvidia, Unknown) or not is_present(nvidia):
+        return False
+    return isinstance(nvidia.on_disk, Unknown) and nvidia.on_disk.reason is Reason.NOT_THERE
+
+
+@AREA.check(
+    "peermem-not-on-disk-container",
+    Severity.CRITICAL,
+    "the driver comes from a container, and the container does not load nvidia_peermem",
+    "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
+)
+def peermem_not_on_disk_container(examination: Examination) -> Outcome:
+    """A driver that runs without a file on the node: only its container can bring nvidia_peermem."""
+    module = _no_file(examination)
+    if isinstance(module, Outcome):
+        return module
+    evidence = Evidence("modinfo nvidia", "no file for the running kernel")
+    if not _from_container(examination):
+        return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or does not run"))
+    steps = (
+        instruction(
+            "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true where OFED is on the node"
+        ),
+        instruction("or take driver.kernelModuleType=open, and DMA-BUF in its place"),
+    )
+    return peermem_fault(
+        examination,
+        "nvidia is loaded and has no file on this node, so a driver container brought it, without "
+        "nvidia_peermem",
+        evidence,
+        Evidence("/proc/modules", "nvidia: live"),
+        fix=Plan(
+            "Let the driver container load nvidia-peermem",
+            steps,
+            disturbs="the driver pod restarts: every job on the GPUs ends",
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from probes.checks.module_facts import (
     state_seen,
 )
 from probes.examination import Examination
+from probes.module_obstacles import explain
 from probes.modules import ModuleFacts
 from probes.plan import Plan, Step, instruction
 from probes.services import Service, ServiceState
@@ -137,10 +138,13 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
     if isinstance(state, Unknown):
         return unsure(f"whether systemd-modules-load succeeded is unknown: {state}", named)
     asked = Evidence("systemctl is-active systemd-modules-load", state.value)
-    module = module_of(examination, PEERMEM)
-    kept_out = not isinstance(module, Unknown) and (module.blacklisted or module.install_line)
-    if state is not ServiceState.ACTIVE or kept_out:
+    modules = examination.node.modules
+    assert not isinstance(modules, Unknown)
+    obstacle = explain(modules, PEERMEM)
+    if state is not ServiceState.ACTIVE:
         return passed(named, asked)
+    if not obstacle.startswith("on disk"):
+        return passed(named, Evidence("gdrtop check --only peermem-not-loaded", obstacle))
     return peermem_fault(
         examination,
         "an update or restart of the driver or of OFED unloads nvidia_peermem, and does not bring it back "

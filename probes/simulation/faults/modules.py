@@ -35,6 +35,13 @@ def take_from_disk(tree: Tree, name: str) -> None:
     modinfo_of(tree).files.pop(name, None)
 
 
+def take_driver_from_disk(tree: Tree) -> None:
+    """Takes the files of the whole NVIDIA driver away, and DKMS's record of it."""
+    for name in ("nvidia", "nvidia_uvm", _PEERMEM):
+        take_from_disk(tree, name)
+    tree.remove("/var/lib/dkms/nvidia")
+
+
 def _without_rdma_devices(tree: Tree) -> None:
     """What sysfs shows of RDMA goes with the module that made it."""
     tree.remove("/sys/class/infiniband")
@@ -111,8 +118,9 @@ def _other_vermagic(tree: Tree) -> None:
 
 
 def _built_for_other_kernel(tree: Tree) -> None:
+    _nvidia_not_loaded(tree)
+    take_driver_from_disk(tree)
     version, machine = tree.description.driver.version, tree.description.architecture
-    tree.remove("/var/lib/dkms/nvidia")
     tree.add(f"/var/lib/dkms/nvidia/{version}/{OTHER_KERNEL}/{machine}/module/nvidia.ko", "")
     tree.link(f"/var/lib/dkms/nvidia/kernel-{OTHER_KERNEL}-{machine}", f"{version}/{OTHER_KERNEL}/{machine}")
 
@@ -162,7 +170,12 @@ FAULTS: tuple[Fault, ...] = (
     _fault("secure-boot-unsigned", _enforced, *NO_FILE),
     _fault("secure-boot-key-rejected", _key_rejected),
     _fault("module-wrong-vermagic", _other_vermagic, *NO_FILE),
-    _fault("dkms-not-built-for-kernel", _built_for_other_kernel),
+    Fault(
+        "dkms-not-built-for-kernel",
+        frozenset({"dkms-not-built-for-kernel", "nvidia-not-loaded"}),
+        spoil=_built_for_other_kernel,
+        on="pcie-l40s",
+    ),
     _fault("dkms-build-failed", _build_failed),
     Fault(
         "driver-half-updated",

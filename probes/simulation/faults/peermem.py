@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.faults.modules import NO_FILE, OTHER_KERNEL, take_from_disk, unload
+from probes.simulation.faults.modules import (
+    NO_FILE,
+    OTHER_KERNEL,
+    take_driver_from_disk,
+    take_from_disk,
+    unload,
+)
 from probes.simulation.module_files import log_line, set_field, set_unit_state
 from probes.simulation.tree import Tree, file_of
 
@@ -22,6 +28,11 @@ def _not_loaded(tree: Tree) -> None:
 def _not_on_disk(tree: Tree) -> None:
     unload(tree, _PEERMEM)
     take_from_disk(tree, _PEERMEM)
+
+
+def _driver_container(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    take_driver_from_disk(tree)
 
 
 def _for_other_kernel(tree: Tree) -> None:
@@ -140,7 +151,6 @@ _UNLOADED: tuple[Fault, ...] = (
         "peermem-not-on-disk",
         _not_on_disk,
         "peermem-not-on-disk-other-kernel",
-        "dkms-not-built-for-kernel",
     ),
     _fault("peermem-not-on-disk-other-kernel", _for_other_kernel),
     _fault("peermem-built-without-symbols", _without_symbols, *NO_FILE),
@@ -158,6 +168,8 @@ _UNLOADED: tuple[Fault, ...] = (
         "module-blacklisted",
         "module-blacklisted-install",
         "module-blacklisted-cmdline",
+        "kernel-forbids-modules-disabled",
+        "peermem-built-without-symbols",
     ),
 )
 # What takes nvidia_peermem away hides what is wrong with it while it is loaded.
@@ -183,6 +195,7 @@ FAULTS: tuple[Fault, ...] = (
         spoil=_not_on_disk,
         on="dgx-a100",
     ),
+    _fault("peermem-not-on-disk-container", _driver_container, on="dgx-a100"),
     _fault("inbox-core-beside-ofed", _inbox_core),
     _fault("peermem-parameter-wrong", _parameter("peerdirect_support", "1"), *GONE),
     _fault("peermem-parameter-persistent-off", _parameter("persistent_api_support", "0"), *GONE),
