@@ -261,7 +261,9 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     aside = _no_pair(examination)
     if aside is not None:
         return aside
-    answers = _answers(examination)
+    direct, answers = examination.node.gpudirect, _answers(examination)
+    if isinstance(direct, Unknown):
+        return unsure(f"what the NICs answer is unknown: {direct}")
     refusing, taking = _refusing(examination), _taking(examination)
     if not refusing:
         unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]

@@ -18,6 +18,8 @@ from probes.unknown import Maybe, Reason, Unknown, known
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
 SHOWN = 8
+_GPU_MODULES = ("nvidia", "nvidia_uvm")
+_RDMA_MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib")
 _MELLANOX, _FIRST_MLX5 = 0x15B3, 0x1011  # Connect-IB; what is older is mlx4's
 
 
@@ -186,10 +188,10 @@ def load_plan(name: str) -> Plan:
 
 
 def release_of(examination: Examination) -> str:
-    """The running kernel's release, for commands and paths; unknown, as a shell would ask for it."""
+    """The running kernel's release, to be shown; RELEASE where it is unknown."""
     kernel = examination.node.kernel
     release = kernel if isinstance(kernel, Unknown) else kernel.release
-    return "$(uname -r)" if isinstance(release, Unknown) else release
+    return "RELEASE" if isinstance(release, Unknown) else release
 
 
 def modules_dep(examination: Examination) -> str:
@@ -199,17 +201,19 @@ def modules_dep(examination: Examination) -> str:
 
 def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     """Builds the loaded driver's modules anew with DKMS, and loads nvidia-peermem."""
-    release, dkms = release_of(examination), examination.dkms
+    kernel, dkms = examination.node.kernel, examination.dkms
+    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    of_kernel = () if isinstance(release, Unknown) else ("-k", release)
     known_packages = () if isinstance(dkms, Unknown) else dkms.modules
     package = next((one for one in known_packages if one.name.startswith("nvidia") and one.installed), None)
-    depmod = Step("writes down what there is", ("depmod", "-a", release))
+    depmod = Step("writes down what there is", ("depmod", "-a"))
     if package is None:
         first = (instruction("build the NVIDIA driver's modules anew, or install its DKMS package"),)
         return (*first, depmod, load_step("nvidia-peermem"))
     name = f"{package.name}/{package.version}"
     return (
-        Step("builds the driver's modules anew", ("dkms", "build", name, "-k", release, "--force")),
-        Step("installs what was built", ("dkms", "install", name, "-k", release, "--force")),
+        Step("builds the driver's modules anew", ("dkms", "build", name, *of_kernel, "--force")),
+        Step("installs what was built", ("dkms", "install", name, *of_kernel, "--force")),
         depmod,
         load_step("nvidia-peermem"),
     )
@@ -226,3 +230,49 @@ def ofed_numbers(release: str) -> tuple[int, ...] | None:
     pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
     match = re.fullmatch(pattern, release)
     return tuple(int(number) for number in match.groups()) if match else None
+
+
+def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """The modules that are not loaded though this node needs them; nvidia_peermem as far as it is needed."""
+    absent = []
+    concerned = ((_GPU_MODULES, gpu_functions(examination)), (_RDMA_MODULES, mlx5_functions(examination)))
+    for names, devices in concerned:
+        if isinstance(devices, Unknown):
+            return devices
+        absent += list(names) if devices else []
+    need = need_of_peermem(examination)
+    if need is not Need.NOT_NEEDED:
+        absent.append(PEERMEM)
+    left = []
+    for name in absent:
+        module = module_of(examination, name)
+        if isinstance(module, Unknown):
+            return module
+        if not is_present(module):
+            left.append(name)
+    return tuple(left)
+
+
+def cost_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
+    """What it costs that these are not loaded."""
+    if any(name != PEERMEM for name in names):
+        return Severity.CRITICAL
+    need = need_of_peermem(examination)
+    if isinstance(need, Unknown):
+        return Severity.WARNING
+    return Severity.CRITICAL if need is Need.NEEDED else Severity.NOTE
+
+
+def rebuild_plan(release: str) -> Plan:
+    """Builds what DKMS has for the kernel `release`."""
+    steps = (
+        instruction("install the headers of the running kernel (linux-headers-…, kernel-devel-…)"),
+        Step("builds every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
+        Step("writes down what there is", ("depmod", "-a", release)),
+    )
+    return Plan(
+        "Build the modules for this kernel",
+        steps,
+        reversible=False,
+        note="load the modules afterwards; a driver that is loaded already stays until a reboot",
+    )

@@ -13,6 +13,7 @@ from probes.checks.module_facts import (
     module_of,
     modules_dep,
     peermem_fault,
+    rebuild_plan,
     release_of,
     state_seen,
 )
@@ -20,7 +21,7 @@ from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.module_obstacles import explain
 from probes.modules import KernelModule
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")
@@ -192,13 +193,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if not others:
         return passed(evidence, Evidence("/lib/modules", "no other kernel has it either"))
-    release = release_of(examination)
-    steps = (
-        instruction("install the headers of the running kernel (linux-headers-…, kernel-devel-…)"),
-        Step("builds every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
-        Step("writes down what there is", ("depmod", "-a", release)),
-        load_step("nvidia-peermem"),
-    )
+    steps = (*rebuild_plan(release_of(examination)).steps, load_step("nvidia-peermem"))
     return peermem_fault(
         examination,
         f"nvidia_peermem is there for {', '.join(others[:4])} and not for the running kernel",

@@ -88,8 +88,10 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     """OFED from 5.1 to before 5.3-1.0.0.1."""
     module = module_of(examination, PEERMEM)
     older = module_of(examination, "nv_peer_mem")
-    if isinstance(module, Unknown) or isinstance(older, Unknown):
-        return unsure("which peer-memory modules are loaded is unknown")
+    if isinstance(module, Unknown):
+        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
+    if isinstance(older, Unknown):
+        return unsure(f"whether nv_peer_mem is loaded is unknown: {older}")
     if not is_present(module) and not is_present(older):
         return passed(state_seen(module))
     ofed = ofed_of(examination)

@@ -8,7 +8,8 @@ from probes.checks import (
     dmabuf,
     environment,
     gpu,
-    module_loading,
+    module_builds,
+    module_refusal,
     modules,
     nic,
     p2p,
@@ -27,7 +28,8 @@ from probes.text import printable
 
 AREAS: tuple[Area, ...] = (
     modules.AREA,
-    module_loading.AREA,
+    module_refusal.AREA,
+    module_builds.AREA,
     peermem.AREA,
     peermem_build.AREA,
     peermem_parameters.AREA,
