@@ -10,6 +10,7 @@ from probes.checks.module_facts import (
     is_present,
     missing_modules,
     module_of,
+    no_pair,
     rebuild_plan,
 )
 from probes.examination import Examination
@@ -140,6 +141,9 @@ def driver_half_updated(examination: Examination) -> Outcome:
 
 def _driver_versions(examination: Examination) -> tuple[str, str] | Outcome:
     """The driver's version as loaded and as on disk; else why that is no question here."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     nvidia = module_of(examination, "nvidia")
     if isinstance(nvidia, Unknown):
         return unsure(f"whether the driver is loaded is unknown: {nvidia}")
@@ -225,6 +229,9 @@ _HOLDERS = ("nvidia-dcgm", "nvidia-fabricmanager", "nvidia-persistenced")
 )
 def initramfs_stale(examination: Examination) -> Outcome:
     """Loaded modules beside their files, by srcversion: a stale boot image, or an update since boot."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     differing = []
     for name in _FILES:
         module = module_of(examination, name)

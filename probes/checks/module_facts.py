@@ -124,6 +124,16 @@ def _gpus(pci: PciFacts) -> tuple[str, ...]:
     )
 
 
+def no_pair(examination: Examination) -> Outcome | None:
+    """Nothing to be said of modules where there is no GPU, or no NIC that could reach one."""
+    gpus, nics = gpu_functions(examination), mlx5_functions(examination)
+    if not isinstance(gpus, Unknown) and not gpus:
+        return passed(Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here"))
+    if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
+        return passed(Evidence("/sys/bus/pci/devices", "no RDMA NIC here"))
+    return None
+
+
 def need_of_peermem(examination: Examination) -> Maybe[Need]:
     """Whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF can be used."""
     direct, modules = examination.node.gpudirect, examination.node.modules
@@ -131,10 +141,7 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
         return direct
     if isinstance(modules, Unknown):
         return modules
-    gpus, nics = gpu_functions(examination), mlx5_functions(examination)
-    if not isinstance(gpus, Unknown) and not gpus:
-        return Need.NOT_NEEDED
-    if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
+    if no_pair(examination) is not None:
         return Need.NOT_NEEDED
     for name in ("nvidia", "ib_uverbs"):
         module = module_of(examination, name)
@@ -164,6 +171,9 @@ def peermem_fault(
 
 def absent_peermem(examination: Examination) -> KernelModule | Outcome:
     """nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
     if isinstance(module, Unknown):
         return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")

@@ -32,6 +32,8 @@ def _absent(
     examination: Examination, name: str, devices: Maybe[tuple[str, ...]], why: str, package: str
 ) -> Outcome:
     """A module that these devices need, and that is not loaded."""
+    if not isinstance(devices, Unknown) and not devices:
+        return passed(Evidence("/sys/bus/pci/devices", f"no device here needs {name}"))
     module = module_of(examination, name)
     if isinstance(module, Unknown):
         return unsure(f"whether {name} is loaded is unknown: {module}")
@@ -39,8 +41,6 @@ def _absent(
         return passed(state_seen(module))
     if isinstance(devices, Unknown):
         return unsure(f"which devices need {name} is unknown: {devices}", state_seen(module))
-    if not devices:
-        return passed(Evidence("/sys/bus/pci/devices", f"no device here needs {name}"), state_seen(module))
     if module.state is not ModuleState.NOT_LOADED:
         return unsure(f"{name} is just being loaded or unloaded: look again in a minute", state_seen(module))
     more = f" and {len(devices) - SHOWN} more" if len(devices) > SHOWN else ""

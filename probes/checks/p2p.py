@@ -11,6 +11,7 @@ from probes.checks.module_facts import (
     log_of,
     log_seen,
     module_of,
+    no_pair,
     state_seen,
 )
 from probes.examination import Examination
@@ -170,6 +171,9 @@ def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
 )
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     """Old NCCL, no /sys/kernel/mm/memory_peers, no DMA-BUF. The missing directory alone is no fault."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     module, direct = module_of(examination, PEERMEM), examination.node.gpudirect
     peers = examination.reading.peermem.peers
     if isinstance(module, Unknown):

@@ -11,6 +11,7 @@ from probes.checks.module_facts import (
     load_step,
     module_of,
     need_of_peermem,
+    no_pair,
     peermem_fault,
     state_seen,
 )
@@ -40,6 +41,9 @@ def _rules_unread(examination: Examination) -> str:
 )
 def peermem_not_persistent(examination: Examination) -> Outcome:
     """Whether a file of modules-load.d names it; either spelling counts."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
         return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
@@ -177,6 +181,9 @@ def _retire_plan() -> Plan:
 
 def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
     """Whether nv_peer_mem and nvidia_peermem are loaded."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     older, newer = module_of(examination, "nv_peer_mem"), module_of(examination, PEERMEM)
     for one in (older, newer):
         if isinstance(one, Unknown):

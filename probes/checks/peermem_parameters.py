@@ -14,6 +14,7 @@ from probes.checks.module_facts import (
     log_seen,
     module_of,
     need_of_peermem,
+    no_pair,
     ofed_numbers,
     ofed_of,
     peermem_fault,
@@ -35,6 +36,9 @@ _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Outcome:
     """The value of a parameter of the loaded nvidia_peermem; else why there is none."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
         return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")

@@ -11,6 +11,7 @@ from probes.checks.module_facts import (
     log_of,
     log_seen,
     module_of,
+    no_pair,
     ofed_numbers,
     ofed_of,
     state_seen,
@@ -35,6 +36,9 @@ _FLOOD = "detected invalid context"
 )
 def peermem_reference_leak(examination: Examination) -> Outcome:
     """The refcnt, and who has /dev/infiniband/uverbsN open; an idle refcnt of 0 is as it should be."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
         return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
@@ -86,6 +90,9 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
 )
 def peermem_lock_inversion(examination: Examination) -> Outcome:
     """OFED from 5.1 to before 5.3-1.0.0.1."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     module = module_of(examination, PEERMEM)
     older = module_of(examination, "nv_peer_mem")
     if isinstance(module, Unknown):
