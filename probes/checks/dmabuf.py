@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import SHOWN, release_of
+from probes.checks.module_facts import SHOWN, no_ends, release_of
 from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts, parse_driver_version
 from probes.gpus import Flavour
@@ -21,13 +21,6 @@ _PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_d
 _VERSION = "/proc/driver/nvidia/version"
 _FIRST_OPEN_DRIVER, _FIRST_KERNEL, _OLDEST_GPU = (515, 43, 4), (5, 12), (7, 5)
 _SWAP = "exchanging the driver ends every job on the GPUs"
-
-
-def _no_pair(examination: Examination) -> Outcome | None:
-    """Nothing to be said of DMA-BUF where there is no GPU or no RDMA NIC."""
-    if examination.topology.gpus and examination.topology.nics:
-        return None
-    return passed(Evidence("/sys/bus/pci/devices", "no GPU or no RDMA NIC here"))
 
 
 def _cost(examination: Examination) -> Severity:
@@ -55,7 +48,7 @@ def _or_peermem(examination: Examination) -> str:
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     """The flavour of the driver that is loaded."""
-    aside = _no_pair(examination)
+    aside = no_ends(examination)
     if aside is not None:
         return aside
     gpus = examination.node.gpus
@@ -109,7 +102,7 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
 )
 def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     """Compute capability below 7.5: Volta and what came before it."""
-    aside = _no_pair(examination)
+    aside = no_ends(examination)
     if aside is not None:
         return aside
     old = _old_gpus(examination)
@@ -136,7 +129,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     """The version of the driver that is loaded."""
-    aside = _no_pair(examination)
+    aside = no_ends(examination)
     if aside is not None:
         return aside
     gpus = examination.node.gpus
@@ -190,7 +183,7 @@ def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
 )
 def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     """What the NICs answer decides; the release is the reason. Kernel 6 is not needed."""
-    aside = _no_pair(examination)
+    aside = no_ends(examination)
     if aside is not None:
         return aside
     kernel = examination.node.kernel
@@ -226,7 +219,7 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
 )
 def dmabuf_kernel_config(examination: Examination) -> Outcome:
     """The kernel's config; dma-buf is part of the kernel, and never a line of /proc/modules."""
-    aside = _no_pair(examination)
+    aside = no_ends(examination)
     if aside is not None:
         return aside
     kernel = examination.node.kernel
@@ -258,7 +251,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
 )
 def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     """What each NIC answers to the question NCCL asks it, one by one."""
-    aside = _no_pair(examination)
+    aside = no_ends(examination)
     if aside is not None:
         return aside
     direct, answers = examination.node.gpudirect, _answers(examination)
@@ -267,9 +260,13 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     refusing, taking = _refusing(examination), _taking(examination)
     if not refusing:
         unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]
-        if unknown or not answers:
-            why = unknown[0] if unknown else "no NIC was asked"
-            return unsure(f"needs read and write access to /dev/infiniband/uverbsN: {why}")
+        if unknown:
+            return unsure(f"needs read and write access to /dev/infiniband/uverbsN: {unknown[0]}")
+        rdma = examination.node.rdma
+        if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
+            return unsure(f"which RDMA devices there are is unknown: {rdma}")
+        if not answers:
+            return passed(Evidence("/sys/class/infiniband", "no RDMA device of hardware here"))
         return passed(_probe_evidence(taking, "taken"))
     kernel = examination.node.kernel
     if not taking and not isinstance(kernel, Unknown):

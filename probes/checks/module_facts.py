@@ -10,7 +10,7 @@ from probes.checks.finding import Evidence, Outcome, Severity, found, passed, un
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
-from probes.modules import PROC_MODULES, KernelModule, ModuleState
+from probes.modules import PROC_MODULES, KernelModule, ModuleFacts, ModuleState
 from probes.pci import PciFacts, PciKind
 from probes.plan import Plan, Step, instruction
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -18,6 +18,7 @@ from probes.unknown import Maybe, Reason, Unknown, known
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
 SHOWN = 8
+LINE_LIMIT = 200  # of a line that somebody wrote into modprobe.d
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
 _RDMA_MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib")
 _MELLANOX, _FIRST_MLX5 = 0x15B3, 0x1011  # Connect-IB; what is older is mlx4's
@@ -43,6 +44,11 @@ def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:
 def is_present(module: KernelModule) -> bool:
     """Loaded, or part of the kernel."""
     return module.state in PRESENT
+
+
+def unread_rules(modules: ModuleFacts) -> str:
+    """The files of modprobe.d and modules-load.d that could not be read."""
+    return ", ".join(path[:LINE_LIMIT] for path in modules.rules_unread[:4])
 
 
 def state_seen(module: KernelModule) -> Evidence:
@@ -134,15 +140,28 @@ def no_pair(examination: Examination) -> Outcome | None:
     return None
 
 
+def no_ends(examination: Examination) -> Outcome | None:
+    """Nothing to be said of paths where there is no GPU or no RDMA device; what was not read is neither."""
+    node, topology = examination.node, examination.topology
+    if isinstance(node.pci, Unknown):
+        return None
+    if not topology.gpus:
+        return passed(Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here"))
+    unread = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
+    if topology.nics or unread:
+        return None
+    return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+
+
 def need_of_peermem(examination: Examination) -> Maybe[Need]:
     """Whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF can be used."""
+    if no_pair(examination) is not None:
+        return Need.NOT_NEEDED
     direct, modules = examination.node.gpudirect, examination.node.modules
     if isinstance(direct, Unknown):
         return direct
     if isinstance(modules, Unknown):
         return modules
-    if no_pair(examination) is not None:
-        return Need.NOT_NEEDED
     for name in ("nvidia", "ib_uverbs"):
         module = module_of(examination, name)
         if not isinstance(module, Unknown) and not is_present(module):

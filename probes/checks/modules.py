@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
+    LINE_LIMIT,
     PEERMEM,
     SHOWN,
     Need,
@@ -13,7 +14,9 @@ from probes.checks.module_facts import (
     mlx5_functions,
     module_of,
     need_of_peermem,
+    no_pair,
     state_seen,
+    unread_rules,
 )
 from probes.examination import Examination
 from probes.modules import KernelModule, ModuleFacts, ModuleState
@@ -182,7 +185,7 @@ def _kept_out(
             devices=tuple(one.name for one in of),
         )
     if isinstance(facts, ModuleFacts) and facts.rules_unread:
-        return unsure(f"needs root: {', '.join(facts.rules_unread[:4])} cannot be read")
+        return unsure(f"needs root: {unread_rules(facts)} cannot be read")
     return passed(Evidence("modprobe --showconfig", "none of the modules of GPUDirect RDMA is kept out"))
 
 
@@ -206,6 +209,9 @@ def _release(examination: Examination) -> Maybe[str]:
 )
 def module_blacklisted(examination: Examination) -> Outcome:
     """Lines `blacklist X`; loading by name works in spite of them."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     modules = _watched(examination)
     if isinstance(modules, Unknown):
         return unsure(f"the kernel modules could not be read: {modules}")
@@ -237,6 +243,9 @@ def module_blacklisted(examination: Examination) -> Outcome:
 )
 def module_blacklisted_install(examination: Examination) -> Outcome:
     """Lines `install X /bin/false`; they stop loading by name too."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     modules = _watched(examination)
     if isinstance(modules, Unknown):
         return unsure(f"the kernel modules could not be read: {modules}")
@@ -246,7 +255,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
         command = line.split()[2:3]
         # Other commands load the module in a way of their own, as distributions' files do.
         if command and command[0].rpartition("/")[2] in ("false", "true", ":"):
-            replaced.append((one, Evidence(where, line)))
+            replaced.append((one, Evidence(where, line[:LINE_LIMIT])))
     files = sorted({seen.source.rpartition(":")[0] for _, seen in replaced})
     steps = (
         instruction(f"delete the install line in {', '.join(files) or 'modprobe.d'}"),
@@ -267,6 +276,9 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
 )
 def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     """The kernel's own blacklist, which stops every way of loading."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     modules = _watched(examination)
     if isinstance(modules, Unknown):
         return unsure(f"the kernel modules could not be read: {modules}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, unsure
 from probes.checks.module_facts import (
+    LINE_LIMIT,
     PEERMEM,
     SHOWN,
     absent_peermem,
@@ -59,7 +60,7 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
         return unsure(f"whether there is a file to load is unknown: {module.on_disk}", state_seen(module))
     modules = examination.node.modules
     assert not isinstance(modules, Unknown)
-    obstacle = explain(modules, PEERMEM)
+    obstacle = explain(modules, PEERMEM)[:LINE_LIMIT]
     free = obstacle.startswith(("on disk", "needs", "blacklisted"))
     return peermem_fault(
         examination,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
+    LINE_LIMIT,
     PEERMEM,
     Need,
     absent_peermem,
@@ -14,6 +15,7 @@ from probes.checks.module_facts import (
     no_pair,
     peermem_fault,
     state_seen,
+    unread_rules,
 )
 from probes.examination import Examination
 from probes.module_obstacles import explain
@@ -30,7 +32,7 @@ _CONFIG = "/etc/modules-load.d/nvidia-peermem.conf"
 
 def _rules_unread(examination: Examination) -> str:
     modules = examination.node.modules
-    return ", ".join(modules.rules_unread[:4]) if isinstance(modules, ModuleFacts) else ""
+    return unread_rules(modules) if isinstance(modules, ModuleFacts) else ""
 
 
 @AREA.check(
@@ -144,7 +146,7 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
     asked = Evidence("systemctl is-active systemd-modules-load", state.value)
     modules = examination.node.modules
     assert not isinstance(modules, Unknown)
-    obstacle = explain(modules, PEERMEM)
+    obstacle = explain(modules, PEERMEM)[:LINE_LIMIT]
     if state is not ServiceState.ACTIVE:
         return passed(named, asked)
     if not obstacle.startswith("on disk"):

@@ -16,6 +16,7 @@ from probes.checks.module_facts import (
     module_of,
     modules_dep,
     need_of_peermem,
+    no_pair,
     ofed_of,
     peermem_fault,
     rebuild_steps,
@@ -184,6 +185,9 @@ def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
 )
 def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     """Where the ib_core lies that modprobe would load."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
     ofed, modules = ofed_of(examination), module_of(examination, "ib_core")
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:

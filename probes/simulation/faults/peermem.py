@@ -135,9 +135,8 @@ def _leak(tree: Tree) -> None:
 
 def _flood(tree: Tree) -> None:
     for number in range(3):
-        said = (
-            "nvidia-peermem nv_mem_get_pages:375 ERROR detected invalid context, skipping further processing"
-        )
+        said = "ERROR detected invalid context, skipping further processing"
+        said = f"nvidia-peermem nv_get_p2p_free_callback:127 {said}"
         log_line(tree, 900.0 + number, said, 3)
 
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from probes.checks.finding import Finding, Severity, Status
 from probes.checks.registry import CHECKS, findings
@@ -14,6 +16,7 @@ from probes.kernel_log import parse_log
 from probes.module_files import ModuleFileFacts
 from probes.modules import KernelModule, ModuleFacts, ModuleState
 from probes.services import ServiceFacts, ServiceState
+from probes.simulated_names import SIMULATED_NAMES
 from probes.simulation.faults import FAULTS
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.doctor import examination_of, findings_on, found_on
@@ -127,6 +130,24 @@ def test_the_steps_of_a_fix_are_commands_or_words_never_shell(name: str) -> None
         assert step.why
         assert not {"&&", "|", ";", ">", "sh", "bash", "sudo"} & {*step.argv, *step.undo}
         assert "systemctl reboot" not in " ".join(step.argv) or (fix.needs_reboot and fix.disturbs)
+
+
+def test_a_node_without_gpu_or_nic_misses_no_module() -> None:
+    """Such as a small virtual machine whose kernel has no modules at all."""
+    node = examination_of(HGX)
+    pci = node.node.pci
+    assert not isinstance(pci, Unknown)
+    bare = replace(node.node, pci=replace(pci, functions={}), modules=NOT_THERE, gpudirect=NOT_THERE)
+    empty = replace(node, node=bare, topology=replace(node.topology, gpus=(), nics=()))
+    found = findings(empty, only=OURS)
+    assert [one.id for one in found if one.status is not Status.PASSED] == []
+
+
+@given(st.lists(st.sampled_from(sorted(FAULTS)), max_size=8, unique=True), st.sampled_from(SIMULATED_NAMES))
+@settings(max_examples=30, deadline=None)
+def test_no_mixture_of_faults_makes_a_check_fail(faults: list[str], node: str) -> None:
+    for one in findings_on(f"{node}+{','.join(faults)}").values():
+        assert "a fault of gdrtop" not in one.cause, (one.id, one.evidence)
 
 
 # The ladder
