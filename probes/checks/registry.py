@@ -27,6 +27,7 @@ from probes.examination import Examination
 from probes.text import printable
 
 AREAS: tuple[Area, ...] = (
+    path.AREA,  # whether it works at all stands before the reasons
     modules.AREA,
     module_refusal.AREA,
     module_builds.AREA,
@@ -35,7 +36,6 @@ AREAS: tuple[Area, ...] = (
     peermem_parameters.AREA,
     peermem_boot.AREA,
     peermem_use.AREA,
-    path.AREA,
     dmabuf.AREA,
     p2p.AREA,
     pcie.AREA,
