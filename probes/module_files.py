@@ -11,12 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from probes.host import Host
+from probes.module_tree import FILE_LIMIT_BYTES
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 _SECONDS = 3.0
 _SYMVERS_LIMIT_BYTES = 32 << 20
 _MAX_FIELDS = 4096
+_MAX_KERNELS = 8
+_PEERMEM = re.compile(rb"nvidia[-_]peermem\.ko[.a-z0-9]{0,4}:")
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class ModuleFileFacts:
     files: Maybe[dict[str, ModuleFile]]  # modules that have none are missing here
     peer_memory: tuple[ExportedSymbol, ...]  # ib_register_peer_memory_client, in the order the driver looks
     unread: tuple[str, ...]  # Module.symvers that are there and could not be read
+    elsewhere: tuple[str, ...] = ()  # other kernels that have nvidia_peermem, where the running one has none
 
 
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
@@ -69,7 +73,22 @@ def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> Mo
                 continue
             symbol = parse_symvers(content, PEER_MEMORY_SYMBOL, path)
             symbols += [] if symbol is None else [symbol]
-    return ModuleFileFacts(_files(host, tuple(names)), tuple(symbols), tuple(unread))
+    files = _files(host, tuple(names))
+    absent = not isinstance(files, Unknown) and "nvidia_peermem" not in files
+    elsewhere = _elsewhere(host, release) if absent else ()
+    return ModuleFileFacts(files, tuple(symbols), tuple(unread), elsewhere)
+
+
+def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
+    """The other kernels below /lib/modules whose modules.dep has nvidia_peermem."""
+    names = host.names("/lib/modules")
+    kernels = [name for name in known(names, ()) if name != release and _RELEASE.fullmatch(name)]
+    found = []
+    for kernel in kernels[-_MAX_KERNELS:]:
+        listed = host.read_bytes(f"/lib/modules/{kernel}/modules.dep", FILE_LIMIT_BYTES)
+        if not isinstance(listed, Unknown) and _PEERMEM.search(listed):
+            found.append(kernel)
+    return tuple(found)
 
 
 def _symvers(host: Host, release: str) -> list[str]:

@@ -37,10 +37,11 @@ def _simulated_name(asked: str) -> str:
     if node not in SIMULATED_NAMES:
         raise NoSuchHost(f"no simulated node {node!r}; there are: {', '.join(SIMULATED_NAMES)}")
     if wanted:
-        from probes.simulation.faults import FAULTS, NoSuchFault, split_name
+        from probes.simulation import SimulatedHost
+        from probes.simulation.faults import FAULTS, NoSuchFault
 
         try:
-            split_name(asked)
+            SimulatedHost(f"{node}{plus}{wanted}")
         except NoSuchFault as error:
             raise NoSuchHost(f"no fault {error.args[0]!r}; there are: {', '.join(FAULTS)}") from None
     return f"{node}{plus}{wanted}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.module_facts import no_ends, no_pair
 from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts, PathState
 from probes.plan import Plan, Step
@@ -28,11 +29,12 @@ def _lacking(state: PathState) -> list[Evidence]:
 )
 def no_gdr_path(examination: Examination) -> Outcome:
     """Both ways are barred."""
+    aside = no_ends(examination)
+    if aside is not None and no_pair(examination) is not None:
+        return aside
     direct = examination.node.gpudirect
     if isinstance(direct, Unknown):
         return unsure(f"what GPUDirect needs could not be read: {direct}")
-    if not examination.topology.gpus or not examination.topology.nics:
-        return passed(Evidence("/sys/bus/pci/devices", "no GPU or no RDMA NIC here"))
     states = (direct.dmabuf, direct.peermem)
     for state in states:
         if isinstance(state.usable, Unknown):

@@ -98,6 +98,7 @@ class GpuDirectDescription:
     dmabuf: bool
     regions: int = 0
     memory_peers: bool = False
+    refusing: tuple[str, ...] = ()  # RDMA devices whose driver takes no dma-buf regions, though others do
 
 
 @dataclass(frozen=True)

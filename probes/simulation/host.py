@@ -13,7 +13,7 @@ from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.origin import Origin, Source
 from probes.pci import parse_speed
 from probes.simulation.description import describe
-from probes.simulation.faults import split_name
+from probes.simulation.faults import NoSuchFault, split_name
 from probes.simulation.liveliness import Wave, phase
 from probes.simulation.tree import GIB, grow, uuid_of
 from probes.text import printable_lines
@@ -38,7 +38,10 @@ class SimulatedHost:
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = grow(self._description, seed)
         for fault in faults:
-            fault.spoil(self.tree)
+            try:
+                fault.spoil(self.tree)
+            except (LookupError, StopIteration):
+                raise NoSuchFault(f"{fault.name} on {plain_name}") from None
 
     def _seconds(self) -> float:
         return self._clock() - self._began
@@ -137,6 +140,8 @@ class SimulatedHost:
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Driver and GPUs as described."""
+        if "nvidia" not in self.tree.live_modules:
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         driver, special = self._description.driver, self._description.nvml
         if special.refusal:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
@@ -191,6 +196,8 @@ class SimulatedHost:
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """One reading of every GPU."""
+        if "nvidia" not in self.tree.live_modules:
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         special = self._description.nvml
         if special.refusal:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
@@ -228,9 +235,15 @@ class SimulatedHost:
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """EBADF where the described node takes dma-buf regions, as a real probe would give."""
         names = {nic.name for nic in self.tree.nics}
-        answer = errno.EBADF if self._description.gpudirect.dmabuf else errno.EOPNOTSUPP
+        direct = self._description.gpudirect
+        able = names.difference(direct.refusing) if direct.dmabuf else set()
         return {
-            device: answer if device in names else Unknown(Reason.NOT_THERE, device) for device in devices
+            device: errno.EBADF
+            if device in able
+            else errno.EOPNOTSUPP
+            if device in names
+            else Unknown(Reason.NOT_THERE, device)
+            for device in devices
         }
 
     def environment(self, name: str) -> Maybe[str]:

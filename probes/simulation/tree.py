@@ -113,6 +113,8 @@ class Tree:
 
 def grow(description: NodeDescription, seed: int) -> Tree:
     """The whole tree of a description."""
+    from probes.simulation.module_files import grow_module_files  # which imports this file
+
     tree = Tree(description, seed)
     tree.live_modules = list(description.modules.live)
     _platform(tree)
@@ -129,6 +131,7 @@ def grow(description: NodeDescription, seed: int) -> Tree:
     grow_kernel_log(tree)
     grow_services(tree)
     grow_driver_libraries(tree)
+    grow_module_files(tree)
     return tree
 
 
@@ -431,7 +434,7 @@ def needs_of(node: NodeDescription, name: str) -> tuple[str, ...]:
     return NEEDS.get(name, ())
 
 
-def _file_of(node: NodeDescription, name: str) -> str:
+def file_of(node: NodeDescription, name: str) -> str:
     """The .ko below /lib/modules/RELEASE."""
     if name.startswith("nvidia") or name == "gdrdrv":
         return f"updates/dkms/{name.replace('_', '-') if name != 'nvidia_fs' else name}.ko"
@@ -448,7 +451,7 @@ def _dependency_line(node: NodeDescription, name: str) -> str:
         if need not in found:
             found.append(need)
             waiting.extend(needs_of(node, need))
-    return f"{_file_of(node, name)}: {' '.join(_file_of(node, need) for need in found)}".rstrip() + "\n"
+    return f"{file_of(node, name)}: {' '.join(file_of(node, need) for need in found)}".rstrip() + "\n"
 
 
 def users_of(tree: Tree, name: str) -> list[str]:

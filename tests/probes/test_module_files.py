@@ -19,6 +19,7 @@ from probes.module_files import (
     parse_symvers,
     probe,
 )
+from probes.simulation import SimulatedHost
 from probes.unknown import Maybe, Reason, Unknown
 from tests.trees import write
 
@@ -133,3 +134,9 @@ def test_no_bytes_stop_the_search(content: bytes) -> None:
     line = b"0x1\tib_x\t" + content + b"\tEXPORT_SYMBOL"
     found = parse_symvers(line, "ib_x")
     assert found is None or found.module.isprintable()
+
+
+def test_a_module_that_only_another_kernel_has_is_found_there() -> None:
+    host = SimulatedHost("dgx-a100+peermem-not-on-disk-other-kernel")
+    assert probe(host, "5.15.0-1063-nvidia").elsewhere == ("6.8.0-58-generic",)
+    assert probe(SimulatedHost("dgx-a100"), "5.15.0-1063-nvidia").elsewhere == ()

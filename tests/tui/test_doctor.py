@@ -63,7 +63,7 @@ async def test_the_filter_lists_what_contains_the_word() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
         await opened(pilot, clock)
-        await pilot.press("a", "slash", *"no-gdr", "enter")
+        await pilot.press("a", "slash", *"no-gdr-path", "enter")
         assert seen(pilot, "findings").count("\n") == 0
         assert "no-gdr-path" in seen(pilot, "findings")
         await pilot.press("slash", *"zzz", "enter")

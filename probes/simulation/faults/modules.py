@@ -1,7 +1,186 @@
-"""Faults of area modules."""
+"""Faults of kernel modules: not loaded, kept out, of another build than the kernel or the driver."""
 
 from __future__ import annotations
 
-from probes.simulation.faults.fault import Fault
+from collections.abc import Callable
+from dataclasses import replace
 
-FAULTS: tuple[Fault, ...] = ()
+from probes.simulation.description import NodeDescription
+from probes.simulation.faults.fault import Fault
+from probes.simulation.module_files import log_line, modinfo_of, set_field
+from probes.simulation.tree import Tree, file_of
+
+_PEERMEM = "nvidia_peermem"
+_RDMA = ("mlx5_ib", "ib_uverbs", "rdma_cm", "ib_core")
+OTHER_KERNEL = "6.8.0-58-generic"
+
+
+def unload(tree: Tree, *names: str) -> None:
+    """Takes modules out of the kernel; those that use them have to be named before."""
+    for name in names:
+        if name in tree.live_modules:
+            tree.live_modules.remove(name)
+        tree.remove(f"/sys/module/{name}")
+    if _PEERMEM in names:
+        tree.remove("/sys/kernel/mm/memory_peers/nv_mem")
+
+
+def take_from_disk(tree: Tree, name: str) -> None:
+    """Takes a module's file from the tree of the running kernel."""
+    path = f"/lib/modules/{tree.description.kernel}/modules.dep"
+    lines = tree.files[path]
+    assert isinstance(lines, str)
+    start = f"{file_of(tree.description, name)}:"
+    tree.add(path, "".join(line for line in lines.splitlines(True) if not line.startswith(start)))
+    modinfo_of(tree).files.pop(name, None)
+
+
+def take_driver_from_disk(tree: Tree) -> None:
+    """Takes the files of the whole NVIDIA driver away, and DKMS's record of it."""
+    for name in ("nvidia", "nvidia_uvm", _PEERMEM):
+        take_from_disk(tree, name)
+    tree.remove("/var/lib/dkms/nvidia")
+
+
+def _without_rdma_devices(tree: Tree) -> None:
+    """What sysfs shows of RDMA goes with the module that made it."""
+    tree.remove("/sys/class/infiniband")
+    tree.remove("/sys/class/infiniband_verbs")
+    for nic in tree.nics:
+        tree.remove(f"{nic.path}/infiniband")
+
+
+def _unloaded(*names: str, devices: bool = False) -> Callable[[Tree], None]:
+    def spoil(tree: Tree) -> None:
+        unload(tree, *names)
+        if devices:
+            _without_rdma_devices(tree)
+
+    return spoil
+
+
+def _mlx5_core_not_loaded(tree: Tree) -> None:
+    unload(tree, "mlx5_ib", "mlx5_core")
+    _without_rdma_devices(tree)
+    for nic in tree.nics:
+        event = tree.files[f"{nic.path}/uevent"]
+        assert isinstance(event, str)
+        tree.add(f"{nic.path}/uevent", event.replace("DRIVER=mlx5_core\n", ""))
+        tree.remove(f"{nic.path}/driver")
+        tree.remove(f"{nic.path}/net")
+
+
+def _nvidia_not_loaded(tree: Tree) -> None:
+    unload(tree, "nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")
+    tree.remove("/proc/driver/nvidia")
+    for gpu in tree.gpus:
+        path = next(one for one in tree.files if one.endswith(f"/{gpu.bdf}/uevent"))
+        event = tree.files[path]
+        assert isinstance(event, str)
+        tree.add(path, event.replace("DRIVER=nvidia\n", ""))
+
+
+def _blacklisted(tree: Tree) -> None:
+    tree.add("/etc/modprobe.d/blacklist-gdr.conf", "# hardening\nblacklist nvidia-peermem\n")
+
+
+def _install_false(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    tree.add("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")
+
+
+def _module_blacklist(description: NodeDescription) -> NodeDescription:
+    return replace(description, cmdline=f"{description.cmdline} module_blacklist={_PEERMEM}")
+
+
+def _modules_disabled(tree: Tree) -> None:
+    tree.add("/proc/sys/kernel/modules_disabled", "1\n")
+
+
+def _lockdown(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    tree.add("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
+
+
+def _enforced(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    tree.add("/sys/module/module/parameters/sig_enforce", "Y\n")
+
+
+def _key_rejected(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    log_line(tree, 14.2, "Loading of module with unavailable key is rejected", 5)
+
+
+def _other_vermagic(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    set_field(tree, _PEERMEM, "vermagic", f"{OTHER_KERNEL} SMP preempt mod_unload modversions")
+
+
+def _built_for_other_kernel(tree: Tree) -> None:
+    _nvidia_not_loaded(tree)
+    take_driver_from_disk(tree)
+    version, machine = tree.description.driver.version, tree.description.architecture
+    tree.add(f"/var/lib/dkms/nvidia/{version}/{OTHER_KERNEL}/{machine}/module/nvidia.ko", "")
+    tree.link(f"/var/lib/dkms/nvidia/kernel-{OTHER_KERNEL}-{machine}", f"{version}/{OTHER_KERNEL}/{machine}")
+
+
+def _build_failed(tree: Tree) -> None:
+    tree.remove("/var/lib/dkms/mlnx-ofed-kernel")
+    log = "fatal error: linux/version.h: No such file or directory\n"
+    tree.add("/var/lib/dkms/mlnx-ofed-kernel/24.10/build/make.log", log)
+
+
+def _half_updated(tree: Tree) -> None:
+    for name, fields in modinfo_of(tree).files.items():
+        if name.startswith("nvidia"):
+            fields["version"] = "570.133.20"
+            fields["srcversion"] = fields["srcversion"][::-1]
+
+
+def _stale(tree: Tree) -> None:
+    set_field(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
+
+
+def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str, on: str = "hgx-h100") -> Fault:
+    return Fault(name, frozenset({name}), spoil=spoil, on=on, excludes=frozenset(excludes))
+
+
+# Faults that take the module's file away hide those that look into it.
+NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
+
+FAULTS: tuple[Fault, ...] = (
+    # Those that leave hardly anything to be judged stay apart from the others' combinations.
+    _fault("ib-core-not-loaded", _unloaded(*_RDMA, devices=True), on="pcie-l40s"),
+    _fault("mlx5-core-not-loaded", _mlx5_core_not_loaded, on="pcie-l40s"),
+    _fault("mlx5-ib-not-loaded", _unloaded("mlx5_ib", devices=True), on="pcie-l40s"),
+    _fault("ib-uverbs-not-loaded", _unloaded("mlx5_ib", "ib_uverbs", devices=True), on="pcie-l40s"),
+    _fault("nvidia-not-loaded", _nvidia_not_loaded, on="pcie-l40s"),
+    _fault("nvidia-uvm-not-loaded", _unloaded("nvidia_uvm")),
+    _fault("module-blacklisted", _blacklisted, "module-blacklisted-cmdline"),
+    _fault("module-blacklisted-install", _install_false),
+    Fault(
+        "module-blacklisted-cmdline",
+        frozenset({"module-blacklisted-cmdline"}),
+        describe=_module_blacklist,
+        spoil=_unloaded(_PEERMEM),
+    ),
+    _fault("kernel-forbids-modules-disabled", _modules_disabled),
+    _fault("kernel-forbids-modules-lockdown", _lockdown, *NO_FILE),
+    _fault("secure-boot-unsigned", _enforced, *NO_FILE),
+    _fault("secure-boot-key-rejected", _key_rejected),
+    _fault("module-wrong-vermagic", _other_vermagic, *NO_FILE),
+    Fault(
+        "dkms-not-built-for-kernel",
+        frozenset({"dkms-not-built-for-kernel", "nvidia-not-loaded"}),
+        spoil=_built_for_other_kernel,
+        on="pcie-l40s",
+    ),
+    _fault("dkms-build-failed", _build_failed),
+    Fault(
+        "driver-half-updated",
+        frozenset({"driver-half-updated", "driver-upgrade-blocked"}),
+        spoil=_half_updated,
+    ),
+    _fault("initramfs-stale", _stale),
+)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.peermem import GONE
+from probes.simulation.module_files import log_line
+from probes.simulation.tree import Tree
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:
@@ -22,4 +26,91 @@ def _without_either(description: NodeDescription) -> NodeDescription:
     )
 
 
-FAULTS: tuple[Fault, ...] = (Fault("no-gdr-path", frozenset({"no-gdr-path"}), describe=_without_either),)
+def _closed(description: NodeDescription) -> NodeDescription:
+    return replace(description, driver=replace(description.driver, flavour="proprietary"))
+
+
+def _volta(description: NodeDescription) -> NodeDescription:
+    gpu = replace(description.gpu, name="Tesla V100-SXM2-32GB", id="10de:1db5", capability=(7, 0))
+    return replace(description, gpu=gpu)
+
+
+def _driver_510(description: NodeDescription) -> NodeDescription:
+    return replace(description, driver=replace(description.driver, version="510.108.03", cuda="11.6"))
+
+
+def _without_regions(description: NodeDescription) -> NodeDescription:
+    return replace(description, gpudirect=replace(description.gpudirect, dmabuf=False))
+
+
+def _kernel_of_rhel_8(description: NodeDescription) -> NodeDescription:
+    return replace(_without_regions(description), kernel="4.18.0-553.16.1.el8_10.x86_64")
+
+
+def _without_config(tree: Tree) -> None:
+    tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n")
+
+
+def _one_refuses(description: NodeDescription) -> NodeDescription:
+    return replace(description, gpudirect=replace(description.gpudirect, refusing=("mlx5_6",)))
+
+
+def _denied(tree: Tree) -> None:
+    tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n')
+
+
+def _said(text: str) -> Callable[[Tree], None]:
+    return lambda tree: log_line(tree, 612.4, f"NVRM: dma-buf attach failed: {text}", 3)
+
+
+def _old_nccl(tree: Tree) -> None:
+    directory = "/usr/lib/x86_64-linux-gnu"
+    tree.remove(f"{directory}/libnccl.so.2")
+    tree.add(f"{directory}/libnccl.so.2.21.5", "")
+    tree.link(f"{directory}/libnccl.so.2", "libnccl.so.2.21.5")
+
+
+def _described(
+    name: str, describe: Callable[[NodeDescription], NodeDescription], on: str = "hgx-h100"
+) -> Fault:
+    return Fault(name, frozenset({name}), describe=describe, on=on)
+
+
+def _spoiled(name: str, spoil: Callable[[Tree], None], on: str) -> Fault:
+    return Fault(name, frozenset({name}), spoil=spoil, on=on)
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("no-gdr-path", frozenset({"no-gdr-path"}), describe=_without_either),
+    _described("dmabuf-needs-open-module", _closed),
+    _described("dmabuf-gpu-too-old", _volta, on="dgx-a100"),
+    _described("dmabuf-driver-too-old", _driver_510, on="dgx-a100"),
+    _described("dmabuf-kernel-too-old", _kernel_of_rhel_8, on="pcie-l40s"),
+    Fault(
+        "dmabuf-kernel-config",
+        frozenset({"dmabuf-kernel-config"}),
+        describe=_without_regions,
+        spoil=_without_config,
+        on="pcie-l40s",
+    ),
+    _described("dmabuf-nic-driver-lacks-support", _one_refuses),
+    _spoiled("p2p-topology-refused-override", _denied, "gb200"),
+    _spoiled("p2p-topology-refused", _said("PCI topology not supported for dma-buf"), "gb200"),
+    _spoiled(
+        "p2p-topology-refused-force-pcie",
+        _said("topology not supported for mapping type FORCE_PCIE"),
+        "gb200",
+    ),
+    _spoiled(
+        "p2p-topology-refused-old-importer",
+        _said("importer unable to handle MMIO without struct page"),
+        "gb200",
+    ),
+    Fault(
+        "memory-peers-missing-old-nccl",
+        frozenset({"memory-peers-missing-old-nccl"}),
+        describe=_closed,
+        spoil=_old_nccl,
+        excludes=GONE,
+    ),
+)

@@ -1,0 +1,307 @@
+"""What several checks of kernel modules ask: a module, its file, the log, and whether peermem is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from enum import Enum
+
+from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.examination import Examination
+from probes.kernel_log import KernelMessage, LogKind
+from probes.module_files import ModuleFile
+from probes.modules import PROC_MODULES, KernelModule, ModuleFacts, ModuleState
+from probes.pci import PciFacts, PciKind
+from probes.plan import Plan, Step, instruction
+from probes.unknown import Maybe, Reason, Unknown, known
+
+PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
+PEERMEM = "nvidia_peermem"
+SHOWN = 8
+LINE_LIMIT = 200  # of a line that somebody wrote into modprobe.d
+_GPU_MODULES = ("nvidia", "nvidia_uvm")
+_RDMA_MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib")
+_MELLANOX, _FIRST_MLX5 = 0x15B3, 0x1011  # Connect-IB; what is older is mlx4's
+
+
+class Need(Enum):
+    """Whether this node has to have nvidia_peermem."""
+
+    NEEDED = "DMA-BUF cannot be used"
+    WANTED = "DMA-BUF can be used; the node is set up to load nvidia_peermem as well"
+    NOT_NEEDED = "DMA-BUF can be used, or there is no pair of GPU and NIC"
+
+
+def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:
+    """A module of the ladder whose state is known; else why it is not."""
+    modules = examination.node.modules
+    if isinstance(modules, Unknown):
+        return modules
+    module = modules.modules[name]
+    return module.state if isinstance(module.state, Unknown) else module
+
+
+def is_present(module: KernelModule) -> bool:
+    """Loaded, or part of the kernel."""
+    return module.state in PRESENT
+
+
+def unread_rules(modules: ModuleFacts) -> str:
+    """The files of modprobe.d and modules-load.d that could not be read."""
+    return ", ".join(path[:LINE_LIMIT] for path in modules.rules_unread[:4])
+
+
+def state_seen(module: KernelModule) -> Evidence:
+    """Where the state of a module was seen."""
+    state = module.state
+    return Evidence(PROC_MODULES, f"{module.name}: {state if isinstance(state, Unknown) else state.value}")
+
+
+def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
+    """What modinfo says of a module's file; NOT_THERE: there is none for this kernel."""
+    facts = examination.module_files
+    if isinstance(facts, Unknown):
+        return facts
+    if isinstance(facts.files, Unknown):
+        # modinfo itself that is missing says nothing about the module.
+        return Unknown(Reason.NOT_RECORDED, "modinfo", f"modinfo: {facts.files}")
+    found_file = facts.files.get(name)
+    return (
+        Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module") if found_file is None else found_file
+    )
+
+
+def log_of(
+    examination: Examination, kinds: Collection[LogKind], words: str = "", modules: Collection[str] = ()
+) -> Maybe[tuple[KernelMessage, ...]]:
+    """The kernel's messages of these kinds, about these modules (any, if none is named), with these words."""
+    log = examination.kernel_log
+    if isinstance(log, Unknown):
+        return log
+    return tuple(
+        one
+        for one in log.messages
+        if one.kind in kinds and words in one.text and (not modules or one.module in modules)
+    )
+
+
+def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> tuple[Evidence, ...]:
+    """The messages as evidence, the latest of them; where there are none, that the log is silent."""
+    log = examination.kernel_log
+    source = "dmesg" if isinstance(log, Unknown) else log.source
+    if not messages:
+        since = Unknown(Reason.NOT_THERE) if isinstance(log, Unknown) else log.since_seconds
+        back = "" if isinstance(since, Unknown) else f" since {since:.0f} s after boot"
+        return (Evidence(source, f"no such message{back}"),)
+    return tuple(Evidence(source, one.text) for one in messages[-SHOWN:])
+
+
+def log_needed(log: Unknown, what: str) -> Outcome:
+    """The check that only the kernel log could decide."""
+    return unsure(f"{log}" if log.reason is Reason.NEEDS_ROOT else f"needs the kernel log ({what}): {log}")
+
+
+def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """BDFs of the NICs that mlx5_core is for, but for those given to a virtual machine."""
+    pci = examination.node.pci
+    if isinstance(pci, Unknown):
+        return pci
+    return tuple(
+        bdf
+        for bdf, one in pci.functions.items()
+        if one.kind is PciKind.NIC
+        and known(one.vendor_id, 0) == _MELLANOX
+        and known(one.device_id, 0) >= _FIRST_MLX5
+        and known(one.driver, "") != "vfio-pci"
+    )
+
+
+def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """BDFs of the GPUs, but for those given to a virtual machine."""
+    pci = examination.node.pci
+    return pci if isinstance(pci, Unknown) else _gpus(pci)
+
+
+def _gpus(pci: PciFacts) -> tuple[str, ...]:
+    return tuple(
+        bdf
+        for bdf, one in pci.functions.items()
+        if one.kind is PciKind.GPU and known(one.driver, "") != "vfio-pci"
+    )
+
+
+def no_pair(examination: Examination) -> Outcome | None:
+    """Nothing to be said of modules where there is no GPU, or no NIC that could reach one."""
+    gpus, nics = gpu_functions(examination), mlx5_functions(examination)
+    if not isinstance(gpus, Unknown) and not gpus:
+        return passed(Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here"))
+    if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
+        return passed(Evidence("/sys/bus/pci/devices", "no RDMA NIC here"))
+    return None
+
+
+def no_ends(examination: Examination) -> Outcome | None:
+    """Nothing to be said of paths where there is no GPU or no RDMA device; what was not read is neither."""
+    node, topology = examination.node, examination.topology
+    if isinstance(node.pci, Unknown):
+        return None
+    if not topology.gpus:
+        return passed(Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here"))
+    unread = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
+    if topology.nics or unread:
+        return None
+    return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+
+
+def need_of_peermem(examination: Examination) -> Maybe[Need]:
+    """Whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF can be used."""
+    if no_pair(examination) is not None:
+        return Need.NOT_NEEDED
+    direct, modules = examination.node.gpudirect, examination.node.modules
+    if isinstance(direct, Unknown):
+        return direct
+    if isinstance(modules, Unknown):
+        return modules
+    for name in ("nvidia", "ib_uverbs"):
+        module = module_of(examination, name)
+        if not isinstance(module, Unknown) and not is_present(module):
+            return Unknown(Reason.NOT_THERE, PROC_MODULES, f"{name} has to be loaded before that can be said")
+    if isinstance(direct.dmabuf.usable, Unknown):
+        return direct.dmabuf.usable
+    if not direct.dmabuf.usable:
+        return Need.NEEDED
+    return Need.NOT_NEEDED if modules.modules[PEERMEM].persistent is None else Need.WANTED
+
+
+def peermem_fault(
+    examination: Examination, cause: str, *evidence: Evidence, fix: Plan | None = None
+) -> Outcome:
+    """A fault that keeps nvidia_peermem out: critical, a note, or none, by whether the node needs it."""
+    need = need_of_peermem(examination)
+    if isinstance(need, Unknown):
+        return unsure(f"whether nvidia_peermem is needed depends on DMA-BUF, and that is unknown: {need}")
+    if need is Need.NOT_NEEDED:
+        return passed(Evidence("gdrtop check --only no-gdr-path", f"not needed: {need.value}"), *evidence)
+    severity = Severity.CRITICAL if need is Need.NEEDED else Severity.NOTE
+    if need is Need.WANTED:
+        cause += "; GPUDirect RDMA works without it, by DMA-BUF"
+    return found(cause, *evidence, fix=fix, severity=severity, devices=(PEERMEM,))
+
+
+def absent_peermem(examination: Examination) -> KernelModule | Outcome:
+    """nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
+    module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
+    if isinstance(module, Unknown):
+        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
+    for one in (module, older):
+        if not isinstance(one, Unknown) and is_present(one):
+            return passed(state_seen(one))
+    return module
+
+
+def load_step(name: str) -> Step:
+    """Loads a module with what it needs."""
+    return Step(
+        f"loads {name}, and what it needs before it", ("modprobe", name), undo=("modprobe", "-r", name)
+    )
+
+
+def load_plan(name: str) -> Plan:
+    """Loads a module."""
+    return Plan(
+        f"Load {name}", (load_step(name),), note="jobs that run already keep their way until restarted"
+    )
+
+
+def release_of(examination: Examination) -> str:
+    """The running kernel's release, to be shown; RELEASE where it is unknown."""
+    kernel = examination.node.kernel
+    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    return "RELEASE" if isinstance(release, Unknown) else release
+
+
+def modules_dep(examination: Examination) -> str:
+    """The file in which depmod wrote down this kernel's modules."""
+    return f"/lib/modules/{release_of(examination)}/modules.dep"
+
+
+def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
+    """Builds the loaded driver's modules anew with DKMS, and loads nvidia-peermem."""
+    kernel, dkms = examination.node.kernel, examination.dkms
+    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    of_kernel = () if isinstance(release, Unknown) else ("-k", release)
+    known_packages = () if isinstance(dkms, Unknown) else dkms.modules
+    package = next((one for one in known_packages if one.name.startswith("nvidia") and one.installed), None)
+    depmod = Step("writes down what there is", ("depmod", "-a"))
+    if package is None:
+        first = (instruction("build the NVIDIA driver's modules anew, or install its DKMS package"),)
+        return (*first, depmod, load_step("nvidia-peermem"))
+    name = f"{package.name}/{package.version}"
+    return (
+        Step("builds the driver's modules anew", ("dkms", "build", name, *of_kernel, "--force")),
+        Step("installs what was built", ("dkms", "install", name, *of_kernel, "--force")),
+        depmod,
+        load_step("nvidia-peermem"),
+    )
+
+
+def ofed_of(examination: Examination) -> Maybe[str]:
+    """OFED's release; NOT_THERE: there is no OFED."""
+    tools = examination.tools
+    return tools if isinstance(tools, Unknown) else tools.ofed
+
+
+def ofed_numbers(release: str) -> tuple[int, ...] | None:
+    """The numbers of "MLNX_OFED_LINUX-5.2-2.2.0.0": (5, 2, 2, 2, 0, 0); None for other forms."""
+    pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
+    match = re.fullmatch(pattern, release)
+    return tuple(int(number) for number in match.groups()) if match else None
+
+
+def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """The modules that are not loaded though this node needs them; nvidia_peermem as far as it is needed."""
+    absent = []
+    concerned = ((_GPU_MODULES, gpu_functions(examination)), (_RDMA_MODULES, mlx5_functions(examination)))
+    for names, devices in concerned:
+        if isinstance(devices, Unknown):
+            return devices
+        absent += list(names) if devices else []
+    need = need_of_peermem(examination)
+    if need is not Need.NOT_NEEDED:
+        absent.append(PEERMEM)
+    left = []
+    for name in absent:
+        module = module_of(examination, name)
+        if isinstance(module, Unknown):
+            return module
+        if not is_present(module):
+            left.append(name)
+    return tuple(left)
+
+
+def cost_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
+    """What it costs that these are not loaded."""
+    if any(name != PEERMEM for name in names):
+        return Severity.CRITICAL
+    need = need_of_peermem(examination)
+    if isinstance(need, Unknown):
+        return Severity.WARNING
+    return Severity.CRITICAL if need is Need.NEEDED else Severity.NOTE
+
+
+def rebuild_plan(release: str) -> Plan:
+    """Builds what DKMS has for the kernel `release`."""
+    steps = (
+        instruction("install the headers of the running kernel (linux-headers-…, kernel-devel-…)"),
+        Step("builds every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
+        Step("writes down what there is", ("depmod", "-a", release)),
+    )
+    return Plan(
+        "Build the modules for this kernel",
+        steps,
+        reversible=False,
+        note="load the modules afterwards; a driver that is loaded already stays until a reboot",
+    )

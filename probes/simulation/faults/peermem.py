@@ -1,0 +1,210 @@
+"""Faults of nvidia_peermem: not there, of another build, with wrong parameters, not for long, or held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from probes.simulation.description import NodeDescription
+from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.modules import (
+    NO_FILE,
+    OTHER_KERNEL,
+    take_driver_from_disk,
+    take_from_disk,
+    unload,
+)
+from probes.simulation.module_files import log_line, set_field, set_unit_state
+from probes.simulation.tree import Tree, file_of
+
+_PEERMEM = "nvidia_peermem"
+_PARAMETERS = "/sys/module/nvidia_peermem/parameters"
+
+
+def _not_loaded(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+
+
+def _not_on_disk(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    take_from_disk(tree, _PEERMEM)
+
+
+def _driver_container(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    take_driver_from_disk(tree)
+
+
+def _for_other_kernel(tree: Tree) -> None:
+    _not_on_disk(tree)
+    tree.add(f"/lib/modules/{OTHER_KERNEL}/modules.dep", f"{file_of(tree.description, _PEERMEM)}:\n")
+
+
+def _old_driver(description: NodeDescription) -> NodeDescription:
+    return replace(description, driver=replace(description.driver, version="460.106.00", cuda="11.2"))
+
+
+def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
+    path = f"/lib/modules/{tree.description.kernel}/modules.dep"
+    text = tree.files[path]
+    assert isinstance(text, str)
+    tree.add(path, "".join(change(line) for line in text.splitlines(True)))
+
+
+def _without_symbols(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    node = tree.description
+    own, nvidia = file_of(node, _PEERMEM), file_of(node, "nvidia")
+    _edit_dependencies(tree, lambda line: f"{own}: {nvidia}\n" if line.startswith(f"{own}:") else line)
+    set_field(tree, _PEERMEM, "depends", "nvidia")
+
+
+def _symbol_of_other_ofed(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    symbol = "ib_register_peer_memory_client"
+    log_line(tree, 15.1, f"nvidia_peermem: disagrees about version of symbol {symbol}", 4)
+    log_line(tree, 15.1, f"nvidia_peermem: Unknown symbol {symbol} (err -22)", 4)
+
+
+def _file_of_other_driver(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    set_field(tree, _PEERMEM, "version", "565.57.01")
+
+
+def _unknown_symbol(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    log_line(tree, 15.2, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)", 4)
+
+
+def _inbox_core(tree: Tree) -> None:
+    ofed, inbox = file_of(tree.description, "ib_core"), "kernel/drivers/infiniband/core/ib_core.ko"
+    _edit_dependencies(tree, lambda line: line.replace(ofed, inbox))
+
+
+def _parameter(name: str, value: str) -> Callable[[Tree], None]:
+    return lambda tree: tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
+
+
+def _parameter_refused(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    said = "nvidia-peermem nv_mem_param_conf_check:617 ERROR invalid peerdirect_support param value 2"
+    log_line(tree, 15.3, said, 3)
+
+
+def _ofed(release: str) -> Callable[[Tree], None]:
+    def spoil(tree: Tree) -> None:
+        tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
+
+    return spoil
+
+
+def _not_persistent(tree: Tree) -> None:
+    tree.add("/etc/modules-load.d/nvidia.conf", "# none\n")
+
+
+def _boot_failed(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    set_unit_state(tree, "systemd-modules-load", "failed")
+
+
+def _old_module(tree: Tree) -> None:
+    tree.live_modules.append("nv_peer_mem")
+    tree.add("/sys/module/nv_peer_mem/initstate", "live\n")
+    tree.add("/sys/module/nv_peer_mem/refcnt", "0\n")
+    tree.add("/sys/module/nv_peer_mem/version", "1.3-0\n")
+
+
+def _old_module_alone(tree: Tree) -> None:
+    unload(tree, _PEERMEM)
+    _old_module(tree)
+
+
+def _old_service(tree: Tree) -> None:
+    tree.add("/etc/init.d/nv_peer_mem", "#!/bin/bash\n")
+    tree.link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")
+
+
+def _leak(tree: Tree) -> None:
+    for name in [name for name in tree.directories.get("/proc", set()) if name.isdecimal()]:
+        tree.remove(f"/proc/{name}")
+    tree.directory("/proc/1/fd")
+    tree.add("/proc/1/comm", "systemd\n")
+    tree.add("/proc/1/cmdline", "/sbin/init\0")
+    tree.add("/sys/module/nvidia_peermem/refcnt", "12\n")
+
+
+def _flood(tree: Tree) -> None:
+    for number in range(3):
+        said = "ERROR detected invalid context, skipping further processing"
+        said = f"nvidia-peermem nv_get_p2p_free_callback:127 {said}"
+        log_line(tree, 900.0 + number, said, 3)
+
+
+def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str, on: str = "hgx-h100") -> Fault:
+    return Fault(name, frozenset({name}), spoil=spoil, on=on, excludes=frozenset(excludes))
+
+
+_UNLOADED: tuple[Fault, ...] = (
+    _fault("peermem-not-loaded", _not_loaded, *NO_FILE),
+    _fault(
+        "peermem-not-on-disk",
+        _not_on_disk,
+        "peermem-not-on-disk-other-kernel",
+    ),
+    _fault("peermem-not-on-disk-other-kernel", _for_other_kernel),
+    _fault("peermem-built-without-symbols", _without_symbols, *NO_FILE),
+    _fault("peermem-symbol-version-mismatch", _symbol_of_other_ofed),
+    _fault("peermem-symbol-version-mismatch-nvidia", _file_of_other_driver, *NO_FILE),
+    _fault("peermem-unknown-symbol-inbox-core", _unknown_symbol),
+    _fault("peermem-parameter-invalid", _parameter_refused),
+    _fault("boot-load-race", _boot_failed, *NO_FILE, "no-gdr-path"),
+    _fault(
+        "peermem-lost-after-driver-update",
+        _not_loaded,
+        *NO_FILE,
+        "no-gdr-path",
+        "boot-load-race",
+        "module-blacklisted",
+        "module-blacklisted-install",
+        "module-blacklisted-cmdline",
+        "kernel-forbids-modules-disabled",
+        "peermem-built-without-symbols",
+    ),
+)
+# What takes nvidia_peermem away hides what is wrong with it while it is loaded.
+GONE = frozenset(
+    {fault.name for fault in _UNLOADED}
+    | {
+        "no-gdr-path",
+        "module-blacklisted-install",
+        "module-blacklisted-cmdline",
+        "kernel-forbids-modules-lockdown",
+        "secure-boot-unsigned",
+        "secure-boot-key-rejected",
+        "module-wrong-vermagic",
+    }
+)
+
+FAULTS: tuple[Fault, ...] = (
+    *_UNLOADED,
+    Fault(
+        "peermem-not-on-disk-old-driver",
+        frozenset({"peermem-not-on-disk-old-driver"}),
+        describe=_old_driver,
+        spoil=_not_on_disk,
+        on="dgx-a100",
+    ),
+    _fault("peermem-not-on-disk-container", _driver_container, on="dgx-a100"),
+    _fault("inbox-core-beside-ofed", _inbox_core),
+    _fault("peermem-parameter-wrong", _parameter("peerdirect_support", "1"), *GONE),
+    _fault("peermem-parameter-persistent-off", _parameter("persistent_api_support", "0"), *GONE),
+    # With another OFED, with the old module, or with no word for the boot, others' faults look different.
+    _fault("peermem-parameter-legacy-ofed", _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
+    _fault("peermem-lock-inversion", _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
+    _fault("peermem-not-persistent", _not_persistent, on="dgx-a100"),
+    _fault("nv-peer-mem-conflict", _old_module_alone, on="dgx-a100"),
+    _fault("nv-peer-mem-conflict-twice", _old_module, on="dgx-a100"),
+    _fault("nv-peer-mem-conflict-service", _old_service),
+    _fault("peermem-reference-leak", _leak, on="dgx-a100"),
+    _fault("peermem-invalid-context-flood", _flood),
+)
