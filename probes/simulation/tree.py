@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from probes.simulation.description import NicDescription, NodeDescription, RootDescription
 from probes.simulation.liveliness import Wave, phase, regions
+from probes.simulation.surroundings import grow_surroundings
 from probes.unknown import Maybe
 
 Content = str | bytes | Callable[[float], str]
@@ -75,6 +76,7 @@ class Tree:
     nvswitches: list[str] = field(default_factory=list)
     live_modules: list[str] = field(default_factory=list)
     commands: dict[str, Answer] = field(default_factory=dict)  # by the name of the program
+    denied: set[str] = field(default_factory=set)  # device files that this user may not open
 
     def add(self, path: str, content: Content) -> None:
         """Adds a file with its directories."""
@@ -119,6 +121,7 @@ def grow(description: NodeDescription, seed: int) -> Tree:
     for number, nic in enumerate(tree.nics):
         _rdma(tree, nic, number)
     _modules(tree)
+    grow_surroundings(tree)
     return tree
 
 
