@@ -182,7 +182,7 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     if not old:
         return passed(Evidence("nvidia-smi --query-gpu=compute_cap", "none is below 8.0 without NVLink"))
     return found(
-        "below compute capability 8.0 and without NVLink NCCL receives by GPUDirect RDMA, but does not send so"
+        "below compute capability 8.0, without NVLink, NCCL receives by GPUDirect RDMA, but does not send by"
         " it; NCCL_NET_GDR_READ=1 changes that: measure whether it helps",
         *few(old),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from probes.checks import environment, gpu, modules, nccl_level, nic, path, pcie, tools
+from probes.checks import environment, gpu, modules, nccl_level, nccl_network, nic, path, pcie, tools
 from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
 from probes.examination import Examination
 from probes.text import printable
@@ -17,6 +17,7 @@ AREAS: tuple[Area, ...] = (
     gpu.AREA,
     environment.AREA,
     nccl_level.AREA,
+    nccl_network.AREA,
     tools.AREA,
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)

@@ -35,6 +35,45 @@ def _turing(description: NodeDescription) -> NodeDescription:
     return replace(description, gpu=replace(description.gpu, capability=(7, 5)))
 
 
+def _port_down() -> Fault:
+    """A job that names a NIC whose port is DOWN."""
+    name = "nccl-ib-hca-port-down"
+    pid = next(_pids)
+
+    def spoil(tree: Tree) -> None:
+        nic = next(one for one in tree.nics if one.name == "mlx5_8")
+        port = f"{nic.path}/infiniband/{nic.name}/ports/1"
+        tree.add(f"{port}/state", "1: DOWN\n")
+        tree.add(f"{port}/phys_state", "2: Polling\n")
+        add_rank(tree, pid, 0, {"NCCL_IB_HCA": "=mlx5_0,mlx5_8"})
+
+    return Fault(name, frozenset({name}), spoil=spoil)
+
+
+def _ten_nics(description: NodeDescription) -> NodeDescription:
+    """The node with a storage NIC called mlx5_10."""
+
+    def renamed(holding: object) -> object:
+        if isinstance(holding, list):
+            return [renamed(one) for one in holding]
+        return "storage mlx5_10" if holding == "storage mlx5_5" else holding
+
+    roots = tuple(
+        replace(
+            root,
+            switch=[renamed(one) for one in root.switch],
+            ports=[str(renamed(one)) for one in root.ports],
+        )
+        for root in description.root
+    )
+    return replace(description, root=roots)
+
+
+def _prefix() -> Fault:
+    """A job that means mlx5_1 and takes mlx5_10 with it."""
+    return replace(_job("nccl-ib-hca-prefix", {"NCCL_IB_HCA": "mlx5_1"}, on="dgx-a100"), describe=_ten_nics)
+
+
 FAULTS: tuple[Fault, ...] = (
     _job("nccl-gdr-level-ignored", {"NCCL_NET_GDR_LEVEL": "NODE"}),
     _job("nccl-gdr-level-off", {"NCCL_NET_GDR_LEVEL": "LOC"}),
@@ -42,6 +81,17 @@ FAULTS: tuple[Fault, ...] = (
     _job("nccl-gdr-level-number", {"NCCL_NET_GDR_LEVEL": "3"}),
     _job("nccl-gdr-read-off", {"NCCL_NET_GDR_READ": "0"}),
     _job("nccl-gdr-c2c-off", {"NCCL_NET_GDR_C2C": "0"}, on="gb200"),
+    _job("nccl-ib-disabled", {"NCCL_IB_DISABLE": "1"}),
+    _job("nccl-net-socket", {"NCCL_NET": "Socket"}),
+    _job("nccl-ib-hca-mismatch", {"NCCL_IB_HCA": "mthca"}),
+    _job("nccl-ib-hca-entry-without-device", {"NCCL_IB_HCA": "=mlx5_0,mlx5_77"}),
+    _prefix(),
+    _port_down(),
+    _job("nccl-ib-hca-mixed-layers", {"NCCL_IB_HCA": "mlx5_0,mlx5_4"}),
+    _job("nccl-ib-hca-mixed-rates", {"NCCL_IB_HCA": "mlx5"}),
+    _job("nccl-ib-hca-leaves-out-nearest", {"NCCL_IB_HCA": "=mlx5_9"}),
+    _job("nccl-gid-index-missing", {"NCCL_IB_HCA": "=mlx5_4", "NCCL_IB_GID_INDEX": "7"}),
+    _job("nccl-gid-index-not-v2", {"NCCL_IB_HCA": "=mlx5_4", "NCCL_IB_GID_INDEX": "2"}),
     Fault(
         "gdr-read-off-on-old-gpus", frozenset({"gdr-read-off-on-old-gpus"}), describe=_turing, on="pcie-l40s"
     ),
