@@ -10,6 +10,7 @@ from probes import (
     config_space,
     device_nodes,
     dkms,
+    driver_container,
     kernel_log,
     libraries,
     memlock,
@@ -19,11 +20,13 @@ from probes import (
     processes,
     services,
     tools,
+    topology_files,
 )
 from probes.checks.verdict import Verdict, judge
 from probes.config_space import ConfigSpaceFacts
 from probes.device_nodes import DeviceNodeFacts
 from probes.dkms import DkmsFacts
+from probes.driver_container import DriverContainerFacts
 from probes.host import Host
 from probes.kernel_log import KernelLogFacts
 from probes.libraries import LibraryFacts
@@ -41,6 +44,7 @@ from probes.running import begin
 from probes.services import ServiceFacts
 from probes.tools import ToolFacts
 from probes.topology import Topology, build
+from probes.topology_files import TopologyFileFacts
 from probes.unknown import Maybe, Unknown
 
 EXAMINE_SECONDS = 10.0
@@ -67,6 +71,8 @@ class Examination:
     module_files: Maybe[ModuleFileFacts]
     port_health: Maybe[PortHealthFacts]
     device_nodes: Maybe[DeviceNodeFacts]
+    driver_container: Maybe[DriverContainerFacts]
+    topology_files: Maybe[TopologyFileFacts]
     is_root: bool
     # The ports as an earlier examination of the same node had them: what rises between the two.
     earlier_port_health: Maybe[PortHealthFacts] | None = None
@@ -90,6 +96,7 @@ def examine(
     functions = () if isinstance(node.pci, Unknown) else _path_functions(node.pci)
     release = node.kernel if isinstance(node.kernel, Unknown) else node.kernel.release
     rdma = node.rdma
+    seen = answer("processes", lambda: processes.probe(host, _compute_pids(reading)))
     return Examination(
         node=node,
         topology=topology,
@@ -98,7 +105,7 @@ def examine(
         config_space=answer("config space", lambda: config_space.probe(host, functions)),
         pcie_errors=answer("PCIe errors", lambda: pcie_errors.probe(host, functions)),
         kernel_log=answer("kernel log", lambda: kernel_log.probe(host)),
-        processes=answer("processes", lambda: processes.probe(host, _compute_pids(reading))),
+        processes=seen,
         memlock=answer("memlock", lambda: memlock.probe(host)),
         services=answer("services", lambda: services.probe(host)),
         dkms=answer("DKMS", lambda: dkms.probe(host)),
@@ -107,6 +114,8 @@ def examine(
         module_files=answer("module files", lambda: module_files.probe(host, release)),
         port_health=rdma if isinstance(rdma, Unknown) else _port_health(host, rdma, seconds),
         device_nodes=answer("device nodes", lambda: device_nodes.probe(host)),
+        driver_container=answer("driver container", lambda: driver_container.probe(host)),
+        topology_files=answer("topology files", lambda: topology_files.probe(host, seen)),
         is_root=host.is_root(),
         earlier_port_health=None if before is None else before.port_health,
         earlier_at=None if before is None else before.reading.at,

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from probes.checks import environment, gpu, modules, nccl_level, nccl_network, nic, path, pcie, tools
+from probes.checks import (
+    environment,
+    gpu,
+    job_settings,
+    modules,
+    nccl_files,
+    nccl_level,
+    nccl_library,
+    nccl_network,
+    nic,
+    path,
+    pcie,
+    tools,
+)
 from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
 from probes.examination import Examination
 from probes.text import printable
@@ -18,6 +31,9 @@ AREAS: tuple[Area, ...] = (
     environment.AREA,
     nccl_level.AREA,
     nccl_network.AREA,
+    nccl_library.AREA,
+    nccl_files.AREA,
+    job_settings.AREA,
     tools.AREA,
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
