@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, unsure
+from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
 from probes.checks.jobs import (
     Settings,
-    few,
     gpus_of,
     jobs_of,
-    no_fault,
     settle,
     values_of,
     without_variable,
@@ -24,8 +22,7 @@ from probes.unknown import Unknown
 
 AREA = Area("nccl")
 _MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-_HCA, _GID = "NCCL_IB_HCA", "NCCL_IB_GID_INDEX"
-_ROCE_V2 = "RoCE v2"
+HCA = "NCCL_IB_HCA"
 _EXACT = "exact names begin with “=”: NCCL_IB_HCA==mlx5_0,mlx5_1"
 _SYSFS = "/sys/class/infiniband"
 
@@ -56,7 +53,8 @@ def nccl_net_socket(examination: Examination) -> Outcome:
     )
 
 
-def _ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
+def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
+    """Every RDMA port of the node, with its device."""
     rdma = examination.node.rdma
     devices = () if isinstance(rdma, Unknown) else rdma.devices
     return tuple((device, port) for device in devices for port in device.ports)
@@ -65,13 +63,14 @@ def _ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
 def _lists(examination: Examination) -> Iterator[tuple[Settings, HcaList]]:
     """Every NCCL_IB_HCA that is set to something."""
     for settings in jobs_of(examination).settings:
-        value = settings.get(_HCA)
+        value = settings.get(HCA)
         if value:
             yield settings, parse_hca_list(value)
 
 
-def _taken(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
-    return [(one, port) for one, port in _ports(examination) if hcas.takes(one.name, port.number)]
+def taken_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
+    """The ports that NCCL takes by a list."""
+    return [(one, port) for one, port in all_ports(examination) if hcas.takes(one.name, port.number)]
 
 
 def _settle_lists(examination: Examination, evidence: list[Evidence], cause: str, fix: str) -> Outcome:
@@ -80,7 +79,7 @@ def _settle_lists(examination: Examination, evidence: list[Evidence], cause: str
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and any(True for _ in _lists(examination)):
         return unsure(f"the RDMA devices: {rdma}")
-    return settle(jobs, evidence, cause, fix=without_variable(_HCA, fix))
+    return settle(jobs, evidence, cause, fix=without_variable(HCA, fix))
 
 
 @AREA.check(
@@ -91,11 +90,11 @@ def _settle_lists(examination: Examination, evidence: list[Evidence], cause: str
 )
 def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     """Lists that take no port at all."""
-    names = ", ".join(dict.fromkeys(device.name for device, _ in _ports(examination)))
+    names = ", ".join(dict.fromkeys(device.name for device, _ in all_ports(examination)))
     evidence = [
-        settings.evidence(_HCA, "takes no port")
+        settings.evidence(HCA, "takes no port")
         for settings, hcas in _lists(examination)
-        if not _taken(examination, hcas)
+        if not taken_ports(examination, hcas)
     ]
     return _settle_lists(
         examination,
@@ -114,7 +113,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
 )
 def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     """Entries of lists that match no port, where others do."""
-    ports = _ports(examination)
+    ports = all_ports(examination)
     evidence = []
     for settings, hcas in _lists(examination):
         vain = [
@@ -122,8 +121,8 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
             for name, number in hcas.entries
             if not any(hcas.names((name, number), device.name, port.number) for device, port in ports)
         ]
-        if vain and _taken(examination, hcas):
-            evidence.append(settings.evidence(_HCA, f"no such port: {', '.join(vain[:8])}"))
+        if vain and taken_ports(examination, hcas):
+            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(vain[:8])}"))
     return _settle_lists(
         examination,
         evidence,
@@ -140,7 +139,7 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
 )
 def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     """Entries that are the whole name of one NIC and the beginning of others: mlx5_1 and mlx5_10."""
-    names = list(dict.fromkeys(device.name for device, _ in _ports(examination)))
+    names = list(dict.fromkeys(device.name for device, _ in all_ports(examination)))
     evidence = []
     for settings, hcas in _lists(examination):
         if hcas.exact:
@@ -153,7 +152,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
             if name.startswith(entry) and name not in listed
         ]
         if more:
-            evidence.append(settings.evidence(_HCA, ", ".join(sorted(more)[:8])))
+            evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:8])))
     return _settle_lists(
         examination,
         evidence,
@@ -174,9 +173,9 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     for settings, hcas in _lists(examination):
         if hcas.excludes:
             continue
-        for device, port in _taken(examination, hcas):
+        for device, port in taken_ports(examination, hcas):
             if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
-                evidence.append(settings.evidence(_HCA, f"{device.name}:{port.number} is {port.state}"))
+                evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
     return _settle_lists(
         examination,
         evidence,
@@ -196,12 +195,12 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     evidence = []
     for settings, hcas in _lists(examination):
         layers: dict[str, str] = {}
-        for device, port in _taken(examination, hcas):
+        for device, port in taken_ports(examination, hcas):
             if port.state == "ACTIVE" and not isinstance(port.link_layer, Unknown):
                 layers.setdefault(port.link_layer, device.name)
         if len(layers) > 1:
             told = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
-            evidence.append(settings.evidence(_HCA, told))
+            evidence.append(settings.evidence(HCA, told))
     return _settle_lists(
         examination,
         evidence,
@@ -221,12 +220,12 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
     evidence = []
     for settings, hcas in _lists(examination):
         rates: dict[float, str] = {}
-        for device, port in _taken(examination, hcas):
+        for device, port in taken_ports(examination, hcas):
             if port.state == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
                 rates.setdefault(port.rate_gbps, device.name)
         if len(rates) > 1:
             told = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
-            evidence.append(settings.evidence(_HCA, told))
+            evidence.append(settings.evidence(HCA, told))
     return _settle_lists(
         examination,
         evidence,
@@ -250,84 +249,22 @@ def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
 def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
     """GPUs of the job whose nearest NIC with an ACTIVE port is not in the list, though farther ones are."""
     topology = examination.topology
-    active = {device.name for device, port in _ports(examination) if port.state == "ACTIVE"}
+    active = {device.name for device, port in all_ports(examination) if port.state == "ACTIVE"}
     evidence = []
     for settings, hcas in _lists(examination):
-        taken = {device.name for device, _ in _taken(examination, hcas)} & active
+        chosen = {device.name for device, _ in taken_ports(examination, hcas)} & active
         for gpu in topology.gpus:
-            if not taken or gpu.id not in gpus_of(examination, settings.process):
+            if not chosen or gpu.id not in gpus_of(examination, settings.process):
                 continue
             ranks = {nic: _rank(topology, gpu.id, nic) for nic in active}
             known_ranks = {nic: rank for nic, rank in ranks.items() if rank is not None}
             near = min(known_ranks, key=lambda nic: (known_ranks[nic], nic), default=None)
-            best = min((known_ranks[nic] for nic in taken if nic in known_ranks), default=None)
+            best = min((known_ranks[nic] for nic in chosen if nic in known_ranks), default=None)
             if near is not None and best is not None and best > known_ranks[near]:
-                evidence.append(settings.evidence(_HCA, f"{gpu.label} is nearest to {near}"))
+                evidence.append(settings.evidence(HCA, f"{gpu.label} is nearest to {near}"))
     return _settle_lists(
         examination,
         evidence,
         "this GPU goes by a NIC that is farther away, or does without GPUDirect RDMA",
         "or add the NIC that is shown",
     )
-
-
-@AREA.check(
-    "nccl-gid-index-missing",
-    Severity.CRITICAL,
-    "NCCL_IB_GID_INDEX names an empty GID",
-    _MANUAL + "#nccl-ib-gid-index",
-)
-def nccl_gid_index_missing(examination: Examination) -> Outcome:
-    """The index, on every Ethernet port that the job takes."""
-    return _gids(
-        examination,
-        missing=True,
-        cause="NCCL connects from this GID and cannot: completion error 12, or ibv_modify_qp fails",
-    )
-
-
-@AREA.check(
-    "nccl-gid-index-not-v2",
-    Severity.WARNING,
-    "NCCL_IB_GID_INDEX names a GID that is not RoCE v2",
-    _MANUAL + "#nccl-ib-gid-index",
-)
-def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
-    """The type of the GID, on every Ethernet port that the job takes."""
-    return _gids(
-        examination,
-        missing=False,
-        cause="RoCE v1 does not pass a router and needs the same version on the other side",
-    )
-
-
-def _gids(examination: Examination, missing: bool, cause: str) -> Outcome:
-    jobs = jobs_of(examination)
-    evidence: list[Evidence] = []
-    for settings in jobs.settings:
-        index = parse_number(settings.get(_GID) or "")
-        if index is None or index < 0:  # -1: NCCL chooses
-            continue
-        if isinstance(examination.node.rdma, Unknown):
-            return unsure(f"the RDMA devices: {examination.node.rdma}")
-        hcas = parse_hca_list(settings.get(_HCA) or "")
-        for device, port in _taken(examination, hcas):
-            if port.link_layer != "Ethernet" or port.state != "ACTIVE":
-                continue
-            place = f"{device.sysfs_path}/ports/{port.number}"
-            if isinstance(port.gids, Unknown):
-                return unsure(f"{port.gids.reason.value}: {place}/gids")
-            gid = next((one for one in port.gids if one.index == index), None)
-            if gid is None and missing:
-                evidence.append(Evidence(f"{place}/gids/{index}", "empty"))
-            elif gid is not None and not missing and isinstance(gid.type, str) and gid.type != _ROCE_V2:
-                evidence.append(Evidence(f"{place}/gid_attrs/types/{index}", gid.type))
-            else:
-                continue
-            evidence.append(settings.evidence(_GID))
-    if evidence:
-        fix = without_variable(_GID, "NCCL 2.21 and later choose a RoCE v2 GID by themselves")
-        return found(cause, *few(evidence), fix=fix)
-    if jobs.unseen or jobs.unread:
-        return unsure(jobs.unseen or jobs.unread)
-    return no_fault(jobs)

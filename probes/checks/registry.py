@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from probes.checks import (
+    device_files,
     environment,
     gpu,
     job_settings,
+    kubernetes,
     modules,
     nccl_files,
+    nccl_gid,
     nccl_level,
     nccl_library,
     nccl_network,
@@ -29,8 +32,11 @@ AREAS: tuple[Area, ...] = (
     nic.AREA,
     gpu.AREA,
     environment.AREA,
+    device_files.AREA,
+    kubernetes.AREA,
     nccl_level.AREA,
     nccl_network.AREA,
+    nccl_gid.AREA,
     nccl_library.AREA,
     nccl_files.AREA,
     job_settings.AREA,
