@@ -10,6 +10,7 @@ from probes.checks import (
     gpu,
     job_settings,
     kubernetes,
+    libraries,
     modules,
     nccl_files,
     nccl_gid,
@@ -41,6 +42,7 @@ AREAS: tuple[Area, ...] = (
     nccl_files.AREA,
     job_settings.AREA,
     tools.AREA,
+    libraries.AREA,
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
 

@@ -14,6 +14,9 @@ PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_
 PERFTEST_PROGRAM = b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0"
 
 
+SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+
 def grow_software(tree: Tree) -> None:
     """Adds perftest with CUDA and DMA-BUF, some tools beside it, and the libraries that jobs load."""
     for name in PERFTEST:
@@ -22,6 +25,8 @@ def grow_software(tree: Tree) -> None:
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
         tree.add(f"/usr/bin/{name}", "")
     place = library_directory(tree)
+    tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}")
+    tree.add("/proc/net/tcp6", SOCKETS)
     driver = tree.description.driver.version
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
@@ -35,3 +40,8 @@ def grow_software(tree: Tree) -> None:
         if file != "libcuda.so.1":
             tree.add(f"{place}/{file}", "")
         tree.link(f"{place}/{soname}", file)
+
+
+def listening(port: int) -> str:
+    """A line of /proc/net/tcp."""
+    return f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"
