@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import few, jobs_of, named_by_nvml, no_fault
+from probes.checks.jobs import driver_loaded, few, jobs_of, named_by_nvml, no_fault
 from probes.examination import Examination
 from probes.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
 from probes.plan import Plan, Step, instruction
@@ -259,6 +259,8 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
     facts, named = examination.processes, named_by_nvml(examination)
     if isinstance(facts, Unknown):
         return unsure(f"the processes: {facts}")
+    if not driver_loaded(examination):
+        return passed(Evidence("/proc/driver/nvidia/version", "no NVIDIA driver is loaded"))
     if isinstance(named, Unknown):
         return unsure(f"the processes that NVML names: {named}")
     if facts.left_out:

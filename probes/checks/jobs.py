@@ -63,8 +63,20 @@ class Jobs:
     unread: str  # the same for their environments and libraries
 
 
+_latest: list[tuple[Examination, Jobs]] = []  # every check asks for the same
+
+
 def jobs_of(examination: Examination) -> Jobs:
     """The node's jobs."""
+    for known_examination, jobs in tuple(_latest):
+        if known_examination is examination:
+            return jobs
+    jobs = _jobs_of(examination)
+    _latest[:] = [(examination, jobs)]
+    return jobs
+
+
+def _jobs_of(examination: Examination) -> Jobs:
     facts = examination.processes
     if isinstance(facts, Unknown):
         return Jobs((), (), f"the processes could not be read: {facts}", "")
@@ -190,6 +202,13 @@ def named_by_nvml(examination: Examination) -> Maybe[frozenset[int]]:
     return frozenset(pids)
 
 
+def driver_loaded(examination: Examination) -> bool:
+    """Whether the NVIDIA driver may be loaded; without it no process has a GPU."""
+    gpus = examination.node.gpus
+    version = None if isinstance(gpus, Unknown) else gpus.driver.version
+    return not isinstance(version, Unknown) or version.reason is not Reason.NOT_THERE
+
+
 def _unseen(examination: Examination, facts: ProcessFacts) -> str:
     named = named_by_nvml(examination)
     closed = sum(isinstance(one.gpu_files, Unknown) for one in facts.processes)
@@ -198,6 +217,8 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
         return f"{reason.value}: the processes of others with a GPU ({closed} of them)"
     if facts.left_out:
         return f"{facts.left_out} more processes have a GPU or an RDMA device than are looked at"
+    if not driver_loaded(examination):
+        return ""
     if isinstance(named, Unknown):
         # Without NVML's word any process that may not be looked into can be a job.
         if isinstance(facts.hidden, Unknown):

@@ -6,7 +6,7 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.jobs import few, jobs_of, settle, values_of, without_variable
 from probes.examination import Examination
 from probes.nccl_conf import NCCL_CONF, NcclConf
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
 from probes.topology_files import VARIABLE, VIRTUAL, TopologyFile
 from probes.unknown import Reason, Unknown
 
@@ -126,10 +126,7 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
             *few(evidence),
             fix=Plan(
                 "Correct the lines",
-                (
-                    Step("looks at the file", ("cat", "-A", evidence[0].source), needs_root=False),
-                    instruction("write NAME=value, without blanks and without “export”"),
-                ),
+                (instruction("write NAME=value, without blanks and without “export”"),),
                 note="jobs read the file when they start",
             ),
         )

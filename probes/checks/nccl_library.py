@@ -88,12 +88,14 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
 )
 def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     """Versions below 2.13.4 where DMA-BUF is the node's only way."""
+    jobs = jobs_of(examination)
+    if not jobs.processes and not jobs.unseen:
+        return no_fault(jobs)
     dmabuf, peermem = usable(examination)
     if isinstance(peermem, Unknown) or isinstance(dmabuf, Unknown):
         return unsure(f"which way this node can use: {peermem if isinstance(peermem, Unknown) else dmabuf}")
     if peermem or not dmabuf:
         return passed(Evidence("nvidia-peermem", "usable" if peermem else "neither way is usable"))
-    jobs = jobs_of(examination)
     evidence = [
         _mapped(process, library)
         for process in jobs.processes
@@ -115,6 +117,9 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
 )
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     """NCCL before 2.23.4 with nvidia-peermem loaded and no /sys/kernel/mm/memory_peers."""
+    jobs = jobs_of(examination)
+    if not jobs.processes and not jobs.unseen:
+        return no_fault(jobs)
     modules = examination.node.modules
     dmabuf, peermem = usable(examination)
     if isinstance(peermem, Unknown) or isinstance(modules, Unknown):
@@ -126,7 +131,6 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
         return unsure(f"{peers.reason.value}: {_PEERS}")
     if not peermem:
         return passed(Evidence("/proc/modules", "nvidia_peermem is not in use here"))
-    jobs = jobs_of(examination)
     old = [
         (process, library, version)
         for process in jobs.processes

@@ -98,6 +98,17 @@ def _blanks_in_conf(tree: Tree) -> None:
     tree.add("/etc/nccl.conf", "NCCL_DEBUG = WARN\n")
 
 
+def _without_memory_peers() -> Fault:
+    """A job with an NCCL of 2024 on a kernel that does not show memory peers."""
+    job = _job("memory-peers-missing-old-nccl", {}, on="dgx-a100", nccl=("2.21.5",))
+
+    def spoil(tree: Tree) -> None:
+        tree.remove("/sys/kernel/mm/memory_peers")
+        job.spoil(tree)
+
+    return replace(job, spoil=spoil)
+
+
 FAULTS: tuple[Fault, ...] = (
     _job("nccl-gdr-level-ignored", {"NCCL_NET_GDR_LEVEL": "NODE"}),
     _job("nccl-gdr-level-off", {"NCCL_NET_GDR_LEVEL": "LOC"}),
@@ -108,17 +119,17 @@ FAULTS: tuple[Fault, ...] = (
     _job("nccl-ib-disabled", {"NCCL_IB_DISABLE": "1"}),
     _job("nccl-net-socket", {"NCCL_NET": "Socket"}),
     _job("nccl-ib-hca-mismatch", {"NCCL_IB_HCA": "mthca"}),
-    _job("nccl-ib-hca-entry-without-device", {"NCCL_IB_HCA": "=mlx5_0,mlx5_77"}),
+    _job("nccl-ib-hca-entry-without-device", {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"}),
     _prefix(),
     _port_down(),
-    _job("nccl-ib-hca-mixed-layers", {"NCCL_IB_HCA": "mlx5_0,mlx5_4"}),
+    _job("nccl-ib-hca-mixed-layers", {"NCCL_IB_HCA": "mlx5"}),
     _job("nccl-ib-hca-mixed-rates", {"NCCL_IB_HCA": "mlx5"}),
-    _job("nccl-ib-hca-leaves-out-nearest", {"NCCL_IB_HCA": "=mlx5_9"}),
-    _job("nccl-gid-index-missing", {"NCCL_IB_HCA": "=mlx5_4", "NCCL_IB_GID_INDEX": "7"}),
-    _job("nccl-gid-index-not-v2", {"NCCL_IB_HCA": "=mlx5_4", "NCCL_IB_GID_INDEX": "2"}),
+    _job("nccl-ib-hca-leaves-out-nearest", {"NCCL_IB_HCA": "=mlx5_4,mlx5_9"}),
+    _job("nccl-gid-index-missing", {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"}),
+    _job("nccl-gid-index-not-v2", {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"}),
     _job("nccl-dmabuf-disabled", {"NCCL_DMABUF_ENABLE": "0"}),
     _job("nccl-too-old-for-dmabuf", {}, on="pcie-l40s", nccl=("2.11.4",)),
-    _job("memory-peers-missing-old-nccl", {}, nccl=("2.21.5",)),
+    _without_memory_peers(),
     _job("nccl-twice-in-process", {}, nccl=("2.26.2", "2.27.3")),
     _job("nccl-versions-differ", {}, nccl=("2.25.1",)),
     _job("nccl-net-plugin-trouble", {}, libraries=(_PLUGIN,)),
