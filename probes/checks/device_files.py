@@ -147,8 +147,8 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
 
 @AREA.check(
     "dev-infiniband-not-in-container",
-    Severity.CRITICAL,
-    "a job has no RDMA device files: NCCL finds no device and uses TCP",
+    Severity.WARNING,
+    "a job has no RDMA device files: NCCL finds no device and uses TCP to other nodes",
     "https://github.com/NVIDIA/nccl/issues/451",
 )
 def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
@@ -168,7 +168,7 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
             Evidence(f"/proc/{one.pid}/root{_INFINIBAND}", f"no uverbs file, of {name_of(one)}")
             for one in without
         ],
-        "the host has the files and the job's container does not",
+        "the host has the files and the job's container does not; a job on this node alone does not feel it",
         fix=Plan(
             "Pass the files into the container", _INTO_CONTAINER, disturbs="the job has to be restarted"
         ),
@@ -235,7 +235,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     "dev-nvidia-missing",
     Severity.WARNING,
     "device files of GPUs are missing: CUDA does not see all GPUs here",
-    "NVIDIA driver README, “How and why nvidia-modprobe is used”, https://download.nvidia.com/XFree86/Linux-x86_64/570.124.06/README/faq.html",
+    "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
 )
 def dev_nvidia_missing(examination: Examination) -> Outcome:
     """/dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
@@ -258,7 +258,7 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
     return found(
         "these GPUs were not passed into this container"
         if inside
-        else "no program has used the GPUs since the driver was loaded, and nvidia-persistenced does not run",
+        else "the driver's tools make them when a GPU is first used; these were not made, or were removed",
         *few(Evidence(path, "not there") for path in gone),
         fix=Plan(
             "Pass the GPUs into the container", (instruction("Docker: --gpus all; pod: nvidia.com/gpu"),)

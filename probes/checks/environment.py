@@ -87,7 +87,7 @@ def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evi
     if default.reason is not Reason.NOT_THERE:
         return default
     told = f"LimitMEMLOCK is not set: systemd's own {_amount(_SYSTEMD_DEFAULT.soft_bytes)}"
-    return _SYSTEMD_DEFAULT, Evidence(f"systemctl show --property=LimitMEMLOCK {name}", told)
+    return _SYSTEMD_DEFAULT, Evidence(setting.source or name, told)
 
 
 def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
@@ -183,7 +183,7 @@ def memlock_login(examination: Examination) -> Outcome:
     if some and line is None:
         return passed(*few(Evidence(one.where, f"{one.domain} memlock unlimited") for one in some))
     if line is not None:
-        evidence = Evidence(line.where, f"{line.domain} {line.kind} memlock {_amount(line.value_bytes)}")
+        evidence = Evidence(line.where, _told(line))
     else:
         ssh = next((name for name in _LOGINS if name in facts.services), None)
         if ssh is None:
@@ -209,6 +209,12 @@ def memlock_login(examination: Examination) -> Outcome:
             ),
         ),
     )
+
+
+def _told(line: LimitsLine) -> str:
+    """The line as it stands in the file, in KiB, and what that is."""
+    kib = line.value_bytes / 1024
+    return f"{line.domain} {line.kind} memlock {kib:.0f}: {_amount(line.value_bytes)}"
 
 
 def _last_for_everybody(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:

@@ -117,7 +117,10 @@ def libibverbs_missing(examination: Examination) -> Outcome:
         return passed(*few(Evidence(one.path, "there") for name in wanted for one in libraries.found[name]))
     return found(
         "programs that run here and not in a container find no RDMA device and use TCP",
-        *(Evidence(f"ldconfig -p, {soname}", "not in the loader's usual directories") for soname in gone),
+        *(
+            Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other usual places")
+            for soname in gone
+        ),
         fix=Plan(
             "Install rdma-core",
             (

@@ -178,9 +178,11 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
             return unsure(f"whether {gpu.bdf} has NVLink, which NVML tells: {links}")
         if capability < (8, 0) and not links:
             told = f"compute capability {capability[0]}.{capability[1]}, no NVLink"
-            old.append(Evidence(f"nvidia-smi --id={gpu.bdf} --query-gpu=compute_cap", told))
+            old.append(Evidence(f"nvidia-smi --id={gpu.bdf} --query-gpu=compute_cap --format=csv", told))
     if not old:
-        return passed(Evidence("nvidia-smi --query-gpu=compute_cap", "none is below 8.0 without NVLink"))
+        return passed(
+            Evidence("nvidia-smi --query-gpu=compute_cap --format=csv", "none is below 8.0 without NVLink")
+        )
     return found(
         "below compute capability 8.0, without NVLink, NCCL receives by GPUDirect RDMA, but does not send by"
         " it; NCCL_NET_GDR_READ=1 changes that: measure whether it helps",

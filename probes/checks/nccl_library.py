@@ -84,7 +84,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     "nccl-too-old-for-dmabuf",
     Severity.CRITICAL,
     "a job's NCCL is older than DMA-BUF in NCCL, and nvidia-peermem cannot be used",
-    "NCCL 2.13.4 release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/rel_2-13-4.html",
+    "NCCL release notes, 2.13.4, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
 )
 def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     """Versions below 2.13.4 where DMA-BUF is the node's only way."""
