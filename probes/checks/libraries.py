@@ -183,6 +183,8 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
         return unsure(f"device files and modules: {nodes if isinstance(nodes, Unknown) else modules}")
     state = modules.modules["gdrdrv"].state
     if isinstance(state, Unknown):
+        if state.reason is Reason.NOT_THERE:
+            return passed(Evidence("/proc/modules", "not there: no module is loaded"))
         return unsure(f"whether gdrdrv is loaded: {state}")
     if state is not ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", state.value))
