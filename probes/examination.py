@@ -10,6 +10,7 @@ from probes import (
     config_space,
     device_nodes,
     dkms,
+    driver_container,
     kernel_log,
     libraries,
     memlock,
@@ -20,11 +21,13 @@ from probes import (
     rdma_topo,
     services,
     tools,
+    topology_files,
 )
 from probes.checks.verdict import Verdict, judge
 from probes.config_space import ConfigSpaceFacts
 from probes.device_nodes import DeviceNodeFacts
 from probes.dkms import DkmsFacts
+from probes.driver_container import DriverContainerFacts
 from probes.host import Host
 from probes.kernel_log import KernelLogFacts
 from probes.libraries import LibraryFacts
@@ -42,6 +45,7 @@ from probes.running import RunningProbe, begin
 from probes.services import ServiceFacts
 from probes.tools import ToolFacts
 from probes.topology import Topology, build
+from probes.topology_files import TopologyFileFacts
 from probes.unknown import Maybe, Unknown
 
 EXAMINE_SECONDS = 10.0
@@ -69,6 +73,8 @@ class Examination:
     port_health: Maybe[PortHealthFacts]
     device_nodes: Maybe[DeviceNodeFacts]
     rdma_topo: Maybe[RdmaTopoFacts]
+    driver_container: Maybe[DriverContainerFacts]
+    topology_files: Maybe[TopologyFileFacts]
     is_root: bool
     # As an earlier examination of the same node had them: what rises between the two.
     earlier_port_health: Maybe[PortHealthFacts] | None = None
@@ -115,6 +121,9 @@ def examine(
     rdma_topo_run = start(
         "rdma_topo", lambda: pci if isinstance(pci, Unknown) else rdma_topo.probe(host, pci)
     )
+    driver_container_run = start("driver container", lambda: driver_container.probe(host))
+    seen = processes_run.answer(seconds)
+    topology_files_run = start("topology files", lambda: topology_files.probe(host, seen))
     return Examination(
         node=node,
         topology=topology,
@@ -123,7 +132,7 @@ def examine(
         config_space=config_space_run.answer(seconds),
         pcie_errors=pcie_errors_run.answer(seconds),
         kernel_log=kernel_log_run.answer(seconds),
-        processes=processes_run.answer(seconds),
+        processes=seen,
         memlock=memlock_run.answer(seconds),
         services=services_run.answer(seconds),
         dkms=dkms_run.answer(seconds),
@@ -133,6 +142,8 @@ def examine(
         port_health=port_health_run.answer(seconds),
         device_nodes=device_nodes_run.answer(seconds),
         rdma_topo=rdma_topo_run.answer(seconds),
+        driver_container=driver_container_run.answer(seconds),
+        topology_files=topology_files_run.answer(seconds),
         is_root=host.is_root(),
         earlier_port_health=None if before is None else before.port_health,
         earlier_pcie_errors=None if before is None else before.pcie_errors,

@@ -17,7 +17,9 @@ from probes.unknown import Maybe, Reason, Unknown
 # As probes/command.py: only what lies here is run.
 DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 _PROGRAM_LIMIT_BYTES = 8 << 20
+_SOCKETS_LIMIT_BYTES = 4 << 20
 _SECONDS = 2.0
+PERFTEST_PORT = 18515
 
 PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat")
 TOOLS = {
@@ -47,6 +49,9 @@ TOOLS = {
 """Name → what it is good for, one line for the admin."""
 
 
+_NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "its program cannot be read")
+
+
 @dataclass(frozen=True)
 class Perftest:
     """The installed perftest."""
@@ -56,6 +61,8 @@ class Perftest:
     cuda: Maybe[bool]  # it can use GPU memory
     dmabuf: Maybe[bool]  # it can use GPU memory by DMA-BUF
     evidence: str  # what cuda and dmabuf are known from
+    # It opens libcuda.so by this name, which packages of the driver may leave out (src/cuda_loader.c).
+    opens_libcuda: Maybe[bool] = _NO_PROGRAM
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class ToolFacts:
     perftest: Maybe[Perftest]  # NOT_THERE: not installed
     ofed: Maybe[str]  # "MLNX_OFED_LINUX-24.10-0.7.0.0"; NOT_THERE: no OFED, the kernel's own drivers
     fabric_manager: Maybe[str]  # "570.124.06"; has to be the driver's
+    perftest_listens: Maybe[str | None] = None  # the file that shows a socket listening on perftest's port
 
 
 def probe(host: Host) -> ToolFacts:
@@ -76,6 +84,7 @@ def probe(host: Host) -> ToolFacts:
         perftest=_perftest(host, paths),
         ofed=_version(host, paths, ("ofed_info", "-s"), parse_ofed),
         fabric_manager=_version(host, paths, ("nv-fabricmanager", "--version"), parse_fabric_manager),
+        perftest_listens=_listener(host, PERFTEST_PORT),
     )
 
 
@@ -97,6 +106,7 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     name, path = installed[0], paths[installed[0]]
     cuda: Maybe[bool]
     dmabuf: Maybe[bool]
+    opens: Maybe[bool] = _NO_PROGRAM
     program = path if isinstance(path, Unknown) else host.read_bytes(path, _PROGRAM_LIMIT_BYTES)
     if isinstance(program, Unknown) or not program.startswith(b"\x7fELF"):
         evidence = f"{name} --help"
@@ -108,9 +118,22 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     else:
         evidence = printable(f"{path}", 256)
         cuda, dmabuf = cuda_in_program(program)
-    return Perftest(
-        installed, _version(host, paths, (name, "--version"), parse_version), cuda, dmabuf, evidence
-    )
+        opens = b"libcuda.so\0" in program
+    version = _version(host, paths, (name, "--version"), parse_version)
+    return Perftest(installed, version, cuda, dmabuf, evidence, opens)
+
+
+def _listener(host: Host, port: int) -> Maybe[str | None]:
+    """The file of /proc/net in which a TCP socket listens on a port; None: there is none."""
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        table = host.read(path, _SOCKETS_LIMIT_BYTES)
+        if isinstance(table, Unknown):
+            if table.reason is Reason.NOT_THERE and path.endswith("6"):  # a kernel without IPv6
+                continue
+            return table
+        if re.search(rf"^ *\d+: [0-9A-F]{{8,32}}:{port:04X} [0-9A-F]{{8,32}}:0000 0A ", table, re.M):
+            return path
+    return None
 
 
 def cuda_in_program(program: bytes) -> tuple[bool, bool]:

@@ -124,9 +124,11 @@ class SimulatedHost:
         return content if isinstance(content, Unknown) else len(content)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Everything that is there may be read."""
+        """Everything that is there may be read; of device files those may be written that are not denied."""
         real = self._real(path)
-        return real if isinstance(real, Unknown) else not write
+        if isinstance(real, Unknown):
+            return real
+        return (not write or real.startswith("/dev/")) and real not in self.tree.denied
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         """What the tree says that a command prints; a function of argv where the arguments matter."""

@@ -12,6 +12,7 @@ from probes.simulation.kernel_log import grow_kernel_log
 from probes.simulation.liveliness import Wave, phase, regions
 from probes.simulation.ports import grow_ports
 from probes.simulation.services import grow_services
+from probes.simulation.surroundings import grow_surroundings
 from probes.unknown import Maybe
 
 Content = str | bytes | Callable[[float], str]
@@ -80,6 +81,7 @@ class Tree:
     nvswitches: list[str] = field(default_factory=list)
     live_modules: list[str] = field(default_factory=list)
     commands: dict[str, Answer] = field(default_factory=dict)  # by the name of the program
+    denied: set[str] = field(default_factory=set)  # device files that this user may not open
 
     def add(self, path: str, content: Content) -> None:
         """Adds a file with its directories."""
@@ -132,6 +134,7 @@ def grow(description: NodeDescription, seed: int) -> Tree:
     grow_services(tree)
     grow_driver_libraries(tree)
     grow_module_files(tree)
+    grow_surroundings(tree)
     return tree
 
 

@@ -131,3 +131,43 @@ def test_no_text_stops_the_parsers(text: str) -> None:
 @given(st.binary())
 def test_no_bytes_stop_the_search(content: bytes) -> None:
     cuda_in_program(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "opens"),
+    [(b"\x7fELF\0libcuda.so\0x", True), (b"\x7fELF\0libcuda.so.1\0x", False), (b"\x7fELF", False)],
+)
+def test_a_perftest_that_opens_libcuda_by_itself(tmp_path: Path, content: bytes, opens: bool) -> None:
+    install(tmp_path, "ib_write_bw", content)
+    perftest = probe(Answering(tmp_path)).perftest
+    assert isinstance(perftest, Perftest)
+    assert perftest.opens_libcuda is opens
+
+
+# A line of a real /proc/net/tcp; 4853 is 18515, 0A is LISTEN, 01 is ESTABLISHED.
+SOCKET = "   1: 00000000:{port} {peer} {state} 00000000:00000000 00:00000000 00000000  1000        0 3"
+
+
+@pytest.mark.parametrize(
+    ("port", "peer", "state", "found"),
+    [
+        ("4853", "00000000:0000", "0A", "/proc/net/tcp"),
+        ("4853", "0100007F:9C40", "01", None),
+        ("4854", "00000000:0000", "0A", None),
+    ],
+)
+def test_who_listens_on_perftests_port(
+    tmp_path: Path, port: str, peer: str, state: str, found: str | None
+) -> None:
+    write(tmp_path, "/proc/net/tcp", SOCKET.format(port=port, peer=peer, state=state))
+    assert probe(Answering(tmp_path)).perftest_listens == found
+
+
+def test_sockets_of_ipv6_and_none_that_can_be_read(tmp_path: Path) -> None:
+    assert isinstance(probe(Answering(tmp_path)).perftest_listens, Unknown)
+    write(tmp_path, "/proc/net/tcp", "  sl  local_address")
+    line = SOCKET.format(port="4853", peer=f"{'0' * 32}:0000", state="0A").replace(
+        " 00000000:4853", f" {'0' * 32}:4853"
+    )
+    write(tmp_path, "/proc/net/tcp6", line)
+    assert probe(Answering(tmp_path)).perftest_listens == "/proc/net/tcp6"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from probes.simulation.faults import environment, gpu, modules, nic, path, pcie, peermem, tools
+from probes.simulation.faults import environment, gpu, modules, nccl, nic, path, pcie, peermem, tools
 from probes.simulation.faults.fault import Fault
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
-    for of_area in (modules, peermem, path, pcie, nic, gpu, environment, tools)
+    for of_area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, tools)
     for fault in of_area.FAULTS
 }
 

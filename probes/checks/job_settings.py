@@ -1,0 +1,182 @@
+"""Other variables of jobs: what NCCL may use inside the node, UCX, NVSHMEM."""
+
+from __future__ import annotations
+
+from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
+from probes.checks.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
+from probes.checks.nccl_library import usable
+from probes.examination import Examination
+from probes.modules import ModuleState
+from probes.nccl_settings import LOC, parse_level, parse_number
+from probes.plan import Plan, Step
+from probes.platform import Environment
+from probes.unknown import Unknown
+
+AREA = Area("nccl")
+_MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
+
+
+@AREA.check(
+    "nccl-p2p-off",
+    Severity.NOTE,
+    "a job's GPUs do not talk to each other directly",
+    _MANUAL + "#nccl-p2p-disable",
+)
+def nccl_p2p_off(examination: Examination) -> Outcome:
+    """NCCL_P2P_DISABLE, and NCCL_P2P_LEVEL=LOC."""
+
+    def level(_: Settings, value: str) -> str | None:
+        parsed = parse_level(value)
+        return "never" if parsed is not None and parsed.rank == LOC else None
+
+    off = values_of(examination, "NCCL_P2P_DISABLE", lambda _, value: "off" if parse_number(value) else None)
+    return settle(
+        jobs_of(examination),
+        [*off, *values_of(examination, "NCCL_P2P_LEVEL", level)],
+        "between GPUs of this node data goes through host memory, and a GPU cannot use another one's NIC over"
+        " NVLink (PXN)",
+        fix=without_variable("NCCL_P2P_DISABLE and NCCL_P2P_LEVEL"),
+    )
+
+
+@AREA.check(
+    "nccl-shm-off",
+    Severity.NOTE,
+    "NCCL_SHM_DISABLE=1: ranks of one node may talk over the network",
+    _MANUAL + "#nccl-shm-disable",
+)
+def nccl_shm_off(examination: Examination) -> Outcome:
+    """NCCL_SHM_DISABLE."""
+    name = "NCCL_SHM_DISABLE"
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, value: "off" if parse_number(value) else None),
+        "GPUs that cannot reach each other directly then go by the NICs, also inside the node",
+        fix=without_variable(name),
+    )
+
+
+@AREA.check(
+    "nccl-relaxed-ordering-off",
+    Severity.NOTE,
+    "NCCL_IB_PCI_RELAXED_ORDERING=0: writes to GPU memory keep their order",
+    _MANUAL + "#nccl-ib-pci-relaxed-ordering",
+)
+def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
+    """The variable; a warning on virtual machines, where it costs most."""
+    name = "NCCL_IB_PCI_RELAXED_ORDERING"
+    platform = examination.node.platform
+    place = None if isinstance(platform, Unknown) else platform.environment
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, value: "off" if parse_number(value) == 0 else None),
+        "by default (2) NCCL lets PCIe reorder writes where it can, which virtual machines need for full"
+        " speed",
+        fix=without_variable(name),
+        severity=Severity.WARNING if place is Environment.VIRTUAL_MACHINE else None,
+    )
+
+
+def _has_cuda(value: str) -> bool:
+    """Whether UCX_TLS leaves a transport that knows GPU memory."""
+    names = [one.strip() for one in value.removeprefix("^").split(",")]
+    if value.startswith("^"):
+        return not any(name in ("cuda", "cuda_copy") for name in names)
+    return any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
+
+
+@AREA.check(
+    "ucx-tls-without-cuda",
+    Severity.WARNING,
+    "UCX_TLS leaves out the transports that know GPU memory",
+    _UCX + "#working-with-gpu",
+)
+def ucx_tls_without_cuda(examination: Examination) -> Outcome:
+    """UCX_TLS of processes with a GPU; without cuda UCX takes GPU memory for host memory."""
+    name = "UCX_TLS"
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, v: "no cuda" if v and not _has_cuda(v) else None),
+        "without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory: a program that"
+        " passes it to MPI fails or copies through host memory; NCCL does not ask this variable",
+        fix=without_variable(name, "or add cuda to it: UCX_TLS=rc,cuda,sm,self"),
+    )
+
+
+@AREA.check(
+    "ucx-net-devices-mismatch",
+    Severity.WARNING,
+    "UCX_NET_DEVICES names a port that this node does not have",
+    _UCX + "#network-capabilities",
+)
+def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
+    """Entries NAME:PORT against the RDMA devices; names without a port are network interfaces."""
+    name = "UCX_NET_DEVICES"
+    rdma = examination.node.rdma
+    jobs = jobs_of(examination)
+    if isinstance(rdma, Unknown) and any(one.get(name) for one in jobs.settings):
+        return unsure(f"the RDMA devices: {rdma}")
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
+
+    def wrong(_: Settings, value: str) -> str | None:
+        if value.startswith("^") or any(sign in value for sign in "*?["):
+            return None
+        vain = [one.strip() for one in value.split(",") if ":" in one and one.strip() not in ports]
+        return f"no such port: {', '.join(vain[:8])}" if vain else None
+
+    return settle(
+        jobs,
+        values_of(examination, name, wrong),
+        "UCX warns and does without it; where no named port is left, it goes by TCP or fails",
+        fix=without_variable(name, "or name ports that are there, as mlx5_0:1"),
+    )
+
+
+@AREA.check(
+    "nvshmem-needs-peermem",
+    Severity.NOTE,
+    "a job uses NVSHMEM, whose older versions know nvidia-peermem only",
+    "https://github.com/NVIDIA/nvshmem/issues/23",
+)
+def nvshmem_needs_peermem(examination: Examination) -> Outcome:
+    """Processes that map libnvshmem_host, where nvidia_peermem is not loaded."""
+    jobs = jobs_of(examination)
+    modules = examination.node.modules
+    users = [process for process in jobs.processes if maps(process, "libnvshmem_host")]
+    if not users:
+        return settle(jobs, (), "")
+    if isinstance(modules, Unknown):
+        return unsure(f"whether nvidia_peermem is loaded: {modules}")
+    module = modules.modules.get("nvidia_peermem")
+    if module is not None and isinstance(module.state, Unknown):
+        return unsure(f"whether nvidia_peermem is loaded: {module.state}")
+    loaded = module is not None and module.state is ModuleState.LIVE
+    _, peermem = usable(examination)
+    evidence = [] if loaded else [_library(process.pid) for process in users]
+    return settle(
+        jobs,
+        evidence,
+        "such a version says “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” and goes"
+        " without InfiniBand; newer ones use DMA-BUF",
+        fix=_LOAD_PEERMEM if peermem is not True else None,
+        devices=("nvidia_peermem",),
+    )
+
+
+def _library(pid: int) -> Evidence:
+    return Evidence(f"/proc/{pid}/maps", "libnvshmem_host")
+
+
+_LOAD_PEERMEM = Plan(
+    "Load nvidia_peermem",
+    (
+        Step(
+            "loads the module; fails where it was built without peer-memory symbols",
+            ("modprobe", "nvidia-peermem"),
+            undo=("modprobe", "-r", "nvidia-peermem"),
+        ),
+    ),
+    note="a newer NVSHMEM does without; the job has to be restarted in either case",
+)

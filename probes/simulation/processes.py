@@ -1,0 +1,86 @@
+"""The processes of a simulated node: the first one, this program, and a training job of one rank a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probes.simulation.tree import Tree
+
+
+FIRST_RANK = 41000  # as NVML names them (SimulatedHost.nvml_live)
+_OWN = 40000
+NCCL_VERSION = "2.26.2"
+
+
+def grow_processes(tree: Tree) -> None:
+    """Process 1, this program, and a rank on every GPU where a driver is loaded."""
+    tree.add("/proc/1/comm", "systemd\n")
+    tree.add("/proc/1/cmdline", b"/sbin/init\0")
+    tree.link("/proc/self", str(_OWN))
+    tree.add(f"/proc/{_OWN}/limits", limits())
+    tree.directory("/etc/systemd/system")
+    tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
+    if "nvidia" in tree.live_modules:
+        for number in range(len(tree.gpus)):
+            add_rank(tree, FIRST_RANK + number, number)
+
+
+def add_rank(
+    tree: Tree,
+    pid: int,
+    gpu: int = 0,
+    variables: Mapping[str, str] | None = None,
+    libraries: Sequence[str] | None = None,
+) -> None:
+    """One process of a training job, with a GPU and every NIC."""
+    base = f"/proc/{pid}"
+    tree.add(f"{base}/comm", "python3\n")
+    tree.add(f"{base}/cmdline", b"python3\0train.py\0")
+    tree.add(f"{base}/status", "Name:\tpython3\nState:\tR (running)\nUid:\t1000\t1000\t1000\t1000\n"
+             "CapEff:\t0000000000000000\n")  # fmt: skip
+    tree.add(f"{base}/limits", limits())
+    given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
+    tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
+    verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
+    files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    for number, file in enumerate([*files, *(f"/dev/infiniband/{name}" for name in verbs)], 3):
+        tree.link(f"{base}/fd/{number}", file)
+    for name in (*verbs, "rdma_cm"):
+        tree.add(f"{base}/root/dev/infiniband/{name}", "")
+    mapped = default_libraries(tree) if libraries is None else libraries
+    tree.add(f"{base}/maps", "".join(
+        f"7f{number:02x}00000000-7f{number:02x}00100000 r-xp 00000000 08:01 {number} {path}\n"
+        for number, path in enumerate(mapped)
+    ))  # fmt: skip
+
+
+def library_directory(tree: Tree) -> str:
+    """Where the libraries lie."""
+    return f"/usr/lib/{tree.description.architecture}-linux-gnu"
+
+
+def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
+    """What a rank maps."""
+    place = library_directory(tree)
+    return [
+        f"{place}/libnccl.so.{nccl}",
+        f"{place}/libibverbs.so.1.14.39.0",
+        f"{place}/libmlx5.so.1.24.39.0",
+        f"{place}/libcuda.so.{tree.description.driver.version}",
+    ]
+
+
+def compute_nics(tree: Tree) -> dict[str, str]:
+    """NCCL_IB_HCA with the NICs that are not for storage, exact names; they are of one kind."""
+    names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
+    return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
+
+
+def limits(soft: str = "unlimited", hard: str = "unlimited") -> str:
+    """A limits file of /proc with this much memory to lock, in bytes."""
+    return (
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        f"Max locked memory         {soft:<20} {hard:<20} bytes     \n"
+    )

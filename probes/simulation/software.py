@@ -1,0 +1,47 @@
+"""The libraries and test tools of a simulated node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from probes.simulation.processes import NCCL_VERSION, library_directory
+
+if TYPE_CHECKING:
+    from probes.simulation.tree import Tree
+
+PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat")
+# What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name.
+PERFTEST_PROGRAM = b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0"
+
+
+SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+
+def grow_software(tree: Tree) -> None:
+    """Adds perftest with CUDA and DMA-BUF, some tools beside it, and the libraries that jobs load."""
+    for name in PERFTEST:
+        tree.add(f"/usr/bin/{name}", PERFTEST_PROGRAM)
+        tree.commands.setdefault(name, lambda argv, seconds: "Version: 6.23\n")
+    for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
+        tree.add(f"/usr/bin/{name}", "")
+    place = library_directory(tree)
+    tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}")
+    tree.add("/proc/net/tcp6", SOCKETS)
+    driver = tree.description.driver.version
+    for soname, file in (
+        ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
+        ("libibverbs.so.1", "libibverbs.so.1.14.39.0"),
+        ("libmlx5.so.1", "libmlx5.so.1.24.39.0"),
+        ("libcuda.so.1", f"libcuda.so.{driver}"),
+        ("libcuda.so", "libcuda.so.1"),
+        ("libnvidia-ml.so.1", f"libnvidia-ml.so.{driver}"),
+        *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
+    ):
+        if file != "libcuda.so.1":
+            tree.add(f"{place}/{file}", "")
+        tree.link(f"{place}/{soname}", file)
+
+
+def listening(port: int) -> str:
+    """A line of /proc/net/tcp."""
+    return f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"

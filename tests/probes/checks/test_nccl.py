@@ -1,0 +1,263 @@
+"""Checks of jobs' settings: passed, found, unknown, and what is commonly got wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from probes.checks.finding import Finding, Severity, Status
+from probes.checks.registry import findings
+from probes.examination import Examination, examine
+from probes.nccl_conf import NcclConf
+from probes.processes import Process, ProcessFacts
+from probes.simulation import SimulatedHost
+from probes.simulation.processes import add_rank
+from probes.unknown import Reason, Unknown
+from tests.probes.checks.doctor import examination_of
+
+DENIED = Unknown(Reason.NEEDS_ROOT, "/proc/41000/fd")
+ABSENT = Unknown(Reason.NOT_THERE, "absent")
+
+
+def with_job(name: str = "hgx-h100", gpu: int = 0, **variables: str) -> Examination:
+    """A node with one more job, with these variables."""
+    host = SimulatedHost(name, clock=lambda: 1000.0)
+    add_rank(host.tree, 46000, gpu, variables)
+    return examine(host)
+
+
+def said(examination: Examination, check: str) -> Finding:
+    (finding,) = findings(examination, only={check})
+    return finding
+
+
+def processes_of(examination: Examination) -> ProcessFacts:
+    assert isinstance(examination.processes, ProcessFacts)
+    return examination.processes
+
+
+def with_processes(examination: Examination, **facts: Any) -> Examination:
+    """The node with every process changed in the same way."""
+    seen = processes_of(examination)
+    changed = tuple(replace(one, **facts) for one in seen.processes)
+    return replace(examination, processes=replace(seen, processes=changed))
+
+
+def idle(examination: Examination, hidden: int = 0) -> Examination:
+    """The node without a process, and NVML that names none."""
+    gpus = examination.reading.gpus
+    assert not isinstance(gpus, Unknown)
+    quiet = {bdf: replace(live, processes=()) for bdf, live in gpus.items()}
+    return replace(
+        examination,
+        reading=replace(examination.reading, gpus=quiet),
+        processes=replace(processes_of(examination), processes=(), hidden=hidden),
+    )
+
+
+# What NCCL ignores, and what it takes otherwise than meant.
+
+
+@pytest.mark.parametrize("value", ["node", "NODE", "phb", " PHB"])
+def test_unknown_words_of_the_level_are_found(value: str) -> None:
+    finding = said(with_job(NCCL_NET_GDR_LEVEL=value), "nccl-gdr-level-ignored")
+    assert finding.status is Status.FOUND
+    assert finding.evidence[0].source == "/proc/46000/environ"
+    assert value in finding.evidence[0].value
+
+
+@pytest.mark.parametrize("value", ["PIX", "PXB", "PHB", "SYS", "3", "5"])
+def test_levels_that_are_known_are_no_fault(value: str) -> None:
+    node = with_job(NCCL_NET_GDR_LEVEL=value)
+    assert said(node, "nccl-gdr-level-ignored").status is Status.PASSED
+    assert said(node, "nccl-gdr-level-off").status is Status.PASSED
+
+
+@pytest.mark.parametrize("value", ["0", "LOC", "NVL", "C2C"])
+def test_loc_and_0_switch_gdr_off(value: str) -> None:
+    """Level 0 disables GPUDirect RDMA; ACS is untouched by it."""
+    finding = said(with_job(NCCL_NET_GDR_LEVEL=value), "nccl-gdr-level-off")
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.CRITICAL)
+
+
+@pytest.mark.parametrize(("value", "word"), [("3", "PHB"), ("4", "SYS"), ("5", "SYS"), ("1", "PIX")])
+def test_numbers_are_told_by_their_words(value: str, word: str) -> None:
+    finding = said(with_job(NCCL_NET_GDR_LEVEL=value), "nccl-gdr-level-number")
+    assert finding.severity is Severity.NOTE
+    assert f"means {word}" in finding.evidence[0].value
+
+
+def test_a_level_is_judged_by_the_gpus_of_its_job() -> None:
+    """On this node GPU 0 is below its NIC's switch, GPU 2 on another NUMA node."""
+    low = partial(with_job, "pcie-l40s", NCCL_NET_GDR_LEVEL="PXB")
+    assert said(low(gpu=0), "nccl-gdr-level-too-low").status is Status.PASSED
+    assert said(low(gpu=2), "nccl-gdr-level-too-low").status is Status.FOUND
+    wide = with_job("pcie-l40s", gpu=2, NCCL_NET_GDR_LEVEL="SYS")
+    assert said(wide, "nccl-gdr-level-too-low").status is Status.PASSED
+
+
+def test_dmabuf_is_on_by_default() -> None:
+    for node in (with_job(), with_job(NCCL_DMABUF_ENABLE="1")):
+        assert said(node, "nccl-dmabuf-disabled").status is Status.PASSED
+
+
+def test_dmabuf_switched_off_costs_nothing_where_peermem_works() -> None:
+    with_peermem = said(with_job(NCCL_DMABUF_ENABLE="0"), "nccl-dmabuf-disabled")
+    without = said(with_job("pcie-l40s", NCCL_DMABUF_ENABLE="0"), "nccl-dmabuf-disabled")
+    assert (with_peermem.severity, without.severity) == (Severity.NOTE, Severity.CRITICAL)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"CUDA_VISIBLE_DEVICES": "3"},
+        {"NCCL_DEBUG": "INFO"},
+        {"NCCL_IB_DISABLE": "0"},
+        {"NCCL_NET": "IB"},
+        {"NCCL_NET_GDR_READ": "1"},
+        {"NCCL_NET_PLUGIN": "none"},
+        {"NCCL_IB_GID_INDEX": "-1"},
+        {"NCCL_IB_PCI_RELAXED_ORDERING": "1"},
+        {"UCX_TLS": "all"},
+        {"UCX_TLS": "rc,cuda_copy,gdr_copy"},
+        {"UCX_TLS": "^tcp"},
+        {"UCX_NET_DEVICES": "mlx5_0:1,eth0"},
+        {"NCCL_IB_HCA": "^=mlx5_4,mlx5_9"},
+    ],
+)
+def test_settings_that_are_no_fault(variables: dict[str, str]) -> None:
+    found = {one.id for one in findings(with_job(**variables)) if one.status is Status.FOUND}
+    assert not found
+
+
+def test_c2c_means_nothing_without_c2c() -> None:
+    assert said(with_job(NCCL_NET_GDR_C2C="0"), "nccl-gdr-c2c-off").status is Status.PASSED
+
+
+def test_no_variable_is_found_by_its_absence() -> None:
+    """NCCL_DEBUG that is not set, NCCL_IB_HCA that is not set: no fault."""
+    node = with_processes(examination_of("hgx-h100"), environment={})
+    assert not {one.id for one in findings(node) if one.status is Status.FOUND}
+
+
+# Where a setting stands.
+
+
+def test_the_configuration_file_counts_for_jobs_that_start_next() -> None:
+    node = idle(examination_of("hgx-h100"))
+    conf = NcclConf({"NCCL_IB_DISABLE": "1"}, ())
+    node = replace(node, processes=replace(processes_of(node), nccl_conf=conf))
+    finding = said(node, "nccl-ib-disabled")
+    assert finding.status is Status.FOUND
+    assert finding.evidence[0].source == "/etc/nccl.conf"
+
+
+def test_the_environment_counts_before_the_configuration_file() -> None:
+    node = with_job(NCCL_IB_DISABLE="0")
+    conf = NcclConf({"NCCL_IB_DISABLE": "1"}, ())
+    seen = processes_of(node)
+    inside = tuple(replace(one, nccl_conf=conf) for one in seen.processes if one.pid == 46000)
+    node = replace(node, processes=replace(seen, processes=inside))
+    assert said(node, "nccl-ib-disabled").status is not Status.FOUND
+
+
+def test_a_containers_own_file_is_named_as_such() -> None:
+    node = with_processes(examination_of("hgx-h100"), nccl_conf=NcclConf({"NCCL_NET": "socket"}, ()))
+    assert said(node, "nccl-net-socket").evidence[0].source == "/proc/41000/root/etc/nccl.conf"
+
+
+# What is not seen is not judged.
+
+VARIABLE_CHECKS = ("nccl-gdr-level-off", "nccl-ib-disabled", "nccl-ib-hca-mismatch", "ucx-tls-without-cuda")
+
+
+@pytest.mark.parametrize("check", VARIABLE_CHECKS)
+def test_without_a_job_a_check_passes_and_says_so(check: str) -> None:
+    finding = said(idle(examination_of("hgx-h100")), check)
+    assert finding.status is Status.PASSED
+    assert finding.evidence[0].value == "no process uses a GPU and RDMA now"
+
+
+@pytest.mark.parametrize("check", VARIABLE_CHECKS)
+def test_processes_that_nvml_does_not_name_have_no_gpu(check: str) -> None:
+    """The daemons of root are closed to others, and are no jobs."""
+    assert said(idle(examination_of("hgx-h100"), hidden=300), check).status is Status.PASSED
+
+
+@pytest.mark.parametrize("check", VARIABLE_CHECKS)
+def test_jobs_of_others_need_root(check: str) -> None:
+    closed = with_processes(
+        examination_of("hgx-h100"), gpu_files=DENIED, uverbs_files=DENIED, environment=DENIED
+    )
+    finding = said(closed, check)
+    assert finding.status is Status.UNKNOWN
+    assert finding.cause.startswith("needs root")
+
+
+def test_without_nvml_closed_processes_may_be_jobs() -> None:
+    node = idle(examination_of("hgx-h100"), hidden=3)
+    node = replace(node, reading=replace(node.reading, gpus=ABSENT))
+    assert said(node, "nccl-ib-disabled").status is Status.UNKNOWN
+
+
+def test_processes_that_could_not_be_listed_are_unknown() -> None:
+    node = replace(examination_of("hgx-h100"), processes=Unknown(Reason.TIMED_OUT, "/proc"))
+    for check in (*VARIABLE_CHECKS, "nccl-versions-differ", "nccl-conf-ignored-lines"):
+        assert said(node, check).status is Status.UNKNOWN
+
+
+def test_a_daemon_with_gpus_open_is_no_job() -> None:
+    node = with_processes(
+        examination_of("hgx-h100"), comm="nv-hostengine", environment={"NCCL_IB_DISABLE": "1"}
+    )
+    assert said(node, "nccl-ib-disabled").status is Status.PASSED
+
+
+# Libraries.
+
+
+def versions(process: Process, version: str) -> Process:
+    assert not isinstance(process.libraries, Unknown)
+    return replace(
+        process,
+        libraries=tuple(
+            replace(one, version=version) if one.name == "libnccl" else one for one in process.libraries
+        ),
+    )
+
+
+def with_nccl(name: str, version: str) -> Examination:
+    node = examination_of(name)
+    seen = processes_of(node)
+    changed = tuple(versions(one, version) for one in seen.processes)
+    return replace(node, processes=replace(seen, processes=changed))
+
+
+def test_a_version_that_is_not_told_is_unknown() -> None:
+    node = examination_of("pcie-l40s")
+    seen = processes_of(node)
+    for check in ("nccl-versions-differ", "nccl-too-old-for-dmabuf"):
+        untold = tuple(
+            replace(
+                one,
+                libraries=tuple(replace(library, version=ABSENT) for library in one.libraries),
+            )
+            for one in seen.processes
+            if not isinstance(one.libraries, Unknown)
+        )
+        assert said(replace(node, processes=replace(seen, processes=untold)), check).status is Status.UNKNOWN
+
+
+def test_nvshmem_is_content_where_peermem_is_loaded() -> None:
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    add_rank(host.tree, 46000, libraries=["/usr/lib/libnvshmem_host.so.3.1.7"])
+    assert said(examine(host), "nvshmem-needs-peermem").status is Status.PASSED
+
+
+def test_relaxed_ordering_weighs_more_on_virtual_machines() -> None:
+    off = {"NCCL_IB_PCI_RELAXED_ORDERING": "0"}
+    assert said(with_job("hgx-h100", **off), "nccl-relaxed-ordering-off").severity is Severity.NOTE
+    assert said(with_job("cloud-vm", **off), "nccl-relaxed-ordering-off").severity is Severity.WARNING
