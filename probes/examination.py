@@ -35,6 +35,7 @@ from probes.memlock import MemlockFacts
 from probes.module_files import ModuleFileFacts
 from probes.node import PATIENCE_SECONDS, Node, probe_node
 from probes.nvml import NvmlLive
+from probes.origin import Source
 from probes.pci import PciFacts
 from probes.pcie_errors import PcieErrorFacts
 from probes.port_health import PortHealthFacts
@@ -46,7 +47,7 @@ from probes.services import ServiceFacts
 from probes.tools import ToolFacts
 from probes.topology import Topology, build
 from probes.topology_files import TopologyFileFacts
-from probes.unknown import Maybe, Unknown
+from probes.unknown import Maybe, Reason, Unknown
 
 EXAMINE_SECONDS = 10.0
 T = TypeVar("T")
@@ -107,16 +108,26 @@ def examine(
     pcie_errors_run = start("PCIe errors", lambda: pcie_errors.probe(host, functions))
     kernel_log_run = start("kernel log", lambda: kernel_log.probe(host))
     processes_run = start("processes", lambda: processes.probe(host, pids))
-    memlock_run = start("memlock", lambda: memlock.probe(host))
-    services_run = start("services", lambda: services.probe(host))
+    memlock_run = start("memlock", lambda: _unless_lacking(host, ("/etc",), memlock.probe))
+    services_run = start(
+        "services",
+        lambda: _unless_lacking(
+            host,
+            (
+                "/etc",
+                "/usr",
+            ),
+            services.probe,
+        ),
+    )
     dkms_run = start("DKMS", lambda: dkms.probe(host))
-    tools_run = start("tools", lambda: tools.probe(host))
-    libraries_run = start("libraries", lambda: libraries.probe(host))
+    tools_run = start("tools", lambda: _unless_lacking(host, ("/usr",), tools.probe))
+    libraries_run = start("libraries", lambda: _unless_lacking(host, ("/usr",), libraries.probe))
     module_files_run = start("module files", lambda: module_files.probe(host, release))
     port_health_run = start(
         "port health", lambda: rdma if isinstance(rdma, Unknown) else port_health.probe(host, rdma)
     )
-    device_nodes_run = start("device nodes", lambda: device_nodes.probe(host))
+    device_nodes_run = start("device nodes", lambda: _unless_lacking(host, ("/dev",), device_nodes.probe))
     pci = node.pci
     rdma_topo_run = start(
         "rdma_topo", lambda: pci if isinstance(pci, Unknown) else rdma_topo.probe(host, pci)
@@ -149,6 +160,15 @@ def examine(
         earlier_pcie_errors=None if before is None else before.pcie_errors,
         earlier_at=None if before is None else before.reading.at,
     )
+
+
+def _unless_lacking(host: Host, directories: tuple[str, ...], probe: Callable[[Host], Maybe[T]]) -> Maybe[T]:
+    """What a probe finds; in a dumped tree that leaves a directory out, nothing in it is "not there"."""
+    if host.origin.source is Source.TREE:
+        for directory in directories:
+            if isinstance(host.names(directory), Unknown):
+                return Unknown(Reason.NOT_RECORDED, directory, "this tree has no such directory")
+    return probe(host)
 
 
 def _path_functions(pci: PciFacts) -> tuple[str, ...]:

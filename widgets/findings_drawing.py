@@ -13,7 +13,7 @@ from widgets.lines import Line, Run, Tone, fit, wrapped
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
 _MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
-_ID_CELLS = 30
+_MOST_ID_CELLS = 40
 
 
 def mark_of(finding: Finding) -> Run:
@@ -52,6 +52,7 @@ def counted(findings: Iterable[Finding]) -> str:
 def draw_list(findings: Sequence[Finding], width: int, selected: str = "") -> list[Line]:
     """One line a finding: mark, id, title."""
     lines: list[Line] = []
+    cells = min(_MOST_ID_CELLS, max((len(one.id) for one in findings), default=0))
     for finding in findings:
         tone = Tone.DIM if finding.status is not Status.FOUND else _TONES[finding.severity]
         title = finding.title if finding.status is Status.FOUND else _in_short(finding)
@@ -59,7 +60,7 @@ def draw_list(findings: Sequence[Finding], width: int, selected: str = "") -> li
         row: Line = (
             mark_of(finding),
             Run(" "),
-            Run(f"{finding.id:<{_ID_CELLS}}", name_tone, finding.id),
+            Run(f"{finding.id:<{cells}}", name_tone, finding.id),
             Run(f" {title}", Tone.PLAIN if finding.status is Status.FOUND else Tone.DIM),
         )
         lines.append(fit(row, width))

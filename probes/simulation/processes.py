@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 FIRST_RANK = 41000  # as NVML names them (SimulatedHost.nvml_live)
 _OWN = 40000
-NCCL_VERSION = "2.26.2"
+NCCL_VERSION = "2.27.7"
 
 
 def grow_processes(tree: Tree) -> None:

@@ -9,6 +9,7 @@ from probes.config_space import ConfigSpaceFacts
 from probes.gpus import GpuFacts
 from probes.libraries import InstalledLibrary, LibraryFacts
 from probes.platform import Environment, PlatformFacts
+from probes.processes import ProcessFacts
 from probes.services import ServiceFacts, ServiceState
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import said, status, with_gpus, with_log, with_nvml
@@ -211,15 +212,22 @@ def test_a_container_does_not_see_the_nodes_services() -> None:
     assert status("fabric-manager-down", blind) is Status.UNKNOWN
 
 
+WITHOUT_NCCL = replace(
+    GB200,
+    libraries=LibraryFacts({}),
+    processes=ProcessFacts((), 0, 0, Unknown(Reason.NOT_THERE, "/etc/nccl.conf")),
+)
+
+
 def with_nccl(version: str):  # type: ignore[no-untyped-def]
     library = InstalledLibrary("libnccl.so.2", f"/usr/lib/libnccl.so.{version}", version)
-    return replace(GB200, libraries=LibraryFacts({"libnccl.so.2": (library,)}))
+    return replace(WITHOUT_NCCL, libraries=LibraryFacts({"libnccl.so.2": (library,)}))
 
 
 def test_nccl_2_27_crosses_c2c_by_itself() -> None:
     assert status("c2c-grace-specifics", with_nccl("2.27.3")) is Status.PASSED
     assert status("c2c-grace-specifics", with_nccl("2.26.2")) is Status.FOUND
-    assert status("c2c-grace-specifics", GB200) is Status.UNKNOWN
+    assert status("c2c-grace-specifics", WITHOUT_NCCL) is Status.UNKNOWN
     assert status("c2c-grace-specifics", HGX) is Status.PASSED
 
 

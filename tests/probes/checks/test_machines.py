@@ -1,0 +1,47 @@
+"""The doctor on real machines' trees: what it finds there is right, and argued here."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from probes.checks.finding import Finding, Severity, Status
+from probes.checks.registry import findings
+from probes.checks.summary import exit_status
+from probes.checks.verdict import State
+from probes.examination import examine
+from probes.host import LocalHost
+from tests.machines import machine_file
+from tests.probes.test_hwloc_trees import TREES
+from tests.trees import tree_from_lspci
+
+
+def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
+    """Verdict, exit status, and what was found, by id."""
+    examination = examine(host)
+    all_findings = findings(examination)
+    found = {one.id: one for one in all_findings if one.status is Status.FOUND}
+    return examination.verdict.state, exit_status(examination.verdict, all_findings), found
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_trees_of_hwloc(name: str, tmp_path: Path) -> None:
+    """None has NVIDIA GPUs and NICs for one another; what such a tree leaves out is no fault of the node."""
+    with tarfile.open(machine_file(f"hwloc_sysfs/{name}.tar.bz2")) as archive:
+        archive.extractall(tmp_path)
+    (root,) = tmp_path.iterdir()
+    state, status, found = examined(LocalHost(str(root)))
+    assert state in (State.NOT_APPLICABLE, State.UNKNOWN)
+    assert status == 3
+    assert set(found) == set()
+
+
+def test_an_h100_node_rebuilt_from_its_lspci(tmp_path: Path) -> None:
+    text = machine_file("lspci/h100-8gpu-supermicro-lspci-vvv.txt").read_text(errors="replace")
+    tree_from_lspci(text, tmp_path)
+    _, _, found = examined(LocalHost(str(tmp_path)))
+    # The listing names drivers and no RDMA devices: for all that the rebuilt sysfs says, there are none.
+    assert {one.id for one in found.values() if one.severity is Severity.CRITICAL} <= {
+        "nic-without-rdma-device"
+    }
+    assert {one.id for one in found.values() if one.severity is Severity.WARNING} == set()
