@@ -9,6 +9,7 @@ from enum import Enum
 
 from probes import numa
 from probes.host import Host
+from probes.origin import Source
 from probes.pci_names import names_of
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -296,6 +297,18 @@ def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[s
     return found
 
 
+def _with_drivers_told(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
+    """In a dumped tree in which no function has a driver, drivers were not recorded."""
+    lost = [
+        isinstance(one.driver, Unknown) and one.driver.reason is Reason.NOT_THERE
+        for one in functions.values()
+    ]
+    if host.origin.source is not Source.TREE or not all(lost):
+        return functions
+    told = Unknown(Reason.NOT_RECORDED, f"{_DEVICES}/*/driver", "this tree names no driver of any function")
+    return {bdf: replace(one, driver=told) for bdf, one in functions.items()}
+
+
 def sort_key(bdf: str) -> tuple[int, ...]:
     """Order of BDFs by number: domains of more than four digits stand last, not among the others."""
     return tuple(int(part, 16) for part in _SEPARATORS.split(bdf))
@@ -307,7 +320,8 @@ def probe(host: Host) -> Maybe[PciFacts]:
     if isinstance(names, Unknown):
         return names
     bdfs = sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key)
-    functions = _with_nodes_of_cpus(host, {bdf: _function(host, bdf) for bdf in bdfs})
+    functions = {bdf: _function(host, bdf) for bdf in bdfs}
+    functions = _with_drivers_told(host, _with_nodes_of_cpus(host, functions))
     ids = {
         bdf: (one.vendor_id, one.device_id)
         for bdf, one in functions.items()

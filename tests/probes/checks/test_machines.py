@@ -45,3 +45,14 @@ def test_an_h100_node_rebuilt_from_its_lspci(tmp_path: Path) -> None:
         "nic-without-rdma-device"
     }
     assert {one.id for one in found.values() if one.severity is Severity.WARNING} == set()
+
+
+@pytest.mark.parametrize("name", ["gb200", "h100", "l40s"])
+def test_trees_rendered_for_a_pretended_nvml(name: str, tmp_path: Path) -> None:
+    """GPUs without any driver, RDMA devices on no PCI function, no modules: all of it not recorded."""
+    with tarfile.open(machine_file(f"synth_sysfs/nvml-mock-{name}-rendered-sysfs.tar.gz")) as archive:
+        archive.extractall(tmp_path)
+    state, status, found = examined(LocalHost(str(tmp_path / name)))
+    assert state is State.NOT_APPLICABLE
+    assert status == 3
+    assert {one.id for one in found.values() if one.severity is not Severity.NOTE} == set()
