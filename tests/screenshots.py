@@ -1,4 +1,4 @@
-"""`make screenshots`: the overview of a simulated node at three sizes, so that pictures never lie."""
+"""`make screenshots`: the screens of simulated nodes, so that pictures never lie."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from probes.simulation import SimulatedHost
 from tests.tui.driving import SteppedClock, readings, stepped_app
+from tests.tui.test_doctor import opened
 
 DIRECTORY = Path(__file__).parents[1] / "screenshots"
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -24,12 +25,22 @@ async def take(name: str, columns: int, lines: int, keys: tuple[str, ...] = (), 
     (DIRECTORY / f"overview{suffix}-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
 
 
+async def take_doctor(name: str, columns: int, lines: int) -> None:
+    """Saves a picture of the doctor's findings."""
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(columns, lines)) as pilot:
+        await opened(pilot, clock)
+        picture = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
+    (DIRECTORY / f"doctor-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
+
+
 def main() -> None:
     """All pictures."""
     DIRECTORY.mkdir(exist_ok=True)
     for columns, lines in SIZES:
         asyncio.run(take("hgx-h100", columns, lines))
     asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
+    asyncio.run(take_doctor("hgx-h100+acs-on,mtu-mismatch,nccl-gdr-level-ignored", 120, 40))
 
 
 if __name__ == "__main__":
