@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ SHORTEST_INTERVAL_SECONDS = 0.1
 SILENCE_SECONDS = 3.0
 # Loading the probes takes the interpreter for a while; the first screen goes to the terminal before.
 FIRST_PAINT_SECONDS = 0.02
+# The doctor looks again by itself when the node has changed, but not at every step of many changes.
+EXAMINATION_SECONDS = 30.0
 
 
 class GdrtopApp(App[None]):
@@ -79,6 +82,8 @@ class GdrtopApp(App[None]):
         self._shown_moment = 0
         self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
         self._doctor = DoctorState()
+        self._changed = False
+        self._examined_at: float | None = None
         self._overview = OverviewScreen(origin)
         if replay is not None:
             from tui.screens.replay import ReplayScreen
@@ -162,12 +167,16 @@ class GdrtopApp(App[None]):
             self._tell_pace()
         with self.batch_update():
             self._overview.take(report)
-        if self.interval is not None and isinstance(report, Probed | Replayed):
-            self._examine_anew(report)
+        probed = report.reports if isinstance(report, Replayed) else (report,)
+        self._changed = self._changed or any(isinstance(one, Probed) for one in probed)
+        if self.interval is not None:
+            self._examine_anew()
 
-    def _examine_anew(self, report: Probed | Replayed) -> None:
-        """Another node needs another examination; a recorded one too, where it was probed anew."""
-        if isinstance(report, Probed) or any(isinstance(one, Probed) for one in report.reports):
+    def _examine_anew(self) -> None:
+        """Has a node examined that has changed since, unless that was done just now."""
+        now = time.monotonic()
+        if self._changed and (self._examined_at is None or now - self._examined_at >= EXAMINATION_SECONDS):
+            self._changed, self._examined_at = False, now
             self._sampler.ask_examination()
 
     def _take_examination(self, report: Examined) -> None:

@@ -16,10 +16,20 @@ HOLD = "/sys/module/nvidia_peermem/parameters/hold"
 REFCNTS = (0, 3, 7)
 
 
+def told_outside(*arguments: str) -> str:
+    """What a gdrtop command of this checkout prints."""
+    command = [sys.executable, "-m", "tui", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def outside(*arguments: str) -> Any:
-    """What a gdrtop command of this checkout says as JSON."""
-    command = [sys.executable, "-m", "tui", *arguments, "--json"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    """The same as JSON."""
+    return json.loads(told_outside(*arguments, "--json"))
+
+
+def drawing(text: str) -> list[str]:
+    """The text without its heading, which says what is RECORDED."""
+    return text.splitlines()[1:]
 
 
 def without_origin(told: dict[str, Any]) -> dict[str, Any]:
@@ -59,5 +69,9 @@ def test_a_recording_says_outside_what_the_guest_said(
     for command in ("topo", "modules"):
         replayed = outside(command, "--replay", str(recorded))
         assert without_origin(replayed) == without_origin(node.json(command))
+        # What the screens are drawn with.
+        drawn = told_outside(command, "--replay", str(recorded))
+        assert "RECORDED" in drawn.splitlines()[0]
+        assert drawing(drawn) == drawing(node.run("gdrtop", command))
     if request.config.getoption("--keep-recording"):
         NODE_VM.write_bytes(recorded.read_bytes())
