@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 # Monitoring's convention: 0 fine, 1 warning, 2 critical, 3 unknown. argparse's own 2 would read as critical.
 EXIT_WRONG_USAGE = 3
 EXIT_INTERRUPTED = 130
-_M_ARENA_MAX = -8  # malloc.h of glibc
 
 _EXAMPLES = """\
 examples:
@@ -177,14 +175,6 @@ def _list_demos() -> None:
         print(f"{name:<10} {title(name)}")
 
 
-def _share_memory_pools() -> None:
-    """Has glibc keep two pools of memory, not one for every thread that once read something (mallopt(3))."""
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
-
-
 def _dashboard(options: argparse.Namespace) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         print(
@@ -193,7 +183,6 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    _share_memory_pools()
     if options.replay is not None:
         return _replay(options)
     origin = chosen_origin(options)
