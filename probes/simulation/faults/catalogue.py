@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.simulation.faults import environment, gpu, modules, nccl, nic, path, pcie, peermem, tools
 from probes.simulation.faults.fault import Fault
 
+# Faults of one area that hide one of another: what the second looks at is gone.
+_HIDDEN_BY = {
+    "pid-namespace-hides-users": frozenset({"gpu-without-driver"}),
+    "pcie-link-degraded-gpu-speed": frozenset({"gpu-without-driver-nouveau"}),
+    "dmabuf-nic-driver-lacks-support": frozenset({"nic-without-driver"}),
+    "pcie-devctl-ten-bit-tags-differ": frozenset({"nic-without-driver"}),
+}
+
 FAULTS: dict[str, Fault] = {
-    fault.name: fault
+    fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
     for of_area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, tools)
     for fault in of_area.FAULTS
 }
