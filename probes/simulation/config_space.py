@@ -5,10 +5,7 @@ Offsets and bits: include/uapi/linux/pci_regs.h.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # the tree grows by what is here
-    from probes.simulation.tree import Tree
+from probes.simulation.tree import Tree
 
 EXPRESS, ACS, ATS, REBAR = 0x60, 0x148, 0x150, 0x158
 DEVICE_CONTROL, DEVICE_STATUS, LINK_CONTROL, DEVICE_CONTROL_2 = (

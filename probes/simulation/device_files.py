@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from probes.simulation.tree import Tree
+from probes.simulation.tree import Tree
 
 
 def grow_device_files(tree: Tree) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from probes.simulation.tree import Tree
-
+from probes.simulation.tree import Tree
 
 _OF_DRIVER = ("libnvidia-ml.so.1", "libcuda.so.1")
 

@@ -14,8 +14,9 @@ from probes.origin import Origin, Source
 from probes.pci import parse_speed
 from probes.simulation.description import describe
 from probes.simulation.faults import NoSuchFault, split_name
+from probes.simulation.growth import grow
 from probes.simulation.liveliness import Wave, phase
-from probes.simulation.tree import GIB, grow, uuid_of
+from probes.simulation.tree import GIB, uuid_of
 from probes.text import printable_lines
 from probes.unknown import Maybe, Reason, Unknown, known
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from probes.simulation.tree import Tree
 from probes.unknown import Maybe, Unknown
-
-if TYPE_CHECKING:
-    from probes.simulation.tree import Tree
 
 _BOOT = (
     "<5>[    0.000000] Linux version {kernel} (simulated) #1 SMP",

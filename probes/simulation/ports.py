@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from probes.port_health import ERROR_COUNTER_BITS
-
-if TYPE_CHECKING:
-    from probes.simulation.tree import PlacedNic, Tree
+from probes.simulation.tree import PlacedNic, Tree
 
 _HW_COUNTERS = (
     "out_of_sequence",

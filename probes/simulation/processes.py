@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from probes.simulation.tree import Tree
-
+from probes.simulation.tree import Tree
 
 FIRST_RANK = 41000  # as NVML names them (SimulatedHost.nvml_live)
 _OWN = 40000

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from probes.simulation.tree import Tree
 from probes.unknown import Maybe
-
-if TYPE_CHECKING:
-    from probes.simulation.tree import Tree
 
 _UNITS = "/usr/lib/systemd/system"
 _WANTS = "/etc/systemd/system/multi-user.target.wants"

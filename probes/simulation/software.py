@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from probes.simulation.processes import NCCL_VERSION, library_directory
-
-if TYPE_CHECKING:
-    from probes.simulation.tree import Tree
+from probes.simulation.tree import Tree
 
 PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat")
 # What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name.

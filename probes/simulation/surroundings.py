@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from probes.simulation.device_files import grow_device_files
 from probes.simulation.processes import grow_processes
 from probes.simulation.software import grow_software
-
-if TYPE_CHECKING:
-    from probes.simulation.tree import Tree
+from probes.simulation.tree import Tree
 
 
 def grow_surroundings(tree: Tree) -> None:
