@@ -6,13 +6,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class FileChange:
+    """A file's whole new text, or its removal; an earlier file is kept beside it."""
+
+    path: str
+    text: str | None  # None: the file is removed
+
+
+@dataclass(frozen=True)
 class Step:
-    """One command, or where `argv` is empty one thing that only a person can do."""
+    """One command, one change of a file, or where there is neither one thing that only a person can do."""
 
     why: str  # one line: what it does and why at this place
     argv: tuple[str, ...] = ()
     needs_root: bool = True
     undo: tuple[str, ...] = ()  # the command that takes it back; empty: there is none
+    file: FileChange | None = None
+
+    @property
+    def is_instruction(self) -> bool:
+        """Whether there is nothing to run."""
+        return not self.argv and self.file is None
 
 
 @dataclass(frozen=True)
