@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import few, gpus_of, jobs_of, maps, name_of, settle
+from probes.checks.jobs import gpus_of, jobs_of, maps, name_of, settle
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.plan import Plan, Step, instruction

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import SHOWN, no_ends, release_of
+from probes.checks.module_facts import no_ends, release_of
+from probes.checks.wording import SHOWN, several
 from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts, parse_driver_version
 from probes.gpus import Flavour
@@ -171,8 +172,7 @@ def _taking(examination: Examination) -> tuple[str, ...]:
 
 
 def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
-    more = f" and {len(nics) - SHOWN} more" if len(nics) > SHOWN else ""
-    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{says} on {', '.join(nics[:SHOWN])}{more}")
+    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{says} on {several(nics)}")
 
 
 @AREA.check(

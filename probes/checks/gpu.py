@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.log_messages import needs_log
-from probes.checks.port_use import at_most, several
+from probes.checks.wording import at_most, several
 from probes.examination import Examination
 from probes.gpus import NOT_LISTED, Gpu
 from probes.kernel_log import KernelMessage, LogKind
@@ -40,7 +40,7 @@ def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
 
 def names_of(gpus: Iterable[Gpu]) -> str:
     """As "GPU0, GPU3 and 2 more"."""
-    return several([f"GPU{gpu.index}" for gpu in gpus])
+    return several(f"GPU{gpu.index}" for gpu in gpus)
 
 
 def bdfs_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ def without_near_nic(examination: Examination) -> Outcome:
             for nic in topology.best_nics[gpu][:1]
         ]
         return found(
-            f"{several([label for _, label in far])}: NCCL uses GPUDirect RDMA below a switch only (PXB), "
+            f"{several(label for _, label in far)}: NCCL uses GPUDirect RDMA below a switch only (PXB), "
             "unless it is told otherwise. These GPUs then go through host memory or through a neighbour",
             *at_most(best),
             fix=Plan(

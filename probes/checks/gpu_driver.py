@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import answer_now, asked, bdfs_of, names_of
 from probes.checks.log_messages import log_messages, of_log
-from probes.checks.port_use import at_most
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.nvml import NvmlGpu

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
 from probes.checks.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
 from probes.checks.nccl_library import usable
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.modules import ModuleState
 from probes.nccl_settings import LOC, parse_level, parse_number
@@ -124,7 +125,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
         if value.startswith("^") or any(sign in value for sign in "*?["):
             return None
         vain = [one.strip() for one in value.split(",") if ":" in one and one.strip() not in ports]
-        return f"no such port: {', '.join(vain[:8])}" if vain else None
+        return f"no such port: {', '.join(vain[:SHOWN])}" if vain else None
 
     return settle(
         jobs,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     PEERMEM,
-    SHOWN,
     file_of,
     is_present,
     missing_modules,
@@ -13,6 +12,7 @@ from probes.checks.module_facts import (
     no_pair,
     rebuild_plan,
 )
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.services import ServiceState

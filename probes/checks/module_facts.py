@@ -7,6 +7,7 @@ from collections.abc import Collection
 from enum import Enum
 
 from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
@@ -17,7 +18,6 @@ from probes.unknown import Maybe, Reason, Unknown, known
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
-SHOWN = 8
 LINE_LIMIT = 200  # of a line that somebody wrote into modprobe.d
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
 _RDMA_MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib")

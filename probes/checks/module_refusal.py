@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
-    SHOWN,
     cost_of_missing,
     file_of,
     log_needed,
@@ -13,6 +12,7 @@ from probes.checks.module_facts import (
     missing_modules,
     rebuild_plan,
 )
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import ModuleFile

@@ -6,7 +6,6 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    SHOWN,
     Need,
     gpu_functions,
     is_present,
@@ -18,6 +17,7 @@ from probes.checks.module_facts import (
     state_seen,
     unread_rules,
 )
+from probes.checks.wording import SHOWN, several
 from probes.examination import Examination
 from probes.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plan import Plan, Step, instruction
@@ -46,11 +46,10 @@ def _absent(
         return unsure(f"which devices need {name} is unknown: {devices}", state_seen(module))
     if module.state is not ModuleState.NOT_LOADED:
         return unsure(f"{name} is just being loaded or unloaded: look again in a minute", state_seen(module))
-    more = f" and {len(devices) - SHOWN} more" if len(devices) > SHOWN else ""
     return found(
         why,
         state_seen(module),
-        Evidence("/sys/bus/pci/devices", ", ".join(devices[:SHOWN]) + more),
+        Evidence("/sys/bus/pci/devices", several(devices)),
         fix=_bring(module, package),
         devices=(name, *devices[:SHOWN]),
     )

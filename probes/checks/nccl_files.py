@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import few, jobs_of, settle, values_of, without_variable
+from probes.checks.jobs import jobs_of, settle, values_of, without_variable
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_conf import NCCL_CONF, NcclConf
 from probes.plan import Plan, instruction

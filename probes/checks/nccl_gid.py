@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, unsure
-from probes.checks.jobs import few, jobs_of, no_fault, without_variable
+from probes.checks.jobs import jobs_of, no_fault, without_variable
 from probes.checks.nccl_network import HCA, taken_ports
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_settings import parse_hca_list, parse_number
 from probes.unknown import Unknown

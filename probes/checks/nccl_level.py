@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, unsure
-from probes.checks.jobs import Settings, few, gpus_of, jobs_of, nearest, settle, values_of, without_variable
+from probes.checks.jobs import Settings, gpus_of, jobs_of, nearest, settle, values_of, without_variable
+from probes.checks.wording import SHOWN, few
 from probes.examination import Examination
 from probes.nccl_paths import ORDER, Nccl
 from probes.nccl_settings import parse_level, parse_number
@@ -83,7 +84,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
             and (word := nearest(topology, end.id)) is not None
             and ORDER[word] > level.rank
         ]
-        return f"{level.word}, but {', '.join(far[:8])}" if far else None
+        return f"{level.word}, but {', '.join(far[:SHOWN])}" if far else None
 
     return settle(
         jobs_of(examination),

@@ -13,6 +13,7 @@ from probes.checks.jobs import (
     values_of,
     without_variable,
 )
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.nccl_settings import HcaList, parse_hca_list, parse_number
@@ -122,7 +123,7 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
             if not any(hcas.names((name, number), device.name, port.number) for device, port in ports)
         ]
         if vain and taken_ports(examination, hcas):
-            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(vain[:8])}"))
+            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(vain[:SHOWN])}"))
     return _settle_lists(
         examination,
         evidence,
@@ -152,7 +153,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
             if name.startswith(entry) and name not in listed
         ]
         if more:
-            evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:8])))
+            evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:SHOWN])))
     return _settle_lists(
         examination,
         evidence,

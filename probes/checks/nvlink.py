@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import bdfs_of, gpus_of, names_of
-from probes.checks.port_use import at_most
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.gpus import Gpu
 from probes.pci import PciKind

@@ -5,7 +5,6 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     PEERMEM,
-    SHOWN,
     is_present,
     log_needed,
     log_of,
@@ -14,6 +13,7 @@ from probes.checks.module_facts import (
     no_pair,
     state_seen,
 )
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.kernel_log import LogKind

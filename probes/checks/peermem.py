@@ -6,7 +6,6 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, uns
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    SHOWN,
     absent_peermem,
     is_present,
     load_plan,
@@ -18,6 +17,7 @@ from probes.checks.module_facts import (
     release_of,
     state_seen,
 )
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.module_obstacles import explain
