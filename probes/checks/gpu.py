@@ -12,7 +12,7 @@ from probes.gpus import NOT_LISTED, Gpu
 from probes.kernel_log import KernelMessage, LogKind
 from probes.nvml import NvmlGpu
 from probes.plan import Plan, Step, instruction
-from probes.platform import Environment
+from probes.platform import in_container
 from probes.smi_paths import Smi
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -229,9 +229,7 @@ def missing_from_nvml(examination: Examination) -> Outcome:
     silent = [
         gpu for gpu in held if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
     ]
-    platform = examination.node.platform
-    place = platform if isinstance(platform, Unknown) else platform.environment
-    if silent and place in (Environment.CONTAINER, Environment.KUBERNETES_POD):
+    if silent and in_container(examination.node.platform):
         hidden = [gpu for gpu in silent if isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED]
         if hidden == silent:
             return passed(Evidence("NVML", f"{names_of(hidden)}: not given to this container"))
