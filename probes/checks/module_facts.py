@@ -202,6 +202,19 @@ def absent_peermem(examination: Examination) -> KernelModule | Outcome:
     return module
 
 
+def loaded_peermem(examination: Examination) -> KernelModule | Outcome:
+    """nvidia_peermem where it is loaded; else the outcome that says so."""
+    aside = no_pair(examination)
+    if aside is not None:
+        return aside
+    module = module_of(examination, PEERMEM)
+    if isinstance(module, Unknown):
+        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
+    if not is_present(module):
+        return passed(state_seen(module))
+    return module
+
+
 def load_step(name: str) -> Step:
     """Loads a module with what it needs."""
     return Step(

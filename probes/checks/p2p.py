@@ -5,13 +5,10 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     PEERMEM,
-    is_present,
+    loaded_peermem,
     log_needed,
     log_of,
     log_seen,
-    module_of,
-    no_pair,
-    state_seen,
 )
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
@@ -171,15 +168,10 @@ def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
 )
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     """Old NCCL, no /sys/kernel/mm/memory_peers, no DMA-BUF. The missing directory alone is no fault."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    module, direct = module_of(examination, PEERMEM), examination.node.gpudirect
-    peers = examination.reading.peermem.peers
-    if isinstance(module, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
-    if not is_present(module):
-        return passed(state_seen(module))
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    direct, peers = examination.node.gpudirect, examination.reading.peermem.peers
     if not isinstance(peers, Unknown):
         return passed(Evidence(_MEMORY_PEERS, "there"))
     if peers.reason is not Reason.NOT_THERE:

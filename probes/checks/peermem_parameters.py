@@ -7,18 +7,15 @@ from probes.checks.module_facts import (
     PEERMEM,
     Need,
     absent_peermem,
-    is_present,
     load_step,
+    loaded_peermem,
     log_needed,
     log_of,
     log_seen,
-    module_of,
     need_of_peermem,
-    no_pair,
     ofed_numbers,
     ofed_of,
     peermem_fault,
-    state_seen,
 )
 from probes.examination import Examination
 from probes.kernel_log import LogKind
@@ -36,14 +33,9 @@ _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Outcome:
     """The value of a parameter of the loaded nvidia_peermem; else why there is none."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    module = module_of(examination, PEERMEM)
-    if isinstance(module, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
-    if not is_present(module):
-        return passed(state_seen(module))
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
     path = f"/sys/module/nvidia_peermem/parameters/{name}"
     value = module.parameters.get(name)
     if value is None:
