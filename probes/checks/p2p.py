@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     PEERMEM,
@@ -12,7 +13,6 @@ from probes.checks.module_facts import (
 )
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
-from probes.gpudirect import parse_driver_version
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
 from probes.unknown import Maybe, Reason, Unknown
@@ -30,19 +30,12 @@ _FIRST_NCCL = (2, 23, 4)
 
 def _before_check(examination: Examination) -> Outcome | None:
     """Drivers before 580.65.06 refuse no topology."""
-    gpus = examination.node.gpus
-    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
-    if isinstance(version, Unknown):
-        if version.reason is Reason.NOT_THERE:
-            return passed(Evidence("/proc/driver/nvidia/version", "not there: see nvidia-not-loaded"))
-        return unsure(f"the driver's version is unknown: {version}")
-    numbers = parse_driver_version(version)
-    if numbers is None:
-        return unsure(f"the driver's version is not understood: {version}")
+    driver = driver_version(examination)
+    if isinstance(driver, Outcome):
+        return driver
+    version, numbers = driver
     if numbers < _FIRST_WITH_CHECK:
-        return passed(
-            Evidence("/proc/driver/nvidia/version", f"{version}: refuses no topology (580.65.06 does)")
-        )
+        return passed(Evidence(DRIVER_VERSION, f"{version}: refuses no topology (580.65.06 does)"))
     return None
 
 
