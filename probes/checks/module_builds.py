@@ -33,8 +33,7 @@ _ENDS_JOBS = "a reboot ends every job"
 )
 def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     """Packages that DKMS built for other kernels only; as a rule a kernel update without its headers."""
-    dkms, kernel = examination.dkms, examination.node.kernel
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    dkms, release = examination.dkms, examination.node.kernel_release
     if isinstance(dkms, Unknown):
         if dkms.reason is Reason.NOT_THERE:
             return passed(Evidence("/var/lib/dkms", "not there: no DKMS, or nothing built with it"))
@@ -83,12 +82,11 @@ _PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "mlnx-ofed
 )
 def dkms_build_failed(examination: Examination) -> Outcome:
     """Logs of builds that failed, of packages that have no modules for the running kernel."""
-    dkms, kernel = examination.dkms, examination.node.kernel
+    dkms, release = examination.dkms, examination.node.kernel_release
     if isinstance(dkms, Unknown):
         if dkms.reason is Reason.NOT_THERE:
             return passed(Evidence("/var/lib/dkms", "not there: no DKMS, or nothing built with it"))
         return unsure(f"/var/lib/dkms: {dkms}")
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
     if isinstance(release, Unknown):
         return unsure(f"which kernel is running is unknown: {release}")
     done = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
@@ -252,8 +250,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
             differing.append((name, module.srcversion, source))
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "what is loaded is what is on disk"))
-    kernel = examination.node.kernel
-    release = "" if isinstance(kernel, Unknown) or isinstance(kernel.release, Unknown) else kernel.release
+    release = known(examination.node.kernel_release, "")
     steps = (
         Step("rebuilds the boot image (Debian, Ubuntu)", ("update-initramfs", "-u", "-k", release or "all")),
         instruction("on RPM distributions: `dracut -f` in its place"),

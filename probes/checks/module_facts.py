@@ -231,9 +231,7 @@ def load_plan(name: str) -> Plan:
 
 def release_of(examination: Examination) -> str:
     """The running kernel's release, to be shown; RELEASE where it is unknown."""
-    kernel = examination.node.kernel
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
-    return "RELEASE" if isinstance(release, Unknown) else release
+    return known(examination.node.kernel_release, "RELEASE")
 
 
 def modules_dep(examination: Examination) -> str:
@@ -243,8 +241,7 @@ def modules_dep(examination: Examination) -> str:
 
 def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     """Builds the loaded driver's modules anew with DKMS, and loads nvidia-peermem."""
-    kernel, dkms = examination.node.kernel, examination.dkms
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    dkms, release = examination.dkms, examination.node.kernel_release
     of_kernel = () if isinstance(release, Unknown) else ("-k", release)
     known_packages = () if isinstance(dkms, Unknown) else dkms.modules
     package = next((one for one in known_packages if one.name.startswith("nvidia") and one.installed), None)

@@ -200,8 +200,7 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
 )
 def module_wrong_vermagic(examination: Examination) -> Outcome:
     """The vermagic of the files whose modules are missing, and what the kernel said."""
-    kernel = examination.node.kernel
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    release = examination.node.kernel_release
     if isinstance(release, Unknown):
         return unsure(f"which kernel is running is unknown: {release}")
     missing = missing_modules(examination)

@@ -195,11 +195,6 @@ def _initramfs_steps(release: Maybe[str]) -> tuple[Step, ...]:
     )
 
 
-def _release(examination: Examination) -> Maybe[str]:
-    kernel = examination.node.kernel
-    return kernel if isinstance(kernel, Unknown) else kernel.release
-
-
 @AREA.check(
     "module-blacklisted",
     Severity.WARNING,
@@ -222,7 +217,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
     files = sorted({one.blacklisted.rpartition(":")[0] for one, _ in listed if one.blacklisted})
     steps = (
         instruction(f"delete the blacklist line in {', '.join(files) or 'modprobe.d'}"),
-        *_initramfs_steps(_release(examination)),
+        *_initramfs_steps(examination.node.kernel_release),
         *(load_plan(one.name).steps[0] for one, _ in listed if not is_present(one)),
     )
     cause = (
@@ -258,7 +253,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     files = sorted({seen.source.rpartition(":")[0] for _, seen in replaced})
     steps = (
         instruction(f"delete the install line in {', '.join(files) or 'modprobe.d'}"),
-        *_initramfs_steps(_release(examination)),
+        *_initramfs_steps(examination.node.kernel_release),
         *(load_plan(one.name).steps[0] for one, _ in replaced if not is_present(one)),
     )
     cause = "modprobe runs the command of the install line instead of loading the module, also by hand"
