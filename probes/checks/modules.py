@@ -55,6 +55,12 @@ def _absent(
     )
 
 
+def _absent_of_nics(examination: Examination, name: str, why: str) -> Outcome:
+    """The same for a module of the RDMA stack, which the NICs need."""
+    package = "the kernel's extra modules, or OFED"
+    return _absent(examination, name, mlx5_functions(examination), why, package)
+
+
 def _bring(module: KernelModule, package: str) -> Plan | None:
     """Loading it, or installing it where there is none; None: it is unknown which."""
     if not isinstance(module.on_disk, Unknown):
@@ -76,9 +82,7 @@ def _bring(module: KernelModule, package: str) -> Plan | None:
 def ib_core_not_loaded(examination: Examination) -> Outcome:
     """The RDMA stack itself."""
     why = "without ib_core there are no HCAs and no ports; drivers of RDMA NICs load it with themselves"
-    return _absent(
-        examination, "ib_core", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "ib_core", why)
 
 
 @AREA.check(
@@ -90,9 +94,7 @@ def ib_core_not_loaded(examination: Examination) -> Outcome:
 def mlx5_core_not_loaded(examination: Examination) -> Outcome:
     """The driver of ConnectX and BlueField cards."""
     why = "without mlx5_core the cards are no devices at all; udev loads it unless something prevents it"
-    return _absent(
-        examination, "mlx5_core", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "mlx5_core", why)
 
 
 @AREA.check(
@@ -104,9 +106,7 @@ def mlx5_core_not_loaded(examination: Examination) -> Outcome:
 def mlx5_ib_not_loaded(examination: Examination) -> Outcome:
     """What makes RDMA devices of the cards."""
     why = "without mlx5_ib the cards are network interfaces only, and /sys/class/infiniband stays empty"
-    return _absent(
-        examination, "mlx5_ib", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "mlx5_ib", why)
 
 
 @AREA.check(
@@ -118,9 +118,7 @@ def mlx5_ib_not_loaded(examination: Examination) -> Outcome:
 def ib_uverbs_not_loaded(examination: Examination) -> Outcome:
     """Verbs for programs; both DMA-BUF and nvidia-peermem need it."""
     why = "without ib_uverbs there is no /dev/infiniband/uverbsN, and no program can register memory"
-    return _absent(
-        examination, "ib_uverbs", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "ib_uverbs", why)
 
 
 @AREA.check(
