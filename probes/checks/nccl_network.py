@@ -25,7 +25,6 @@ AREA = Area("nccl")
 _MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 HCA = "NCCL_IB_HCA"
 _EXACT = "exact names begin with “=”: NCCL_IB_HCA==mlx5_0,mlx5_1"
-_SYSFS = "/sys/class/infiniband"
 
 
 @AREA.check(

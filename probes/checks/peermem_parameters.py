@@ -26,9 +26,6 @@ AREA = Area("modules")
 
 _MANUAL = "NVIDIA driver README, nvidia-peermem, https://download.nvidia.com/XFree86/Linux-x86_64/"
 _OPEN_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem"
-_FIRST_WITH_PEERMEM = (470, 0, 0)
-_FIRST_PERSISTENT = (560, 28, 3)
-_IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 
 def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Outcome:
