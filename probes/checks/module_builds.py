@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    PEERMEM,
-    file_of,
-    is_present,
-    missing_modules,
-    module_of,
-    no_pair,
-    rebuild_plan,
-)
+from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of, no_pair, rebuild_plan
+from probes.checks.module_need import missing_modules
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction

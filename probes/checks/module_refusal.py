@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    cost_of_missing,
-    file_of,
-    log_needed,
-    log_of,
-    log_seen,
-    missing_modules,
-    rebuild_plan,
-)
+from probes.checks.module_facts import file_of, log_needed, log_of, log_seen, rebuild_plan
+from probes.checks.module_need import cost_of_missing, missing_modules
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import LogKind

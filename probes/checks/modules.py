@@ -6,17 +6,16 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    Need,
     gpu_functions,
     is_present,
     load_plan,
     mlx5_functions,
     module_of,
-    need_of_peermem,
     no_pair,
     state_seen,
     unread_rules,
 )
+from probes.checks.module_need import Need, need_of_peermem
 from probes.checks.wording import SHOWN, several
 from probes.examination import Examination
 from probes.modules import KernelModule, ModuleFacts, ModuleState

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    PEERMEM,
-    loaded_peermem,
-    log_needed,
-    log_of,
-    log_seen,
-)
+from probes.checks.module_facts import PEERMEM, log_needed, log_of, log_seen
+from probes.checks.module_need import loaded_peermem
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import LogKind

@@ -6,17 +6,16 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, uns
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    absent_peermem,
     is_present,
     load_plan,
     load_step,
     module_of,
     modules_dep,
-    peermem_fault,
     rebuild_plan,
     release_of,
     state_seen,
 )
+from probes.checks.module_need import absent_peermem, peermem_fault
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version

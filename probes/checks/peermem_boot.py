@@ -6,18 +6,14 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    Need,
-    absent_peermem,
     is_present,
     load_step,
-    loaded_peermem,
     module_of,
-    need_of_peermem,
     no_pair,
-    peermem_fault,
     state_seen,
     unread_rules,
 )
+from probes.checks.module_need import Need, absent_peermem, loaded_peermem, need_of_peermem, peermem_fault
 from probes.examination import Examination
 from probes.module_obstacles import explain
 from probes.modules import ModuleFacts

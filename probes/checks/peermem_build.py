@@ -5,8 +5,6 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     PEERMEM,
-    Need,
-    absent_peermem,
     file_of,
     is_present,
     load_step,
@@ -15,13 +13,12 @@ from probes.checks.module_facts import (
     log_seen,
     module_of,
     modules_dep,
-    need_of_peermem,
     no_pair,
     ofed_of,
-    peermem_fault,
     rebuild_steps,
     state_seen,
 )
+from probes.checks.module_need import Need, absent_peermem, need_of_peermem, peermem_fault
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import PEER_MEMORY_SYMBOL

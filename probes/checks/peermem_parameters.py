@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    PEERMEM,
-    Need,
-    absent_peermem,
-    load_step,
-    loaded_peermem,
-    log_needed,
-    log_of,
-    log_seen,
-    need_of_peermem,
-    ofed_numbers,
-    ofed_of,
-    peermem_fault,
-)
+from probes.checks.module_facts import PEERMEM, load_step, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.checks.module_need import Need, absent_peermem, loaded_peermem, need_of_peermem, peermem_fault
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction

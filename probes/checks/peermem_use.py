@@ -7,7 +7,6 @@ from probes.checks.module_facts import (
     PEERMEM,
     is_present,
     load_step,
-    loaded_peermem,
     log_needed,
     log_of,
     log_seen,
@@ -17,6 +16,7 @@ from probes.checks.module_facts import (
     ofed_of,
     state_seen,
 )
+from probes.checks.module_need import loaded_peermem
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
