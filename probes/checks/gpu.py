@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.log_messages import needs_log
+from probes.checks.references import DRIVER_README
 from probes.checks.wording import at_most, several
 from probes.examination import Examination
 from probes.gpus import NOT_LISTED, Gpu
@@ -18,7 +19,6 @@ from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("gpu")
 NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
-_README = "NVIDIA driver README, https://download.nvidia.com/XFree86/Linux-x86_64/570.124.06/README/"
 _XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
 _OFF_THE_BUS = "fallen off the bus"
 _ALL_ONES = "all ones"
@@ -86,7 +86,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     return passed(*at_most(_driver(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.check("gpu-without-driver", Severity.CRITICAL, "a GPU on the bus has no driver", _README)
+@AREA.check("gpu-without-driver", Severity.CRITICAL, "a GPU on the bus has no driver", DRIVER_README)
 def without_driver(examination: Examination) -> Outcome:
     """GPUs that no kernel driver is bound to."""
     chosen = _by_driver(
@@ -112,7 +112,7 @@ def without_driver(examination: Examination) -> Outcome:
     "gpu-without-driver-nouveau",
     Severity.CRITICAL,
     "a GPU is held by nouveau, which CUDA cannot use",
-    _README,
+    DRIVER_README,
 )
 def nouveau(examination: Examination) -> Outcome:
     """GPUs bound to nouveau or nova."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of, no_pair, rebuild_plan
 from probes.checks.module_need import missing_modules
+from probes.checks.references import DRIVER_GUIDE
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
@@ -105,7 +106,7 @@ def dkms_build_failed(examination: Examination) -> Outcome:
     "driver-half-updated",
     Severity.WARNING,
     "the NVIDIA driver on disk is another one than the driver that is loaded",
-    "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/",
+    DRIVER_GUIDE,
 )
 def driver_half_updated(examination: Examination) -> Outcome:
     """/sys/module/nvidia/version beside modinfo's."""
@@ -159,7 +160,7 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
     "driver-upgrade-blocked",
     Severity.WARNING,
     "a new NVIDIA driver waits on disk, and the old one cannot be unloaded",
-    "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/",
+    DRIVER_GUIDE,
 )
 def driver_upgrade_blocked(examination: Examination) -> Outcome:
     """Who holds the old driver; that it is held is no fault while no other one waits."""

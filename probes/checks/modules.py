@@ -16,6 +16,7 @@ from probes.checks.module_facts import (
     unread_rules,
 )
 from probes.checks.module_need import Need, need_of_peermem
+from probes.checks.references import DRIVER_GUIDE
 from probes.checks.wording import SHOWN, several
 from probes.examination import Examination
 from probes.modules import KernelModule, ModuleFacts, ModuleState
@@ -26,7 +27,6 @@ AREA = Area("modules")
 
 _RDMA_MANUAL = "Linux Documentation/infiniband/user_verbs.rst and rdma-core README.md"
 _MLX5_MANUAL = "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
-_DRIVER_MANUAL = "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/"
 _WATCHED = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
 
 
@@ -124,7 +124,7 @@ def ib_uverbs_not_loaded(examination: Examination) -> Outcome:
     "nvidia-not-loaded",
     Severity.CRITICAL,
     "nvidia is not loaded: there is no GPU memory to reach",
-    _DRIVER_MANUAL,
+    DRIVER_GUIDE,
 )
 def nvidia_not_loaded(examination: Examination) -> Outcome:
     """The GPU driver."""
@@ -136,7 +136,7 @@ def nvidia_not_loaded(examination: Examination) -> Outcome:
     "nvidia-uvm-not-loaded",
     Severity.WARNING,
     "nvidia_uvm is not loaded: no CUDA program starts until something loads it",
-    _DRIVER_MANUAL,
+    DRIVER_GUIDE,
 )
 def nvidia_uvm_not_loaded(examination: Examination) -> Outcome:
     """CUDA's memory manager; GPUDirect RDMA itself does not use it."""

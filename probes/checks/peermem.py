@@ -16,6 +16,7 @@ from probes.checks.module_facts import (
     state_seen,
 )
 from probes.checks.module_need import absent_peermem, peermem_fault
+from probes.checks.references import PEERMEM_MANUAL
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
@@ -26,7 +27,6 @@ from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")
 
-_MANUAL = "NVIDIA driver README, nvidia-peermem, https://download.nvidia.com/XFree86/Linux-x86_64/"
 _FIRST_WITH_PEERMEM = (470, 0, 0)
 
 
@@ -99,7 +99,7 @@ def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
     "peermem-not-on-disk",
     Severity.CRITICAL,
     "there is no nvidia_peermem for any kernel: the driver was installed without it",
-    _MANUAL,
+    PEERMEM_MANUAL,
 )
 def peermem_not_on_disk(examination: Examination) -> Outcome:
     """A package or ready-made image of a driver of 470 or newer that leaves the module out."""
@@ -204,7 +204,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     "peermem-not-on-disk-old-driver",
     Severity.CRITICAL,
     "the NVIDIA driver is too old to bring nvidia_peermem",
-    _MANUAL,
+    PEERMEM_MANUAL,
 )
 def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     """Drivers before 470 have no nvidia-peermem; they went with Mellanox's nv_peer_mem."""
