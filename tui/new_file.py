@@ -109,6 +109,5 @@ def _exists(path: str) -> str:
 
 
 def why(error: OSError | ValueError) -> str:
+    """The system's words for what went wrong with a file."""
     return (error.strerror or "unknown error") if isinstance(error, OSError) else "no file can have this name"
-
-
