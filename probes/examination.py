@@ -101,7 +101,6 @@ def examine(
     topology = build(node)
     reading = read(host, node)
     functions = () if isinstance(node.pci, Unknown) else _path_functions(node.pci)
-    release = node.kernel if isinstance(node.kernel, Unknown) else node.kernel.release
     rdma = node.rdma
     pids = _compute_pids(reading)
     config_space_run = start("config space", lambda: config_space.probe(host, functions))
@@ -123,7 +122,7 @@ def examine(
     dkms_run = start("DKMS", lambda: dkms.probe(host))
     tools_run = start("tools", lambda: _unless_lacking(host, ("/usr",), tools.probe))
     libraries_run = start("libraries", lambda: _unless_lacking(host, ("/usr",), libraries.probe))
-    module_files_run = start("module files", lambda: module_files.probe(host, release))
+    module_files_run = start("module files", lambda: module_files.probe(host, node.kernel_release))
     port_health_run = start(
         "port health", lambda: rdma if isinstance(rdma, Unknown) else port_health.probe(host, rdma)
     )

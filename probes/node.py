@@ -42,6 +42,11 @@ class Node:
     modules: Maybe[ModuleFacts]
     gpudirect: Maybe[GpuDirectFacts]
 
+    @property
+    def kernel_release(self) -> Maybe[str]:
+        """The running kernel's release, "6.8.0-45-generic"."""
+        return self.kernel if isinstance(self.kernel, Unknown) else self.kernel.release
+
 
 T = TypeVar("T")
 

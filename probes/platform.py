@@ -115,6 +115,12 @@ def probe(host: Host) -> PlatformFacts:
     )
 
 
+def in_container(platform: Maybe[PlatformFacts]) -> bool:
+    """Whether this is known to be a container or a pod."""
+    place = platform if isinstance(platform, Unknown) else platform.environment
+    return place in (Environment.CONTAINER, Environment.KUBERNETES_POD)
+
+
 def hypervisor_of(machine: str) -> str | None:
     """The hypervisor whose guests call themselves `machine`, DMI vendor and product; None: no guest."""
     machine = machine.lower()

@@ -9,7 +9,6 @@ from probes.checks.pcie_paths import (
     DEVICES,
     acs_evidence,
     acs_of,
-    bounded,
     config_of,
     for_guests,
     functions_of,
@@ -20,6 +19,7 @@ from probes.checks.pcie_paths import (
     turning_ports,
     unread,
 )
+from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.pci_capabilities import Acs
 from probes.plan import Plan, Step, instruction
@@ -102,7 +102,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             if unknown
             else passed(Evidence("lspci -vvv", f"no redirect on {len(nics)} switch ports"))
         )
-    evidence = bounded([acs_evidence(bridge, acs) for bridge, acs in bad.items()])
+    evidence = few((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     if isinstance(guest, Unknown):
         needs = f"needs to know whether this is a virtual machine, where ACS has to be on: {guest}"
         return unsure(needs, *evidence)
@@ -197,7 +197,7 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
             "the ports let by what a device has translated itself and redirect the rest, and "
             "these NICs do not "
             "translate: all their transfers to GPUs take the way through the IOMMU",
-            *bounded(list(bad.values())),
+            *few(bad.values(), LIKE_THESE),
             fix=_enable_ats(list(bad)),
             devices=tuple(bad),
         )

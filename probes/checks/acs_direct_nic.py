@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.pcie_paths import DEVICES, acs_evidence, acs_of, bounded, functions_of, listed, unread
+from probes.checks.pcie_paths import DEVICES, acs_evidence, acs_of, functions_of, unread
+from probes.checks.wording import LIKE_THESE, few, several
 from probes.examination import Examination
 from probes.pci import PciFunction, PciKind
 from probes.plan import Plan, Step, instruction
@@ -32,7 +33,7 @@ def acs_direct_nic(examination: Examination) -> Outcome:
     told = examination.rdma_topo
     if not isinstance(told, Unknown):
         if not told.failed:
-            return passed(Evidence(" ".join(ARGV), listed(told.right, 2)))
+            return passed(Evidence(" ".join(ARGV), several(told.right, 2)))
         ports = [one.bdf for one in functions.values() if one.bdf in " ".join(told.failed)]
         return _wrong_direct_nic([Evidence(" ".join(ARGV), f"FAIL {line}") for line in told.failed], ports)
     if not dma:
@@ -83,7 +84,7 @@ def _wrong_direct_nic(evidence: list[Evidence], ports: list[str]) -> Outcome:
         "GPU and ConnectX DMA function need certain redirects to share an IOMMU group: without "
         "them the driver "
         "refuses to map GPU memory for the NIC, or transfers fail",
-        *bounded(evidence),
+        *few(evidence, LIKE_THESE),
         fix=Plan(
             "Set ACS as rdma_topo wants it",
             (write, instruction("reboot: pci=config_acs= is read when the kernel starts (Linux 6.11)")),

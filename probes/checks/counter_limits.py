@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import NO_PORTS, Port, at_most, devices_of, names, ports_of
+from probes.checks.port_use import NO_PORTS, Port, devices_of, names, ports_of
+from probes.checks.wording import SHOWN, at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step
 from probes.port_health import ErrorCounter
@@ -45,7 +46,7 @@ def counter_full(examination: Examination) -> Outcome:
                         f"sets the error counters of {port.name} to zero",
                         ("perfquery", "-C", port.device.name, "-P", str(port.facts.number), "-R"),
                     )
-                    for port in chosen[:8]
+                    for port in chosen[:SHOWN]
                 ),
                 reversible=False,
                 note="whoever watches these counters sees them jump back",

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import NO_PORTS, Port, at_most, devices_of, names, ports_of
+from probes.checks.port_use import NO_PORTS, Port, devices_of, names, ports_of
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.plan import Plan, instruction
 from probes.port_health import ERROR_COUNTER_BITS, PortHealth

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import few, gpus_of, jobs_of, maps, name_of, settle
+from probes.checks.jobs import gpus_of, jobs_of, maps, name_of, settle
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.plan import Plan, Step, instruction
-from probes.platform import Environment
+from probes.platform import in_container
 from probes.processes import Process
 from probes.unknown import Maybe, Reason, Unknown
 
@@ -18,12 +19,6 @@ _INTO_CONTAINER = (
     instruction("Docker: --device=/dev/infiniband; pod: resources.limits rdma/NAME: 1", needs_root=False),
     instruction("start the container anew", needs_root=False),
 )
-
-
-def _in_container(examination: Examination) -> bool:
-    platform = examination.node.platform
-    place = None if isinstance(platform, Unknown) else platform.environment
-    return place in (Environment.CONTAINER, Environment.KUBERNETES_POD)
 
 
 def _expected(examination: Examination) -> Maybe[tuple[str, ...]]:
@@ -60,12 +55,12 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
     )
     return found(
         "the devices are seen in sysfs, but were not passed into this container"
-        if _in_container(examination)
+        if in_container(examination.node.platform)
         else "the devices are in sysfs, but no file of theirs: ib_uverbs is not loaded, or udev failed",
         Evidence(_INFINIBAND, "no uverbs file"),
         Evidence("/sys/class/infiniband", f"{len(rdma.devices)} devices"),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
-        if _in_container(examination)
+        if in_container(examination.node.platform)
         else Plan("Load ib_uverbs", (load,)),
         devices=("ib_uverbs",),
     )
@@ -95,7 +90,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
         "programs do not see these NICs, though sysfs shows them",
         *few(Evidence(path, "not there") for path in gone),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
-        if _in_container(examination)
+        if in_container(examination.node.platform)
         else Plan(
             "Let udev make the files",
             (
@@ -253,7 +248,7 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
     gone = [path for path in wanted if path not in here]
     if not gone:
         return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
-    inside = _in_container(examination)
+    inside = in_container(examination.node.platform)
     make = Step("makes the files of GPUs and of unified memory", ("nvidia-modprobe", "--unified-memory"))
     return found(
         "these GPUs were not passed into this container"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import SHOWN, no_ends, release_of
+from probes.checks.module_facts import no_ends, release_of
+from probes.checks.wording import SHOWN, several
 from probes.examination import Examination
-from probes.gpudirect import GpuDirectFacts, parse_driver_version
+from probes.gpudirect import GpuDirectFacts
 from probes.gpus import Flavour
 from probes.plan import Plan, instruction
 from probes.rdma import RdmaFacts
@@ -18,7 +20,6 @@ _OPEN_MANUAL = (
     "NVIDIA driver README, Open Linux Kernel Modules, https://download.nvidia.com/XFree86/Linux-x86_64/"
 )
 _PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_dmabuf_mr(3)"
-_VERSION = "/proc/driver/nvidia/version"
 _FIRST_OPEN_DRIVER, _FIRST_KERNEL, _OLDEST_GPU = (515, 43, 4), (5, 12), (7, 5)
 _SWAP = "exchanging the driver ends every job on the GPUs"
 
@@ -55,9 +56,9 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
     if isinstance(flavour, Unknown):
         if flavour.reason is Reason.NOT_THERE:
-            return passed(Evidence(_VERSION, "not there: see nvidia-not-loaded"))
+            return passed(Evidence(DRIVER_VERSION, "not there: see nvidia-not-loaded"))
         return unsure(f"which flavour of the driver is loaded is unknown: {flavour}")
-    seen = Evidence(_VERSION, f"{flavour.value} kernel modules")
+    seen = Evidence(DRIVER_VERSION, f"{flavour.value} kernel modules")
     if flavour is Flavour.OPEN:
         return passed(seen)
     assert not isinstance(gpus, Unknown)
@@ -132,21 +133,16 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     aside = no_ends(examination)
     if aside is not None:
         return aside
-    gpus = examination.node.gpus
-    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
-    if isinstance(version, Unknown):
-        if version.reason is Reason.NOT_THERE:
-            return passed(Evidence(_VERSION, "not there: see nvidia-not-loaded"))
-        return unsure(f"the driver's version is unknown: {version}")
-    numbers = parse_driver_version(version)
-    if numbers is None:
-        return unsure(f"the driver's version is not understood: {version}")
+    driver = driver_version(examination)
+    if isinstance(driver, Outcome):
+        return driver
+    version, numbers = driver
     if numbers >= _FIRST_OPEN_DRIVER:
-        return passed(Evidence(_VERSION, version))
+        return passed(Evidence(DRIVER_VERSION, version))
     steps = (instruction("install a current driver with the open kernel modules"),)
     return found(
         f"this driver has no DMA-BUF at all{_or_peermem(examination)}",
-        Evidence(_VERSION, version),
+        Evidence(DRIVER_VERSION, version),
         fix=Plan("Install a newer driver", steps, reversible=False, needs_reboot=True, disturbs=_SWAP),
         severity=_cost(examination),
         devices=("nvidia",),
@@ -171,8 +167,7 @@ def _taking(examination: Examination) -> tuple[str, ...]:
 
 
 def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
-    more = f" and {len(nics) - SHOWN} more" if len(nics) > SHOWN else ""
-    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{says} on {', '.join(nics[:SHOWN])}{more}")
+    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{says} on {several(nics)}")
 
 
 @AREA.check(

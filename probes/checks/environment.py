@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import driver_loaded, few, jobs_of, named_by_nvml, no_fault
+from probes.checks.jobs import driver_loaded, jobs_of, named_by_nvml, no_fault
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
 from probes.plan import Plan, Step, instruction

@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection, Iterable
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.log_messages import needs_log
-from probes.checks.port_use import at_most, several
+from probes.checks.references import DRIVER_README
+from probes.checks.wording import at_most, several
 from probes.examination import Examination
 from probes.gpus import NOT_LISTED, Gpu
 from probes.kernel_log import KernelMessage, LogKind
 from probes.nvml import NvmlGpu
 from probes.plan import Plan, Step, instruction
-from probes.platform import Environment
+from probes.platform import in_container
 from probes.smi_paths import Smi
 from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("gpu")
 NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
-_README = "NVIDIA driver README, https://download.nvidia.com/XFree86/Linux-x86_64/570.124.06/README/"
 _XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
 _OFF_THE_BUS = "fallen off the bus"
 _ALL_ONES = "all ones"
@@ -40,7 +40,7 @@ def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
 
 def names_of(gpus: Iterable[Gpu]) -> str:
     """As "GPU0, GPU3 and 2 more"."""
-    return several([f"GPU{gpu.index}" for gpu in gpus])
+    return several(f"GPU{gpu.index}" for gpu in gpus)
 
 
 def bdfs_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     return passed(*at_most(_driver(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.check("gpu-without-driver", Severity.CRITICAL, "a GPU on the bus has no driver", _README)
+@AREA.check("gpu-without-driver", Severity.CRITICAL, "a GPU on the bus has no driver", DRIVER_README)
 def without_driver(examination: Examination) -> Outcome:
     """GPUs that no kernel driver is bound to."""
     chosen = _by_driver(
@@ -112,7 +112,7 @@ def without_driver(examination: Examination) -> Outcome:
     "gpu-without-driver-nouveau",
     Severity.CRITICAL,
     "a GPU is held by nouveau, which CUDA cannot use",
-    _README,
+    DRIVER_README,
 )
 def nouveau(examination: Examination) -> Outcome:
     """GPUs bound to nouveau or nova."""
@@ -229,9 +229,7 @@ def missing_from_nvml(examination: Examination) -> Outcome:
     silent = [
         gpu for gpu in held if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
     ]
-    platform = examination.node.platform
-    place = platform if isinstance(platform, Unknown) else platform.environment
-    if silent and place in (Environment.CONTAINER, Environment.KUBERNETES_POD):
+    if silent and in_container(examination.node.platform):
         hidden = [gpu for gpu in silent if isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED]
         if hidden == silent:
             return passed(Evidence("NVML", f"{names_of(hidden)}: not given to this container"))
@@ -291,7 +289,7 @@ def without_near_nic(examination: Examination) -> Outcome:
             for nic in topology.best_nics[gpu][:1]
         ]
         return found(
-            f"{several([label for _, label in far])}: NCCL uses GPUDirect RDMA below a switch only (PXB), "
+            f"{several(label for _, label in far)}: NCCL uses GPUDirect RDMA below a switch only (PXB), "
             "unless it is told otherwise. These GPUs then go through host memory or through a neighbour",
             *at_most(best),
             fix=Plan(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import answer_now, asked, bdfs_of, names_of
 from probes.checks.log_messages import log_messages, of_log
-from probes.checks.port_use import at_most
+from probes.checks.references import DRIVER_README
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.nvml import NvmlGpu
@@ -14,7 +15,6 @@ from probes.services import ServiceState
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("gpu")
-_README = "NVIDIA driver README, https://download.nvidia.com/XFree86/Linux-x86_64/570.124.06/README/"
 _MISMATCH = "driver/library version mismatch"
 
 
@@ -81,7 +81,7 @@ def _of_driver(examination: Examination) -> tuple[tuple[str, str], ...]:
     "gpu-driver-start-failed",
     Severity.CRITICAL,
     "the driver could not start a GPU",
-    _README + "commonproblems.html",
+    DRIVER_README + "commonproblems.html",
 )
 def start_failed(examination: Examination) -> Outcome:
     """RmInitAdapter and probe failures in the kernel log."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.checks.finding import Area, Outcome, Severity
 from probes.checks.gpu import answer_now
 from probes.checks.log_messages import log_messages, of_log
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.plan import Plan, instruction
@@ -114,7 +115,7 @@ def other_xids(examination: Examination) -> Outcome:
         "Look the number up",
         (instruction("NVIDIA's Xid manual says for each number what to do", False),),
     )
-    shown = ", ".join(str(number) for number in numbers[:8])
+    shown = ", ".join(str(number) for number in numbers[:SHOWN])
     return of_log(examination, messages, f"Xid {shown}: see NVIDIA's Xid manual", fix)
 
 

@@ -6,7 +6,7 @@ import re
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import NO_GPU, asked, bdfs_of, gpus_of, names_of
-from probes.checks.port_use import at_most
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.gpus import Gpu
 from probes.plan import Plan, Step, instruction

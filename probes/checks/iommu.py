@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.pcie_paths import (
-    DEVICES,
-    bounded,
-    config_of,
-    ends,
-    is_grace,
-    is_guest,
-    labels,
-    near_paths,
-    unread,
-)
+from probes.checks.pcie_paths import DEVICES, config_of, ends, is_grace, is_guest, labels, near_paths, unread
+from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.pci import PciKind
 from probes.plan import Plan, instruction
@@ -56,12 +47,12 @@ def iommu_translated(examination: Examination) -> Outcome:
             source = f"{_GROUPS}/{known(one.iommu_group, 0)}/type"
             bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
     if bad and isinstance(guest, Unknown):
-        return unsure(f"{_NEEDS_PLACE}: {guest}", *bounded(list(bad.values())))
+        return unsure(f"{_NEEDS_PLACE}: {guest}", *few(bad.values(), LIKE_THESE))
     if bad:
         return found(
             "DMA goes through page tables of the IOMMU: it costs bandwidth, and the kernel "
             "turns ACS on besides",
-            *bounded(list(bad.values())),
+            *few(bad.values(), LIKE_THESE),
             fix=_pass_through(),
             devices=tuple(bad),
         )
@@ -185,7 +176,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         return found(
             "in a guest the host's IOMMU translates the addresses of NICs; with ATS a NIC asks once and then "
             "reaches the GPU below their switch, without it every request climbs up to the CPU",
-            *bounded(list(bad.values())),
+            *few(bad.values(), LIKE_THESE),
             fix=Plan(
                 "Turn ATS on, on the host",
                 (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
 from probes.checks.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
 from probes.checks.nccl_library import usable
+from probes.checks.references import NCCL_VARIABLES
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.modules import ModuleState
 from probes.nccl_settings import LOC, parse_level, parse_number
@@ -13,7 +15,6 @@ from probes.platform import Environment
 from probes.unknown import Unknown
 
 AREA = Area("nccl")
-_MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
 
 
@@ -21,7 +22,7 @@ _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master
     "nccl-p2p-off",
     Severity.NOTE,
     "a job's GPUs do not talk to each other directly",
-    _MANUAL + "#nccl-p2p-disable",
+    NCCL_VARIABLES + "#nccl-p2p-disable",
 )
 def nccl_p2p_off(examination: Examination) -> Outcome:
     """NCCL_P2P_DISABLE, and NCCL_P2P_LEVEL=LOC."""
@@ -44,7 +45,7 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
     "nccl-shm-off",
     Severity.NOTE,
     "NCCL_SHM_DISABLE=1: ranks of one node may talk over the network",
-    _MANUAL + "#nccl-shm-disable",
+    NCCL_VARIABLES + "#nccl-shm-disable",
 )
 def nccl_shm_off(examination: Examination) -> Outcome:
     """NCCL_SHM_DISABLE."""
@@ -61,7 +62,7 @@ def nccl_shm_off(examination: Examination) -> Outcome:
     "nccl-relaxed-ordering-off",
     Severity.NOTE,
     "NCCL_IB_PCI_RELAXED_ORDERING=0: writes to GPU memory keep their order",
-    _MANUAL + "#nccl-ib-pci-relaxed-ordering",
+    NCCL_VARIABLES + "#nccl-ib-pci-relaxed-ordering",
 )
 def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     """The variable; a warning on virtual machines, where it costs most."""
@@ -124,7 +125,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
         if value.startswith("^") or any(sign in value for sign in "*?["):
             return None
         vain = [one.strip() for one in value.split(",") if ":" in one and one.strip() not in ports]
-        return f"no such port: {', '.join(vain[:8])}" if vain else None
+        return f"no such port: {', '.join(vain[:SHOWN])}" if vain else None
 
     return settle(
         jobs,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_conf import NCCL_CONF
 from probes.nccl_paths import ORDER, Nccl
@@ -16,7 +17,6 @@ from probes.topology import Topology
 from probes.unknown import Maybe, Reason, Unknown
 
 NO_JOB = "no process uses a GPU and RDMA now"
-_MOST_SHOWN = 8
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 # Programs that hold GPUs open to watch or to serve them; no job.
 _WATCHERS = frozenset(
@@ -109,14 +109,6 @@ def no_fault(jobs: Jobs) -> Outcome:
         return passed(Evidence("/proc/*/fd", NO_JOB))
     count = len(jobs.processes)
     return passed(Evidence("/proc/*/environ", f"{count} process{'es' * (count > 1)} with a GPU looked at"))
-
-
-def few(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Each once, and no more than can be read."""
-    each = tuple(dict.fromkeys(evidence))
-    if len(each) <= _MOST_SHOWN:
-        return each
-    return (*each[:_MOST_SHOWN], Evidence(each[_MOST_SHOWN].source, f"and {len(each) - _MOST_SHOWN} more"))
 
 
 def values_of(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import few, jobs_of, settle
+from probes.checks.jobs import jobs_of, settle
 from probes.checks.nccl_library import usable
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.libraries import DIRECTORIES, InstalledLibrary
 from probes.modules import ModuleState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import at_most, several
+from probes.checks.wording import at_most, several
 from probes.examination import Examination
 from probes.kernel_log import KernelLogFacts, KernelMessage, LogKind
 from probes.pci import PciKind
@@ -85,5 +85,5 @@ def of_log(
 ) -> Outcome:
     """What the messages mean, with the messages as evidence."""
     bdfs = marked(messages)
-    where = f"{several(list(bdfs))}: " if bdfs else ""
+    where = f"{several(bdfs)}: " if bdfs else ""
     return found(f"{where}{told}", *said(examination, messages), fix=fix, severity=severity, devices=bdfs)

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    PEERMEM,
-    SHOWN,
-    file_of,
-    is_present,
-    missing_modules,
-    module_of,
-    no_pair,
-    rebuild_plan,
-)
+from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of, no_pair, rebuild_plan
+from probes.checks.module_need import missing_modules
+from probes.checks.references import DRIVER_GUIDE
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.services import ServiceState
@@ -33,8 +27,7 @@ _ENDS_JOBS = "a reboot ends every job"
 )
 def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     """Packages that DKMS built for other kernels only; as a rule a kernel update without its headers."""
-    dkms, kernel = examination.dkms, examination.node.kernel
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    dkms, release = examination.dkms, examination.node.kernel_release
     if isinstance(dkms, Unknown):
         if dkms.reason is Reason.NOT_THERE:
             return passed(Evidence("/var/lib/dkms", "not there: no DKMS, or nothing built with it"))
@@ -83,12 +76,11 @@ _PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "mlnx-ofed
 )
 def dkms_build_failed(examination: Examination) -> Outcome:
     """Logs of builds that failed, of packages that have no modules for the running kernel."""
-    dkms, kernel = examination.dkms, examination.node.kernel
+    dkms, release = examination.dkms, examination.node.kernel_release
     if isinstance(dkms, Unknown):
         if dkms.reason is Reason.NOT_THERE:
             return passed(Evidence("/var/lib/dkms", "not there: no DKMS, or nothing built with it"))
         return unsure(f"/var/lib/dkms: {dkms}")
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
     if isinstance(release, Unknown):
         return unsure(f"which kernel is running is unknown: {release}")
     done = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
@@ -114,7 +106,7 @@ def dkms_build_failed(examination: Examination) -> Outcome:
     "driver-half-updated",
     Severity.WARNING,
     "the NVIDIA driver on disk is another one than the driver that is loaded",
-    "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/",
+    DRIVER_GUIDE,
 )
 def driver_half_updated(examination: Examination) -> Outcome:
     """/sys/module/nvidia/version beside modinfo's."""
@@ -168,7 +160,7 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
     "driver-upgrade-blocked",
     Severity.WARNING,
     "a new NVIDIA driver waits on disk, and the old one cannot be unloaded",
-    "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/",
+    DRIVER_GUIDE,
 )
 def driver_upgrade_blocked(examination: Examination) -> Outcome:
     """Who holds the old driver; that it is held is no fault while no other one waits."""
@@ -252,8 +244,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
             differing.append((name, module.srcversion, source))
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "what is loaded is what is on disk"))
-    kernel = examination.node.kernel
-    release = "" if isinstance(kernel, Unknown) or isinstance(kernel.release, Unknown) else kernel.release
+    release = known(examination.node.kernel_release, "")
     steps = (
         Step("rebuilds the boot image (Debian, Ubuntu)", ("update-initramfs", "-u", "-k", release or "all")),
         instruction("on RPM distributions: `dracut -f` in its place"),

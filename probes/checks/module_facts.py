@@ -1,12 +1,12 @@
-"""What several checks of kernel modules ask: a module, its file, the log, and whether peermem is needed."""
+"""What several checks of kernel modules ask: a module, its file, the log, and what loads or rebuilds it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from enum import Enum
 
-from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.finding import Evidence, Outcome, passed, unsure
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
@@ -17,19 +17,8 @@ from probes.unknown import Maybe, Reason, Unknown, known
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
-SHOWN = 8
 LINE_LIMIT = 200  # of a line that somebody wrote into modprobe.d
-_GPU_MODULES = ("nvidia", "nvidia_uvm")
-_RDMA_MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib")
 _MELLANOX, _FIRST_MLX5 = 0x15B3, 0x1011  # Connect-IB; what is older is mlx4's
-
-
-class Need(Enum):
-    """Whether this node has to have nvidia_peermem."""
-
-    NEEDED = "DMA-BUF cannot be used"
-    WANTED = "DMA-BUF can be used; the node is set up to load nvidia_peermem as well"
-    NOT_NEEDED = "DMA-BUF can be used, or there is no pair of GPU and NIC"
 
 
 def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:
@@ -153,55 +142,6 @@ def no_ends(examination: Examination) -> Outcome | None:
     return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
 
 
-def need_of_peermem(examination: Examination) -> Maybe[Need]:
-    """Whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF can be used."""
-    if no_pair(examination) is not None:
-        return Need.NOT_NEEDED
-    direct, modules = examination.node.gpudirect, examination.node.modules
-    if isinstance(direct, Unknown):
-        return direct
-    if isinstance(modules, Unknown):
-        return modules
-    for name in ("nvidia", "ib_uverbs"):
-        module = module_of(examination, name)
-        if not isinstance(module, Unknown) and not is_present(module):
-            return Unknown(Reason.NOT_THERE, PROC_MODULES, f"{name} has to be loaded before that can be said")
-    if isinstance(direct.dmabuf.usable, Unknown):
-        return direct.dmabuf.usable
-    if not direct.dmabuf.usable:
-        return Need.NEEDED
-    return Need.NOT_NEEDED if modules.modules[PEERMEM].persistent is None else Need.WANTED
-
-
-def peermem_fault(
-    examination: Examination, cause: str, *evidence: Evidence, fix: Plan | None = None
-) -> Outcome:
-    """A fault that keeps nvidia_peermem out: critical, a note, or none, by whether the node needs it."""
-    need = need_of_peermem(examination)
-    if isinstance(need, Unknown):
-        return unsure(f"whether nvidia_peermem is needed depends on DMA-BUF, and that is unknown: {need}")
-    if need is Need.NOT_NEEDED:
-        return passed(Evidence("gdrtop check --only no-gdr-path", f"not needed: {need.value}"), *evidence)
-    severity = Severity.CRITICAL if need is Need.NEEDED else Severity.NOTE
-    if need is Need.WANTED:
-        cause += "; GPUDirect RDMA works without it, by DMA-BUF"
-    return found(cause, *evidence, fix=fix, severity=severity, devices=(PEERMEM,))
-
-
-def absent_peermem(examination: Examination) -> KernelModule | Outcome:
-    """nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
-    if isinstance(module, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
-    for one in (module, older):
-        if not isinstance(one, Unknown) and is_present(one):
-            return passed(state_seen(one))
-    return module
-
-
 def load_step(name: str) -> Step:
     """Loads a module with what it needs."""
     return Step(
@@ -218,9 +158,7 @@ def load_plan(name: str) -> Plan:
 
 def release_of(examination: Examination) -> str:
     """The running kernel's release, to be shown; RELEASE where it is unknown."""
-    kernel = examination.node.kernel
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
-    return "RELEASE" if isinstance(release, Unknown) else release
+    return known(examination.node.kernel_release, "RELEASE")
 
 
 def modules_dep(examination: Examination) -> str:
@@ -230,8 +168,7 @@ def modules_dep(examination: Examination) -> str:
 
 def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     """Builds the loaded driver's modules anew with DKMS, and loads nvidia-peermem."""
-    kernel, dkms = examination.node.kernel, examination.dkms
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    dkms, release = examination.dkms, examination.node.kernel_release
     of_kernel = () if isinstance(release, Unknown) else ("-k", release)
     known_packages = () if isinstance(dkms, Unknown) else dkms.modules
     package = next((one for one in known_packages if one.name.startswith("nvidia") and one.installed), None)
@@ -259,37 +196,6 @@ def ofed_numbers(release: str) -> tuple[int, ...] | None:
     pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
     match = re.fullmatch(pattern, release)
     return tuple(int(number) for number in match.groups()) if match else None
-
-
-def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """The modules that are not loaded though this node needs them; nvidia_peermem as far as it is needed."""
-    absent = []
-    concerned = ((_GPU_MODULES, gpu_functions(examination)), (_RDMA_MODULES, mlx5_functions(examination)))
-    for names, devices in concerned:
-        if isinstance(devices, Unknown):
-            return devices
-        absent += list(names) if devices else []
-    need = need_of_peermem(examination)
-    if need is not Need.NOT_NEEDED:
-        absent.append(PEERMEM)
-    left = []
-    for name in absent:
-        module = module_of(examination, name)
-        if isinstance(module, Unknown):
-            return module
-        if not is_present(module):
-            left.append(name)
-    return tuple(left)
-
-
-def cost_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
-    """What it costs that these are not loaded."""
-    if any(name != PEERMEM for name in names):
-        return Severity.CRITICAL
-    need = need_of_peermem(examination)
-    if isinstance(need, Unknown):
-        return Severity.WARNING
-    return Severity.CRITICAL if need is Need.NEEDED else Severity.NOTE
 
 
 def rebuild_plan(release: str) -> Plan:

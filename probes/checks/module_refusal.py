@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    SHOWN,
-    cost_of_missing,
-    file_of,
-    log_needed,
-    log_of,
-    log_seen,
-    missing_modules,
-    rebuild_plan,
-)
+from probes.checks.module_facts import file_of, log_needed, log_of, log_seen, rebuild_plan
+from probes.checks.module_need import cost_of_missing, missing_modules
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import ModuleFile
@@ -200,8 +193,7 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
 )
 def module_wrong_vermagic(examination: Examination) -> Outcome:
     """The vermagic of the files whose modules are missing, and what the kernel said."""
-    kernel = examination.node.kernel
-    release = kernel if isinstance(kernel, Unknown) else kernel.release
+    release = examination.node.kernel_release
     if isinstance(release, Unknown):
         return unsure(f"which kernel is running is unknown: {release}")
     missing = missing_modules(examination)

@@ -6,18 +6,18 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    SHOWN,
-    Need,
     gpu_functions,
     is_present,
     load_plan,
     mlx5_functions,
     module_of,
-    need_of_peermem,
     no_pair,
     state_seen,
     unread_rules,
 )
+from probes.checks.module_need import Need, need_of_peermem
+from probes.checks.references import DRIVER_GUIDE
+from probes.checks.wording import SHOWN, several
 from probes.examination import Examination
 from probes.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plan import Plan, Step, instruction
@@ -27,7 +27,6 @@ AREA = Area("modules")
 
 _RDMA_MANUAL = "Linux Documentation/infiniband/user_verbs.rst and rdma-core README.md"
 _MLX5_MANUAL = "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
-_DRIVER_MANUAL = "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/"
 _WATCHED = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
 
 
@@ -46,14 +45,19 @@ def _absent(
         return unsure(f"which devices need {name} is unknown: {devices}", state_seen(module))
     if module.state is not ModuleState.NOT_LOADED:
         return unsure(f"{name} is just being loaded or unloaded: look again in a minute", state_seen(module))
-    more = f" and {len(devices) - SHOWN} more" if len(devices) > SHOWN else ""
     return found(
         why,
         state_seen(module),
-        Evidence("/sys/bus/pci/devices", ", ".join(devices[:SHOWN]) + more),
+        Evidence("/sys/bus/pci/devices", several(devices)),
         fix=_bring(module, package),
         devices=(name, *devices[:SHOWN]),
     )
+
+
+def _absent_of_nics(examination: Examination, name: str, why: str) -> Outcome:
+    """The same for a module of the RDMA stack, which the NICs need."""
+    package = "the kernel's extra modules, or OFED"
+    return _absent(examination, name, mlx5_functions(examination), why, package)
 
 
 def _bring(module: KernelModule, package: str) -> Plan | None:
@@ -77,9 +81,7 @@ def _bring(module: KernelModule, package: str) -> Plan | None:
 def ib_core_not_loaded(examination: Examination) -> Outcome:
     """The RDMA stack itself."""
     why = "without ib_core there are no HCAs and no ports; drivers of RDMA NICs load it with themselves"
-    return _absent(
-        examination, "ib_core", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "ib_core", why)
 
 
 @AREA.check(
@@ -91,9 +93,7 @@ def ib_core_not_loaded(examination: Examination) -> Outcome:
 def mlx5_core_not_loaded(examination: Examination) -> Outcome:
     """The driver of ConnectX and BlueField cards."""
     why = "without mlx5_core the cards are no devices at all; udev loads it unless something prevents it"
-    return _absent(
-        examination, "mlx5_core", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "mlx5_core", why)
 
 
 @AREA.check(
@@ -105,9 +105,7 @@ def mlx5_core_not_loaded(examination: Examination) -> Outcome:
 def mlx5_ib_not_loaded(examination: Examination) -> Outcome:
     """What makes RDMA devices of the cards."""
     why = "without mlx5_ib the cards are network interfaces only, and /sys/class/infiniband stays empty"
-    return _absent(
-        examination, "mlx5_ib", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "mlx5_ib", why)
 
 
 @AREA.check(
@@ -119,16 +117,14 @@ def mlx5_ib_not_loaded(examination: Examination) -> Outcome:
 def ib_uverbs_not_loaded(examination: Examination) -> Outcome:
     """Verbs for programs; both DMA-BUF and nvidia-peermem need it."""
     why = "without ib_uverbs there is no /dev/infiniband/uverbsN, and no program can register memory"
-    return _absent(
-        examination, "ib_uverbs", mlx5_functions(examination), why, "the kernel's extra modules, or OFED"
-    )
+    return _absent_of_nics(examination, "ib_uverbs", why)
 
 
 @AREA.check(
     "nvidia-not-loaded",
     Severity.CRITICAL,
     "nvidia is not loaded: there is no GPU memory to reach",
-    _DRIVER_MANUAL,
+    DRIVER_GUIDE,
 )
 def nvidia_not_loaded(examination: Examination) -> Outcome:
     """The GPU driver."""
@@ -140,7 +136,7 @@ def nvidia_not_loaded(examination: Examination) -> Outcome:
     "nvidia-uvm-not-loaded",
     Severity.WARNING,
     "nvidia_uvm is not loaded: no CUDA program starts until something loads it",
-    _DRIVER_MANUAL,
+    DRIVER_GUIDE,
 )
 def nvidia_uvm_not_loaded(examination: Examination) -> Outcome:
     """CUDA's memory manager; GPUDirect RDMA itself does not use it."""
@@ -196,11 +192,6 @@ def _initramfs_steps(release: Maybe[str]) -> tuple[Step, ...]:
     )
 
 
-def _release(examination: Examination) -> Maybe[str]:
-    kernel = examination.node.kernel
-    return kernel if isinstance(kernel, Unknown) else kernel.release
-
-
 @AREA.check(
     "module-blacklisted",
     Severity.WARNING,
@@ -223,7 +214,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
     files = sorted({one.blacklisted.rpartition(":")[0] for one, _ in listed if one.blacklisted})
     steps = (
         instruction(f"delete the blacklist line in {', '.join(files) or 'modprobe.d'}"),
-        *_initramfs_steps(_release(examination)),
+        *_initramfs_steps(examination.node.kernel_release),
         *(load_plan(one.name).steps[0] for one, _ in listed if not is_present(one)),
     )
     cause = (
@@ -259,7 +250,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     files = sorted({seen.source.rpartition(":")[0] for _, seen in replaced})
     steps = (
         instruction(f"delete the install line in {', '.join(files) or 'modprobe.d'}"),
-        *_initramfs_steps(_release(examination)),
+        *_initramfs_steps(examination.node.kernel_release),
         *(load_plan(one.name).steps[0] for one, _ in replaced if not is_present(one)),
     )
     cause = "modprobe runs the command of the install line instead of loading the module, also by hand"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import few, jobs_of, settle, values_of, without_variable
+from probes.checks.jobs import jobs_of, settle, values_of, without_variable
+from probes.checks.references import NCCL_VARIABLES
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_conf import NCCL_CONF, NcclConf
 from probes.plan import Plan, instruction
@@ -11,14 +13,13 @@ from probes.topology_files import VARIABLE, VIRTUAL, TopologyFile
 from probes.unknown import Reason, Unknown
 
 AREA = Area("nccl")
-_MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 
 
 @AREA.check(
     "nccl-topo-file-missing",
     Severity.WARNING,
     "NCCL_TOPO_FILE names a file that is not there",
-    _MANUAL + "#nccl-topo-file",
+    NCCL_VARIABLES + "#nccl-topo-file",
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """The file, as the process sees it."""
@@ -45,7 +46,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     "nccl-topo-file-stale",
     Severity.WARNING,
     "NCCL's topology file describes another machine",
-    _MANUAL + "#nccl-topo-file",
+    NCCL_VARIABLES + "#nccl-topo-file",
 )
 def nccl_topo_file_stale(examination: Examination) -> Outcome:
     """The bus ids of GPUs and NICs in the file, against the PCI bus."""
@@ -88,7 +89,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     "nccl-graph-file-left",
     Severity.NOTE,
     "NCCL_GRAPH_FILE makes NCCL take its rings and trees from a file",
-    _MANUAL,
+    NCCL_VARIABLES,
 )
 def nccl_graph_file_left(examination: Examination) -> Outcome:
     """NCCL_GRAPH_FILE."""
@@ -105,7 +106,7 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
     "nccl-conf-ignored-lines",
     Severity.WARNING,
     "lines of nccl.conf set nothing",
-    _MANUAL + " (configuration files)",
+    NCCL_VARIABLES + " (configuration files)",
 )
 def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     """Lines with a blank in front, "export", or blanks around the “=”."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, unsure
-from probes.checks.jobs import few, jobs_of, no_fault, without_variable
+from probes.checks.jobs import jobs_of, no_fault, without_variable
 from probes.checks.nccl_network import HCA, taken_ports
+from probes.checks.references import NCCL_VARIABLES
+from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_settings import parse_hca_list, parse_number
 from probes.unknown import Unknown
 
 AREA = Area("nccl")
-_MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _GID = "NCCL_IB_GID_INDEX"
 _ROCE_V2 = "RoCE v2"
 
@@ -19,7 +20,7 @@ _ROCE_V2 = "RoCE v2"
     "nccl-gid-index-missing",
     Severity.CRITICAL,
     "NCCL_IB_GID_INDEX names an empty GID",
-    _MANUAL + "#nccl-ib-gid-index",
+    NCCL_VARIABLES + "#nccl-ib-gid-index",
 )
 def nccl_gid_index_missing(examination: Examination) -> Outcome:
     """The index, on every Ethernet port that the job takes."""
@@ -34,7 +35,7 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
     "nccl-gid-index-not-v2",
     Severity.WARNING,
     "NCCL_IB_GID_INDEX names a GID that is not RoCE v2",
-    _MANUAL + "#nccl-ib-gid-index",
+    NCCL_VARIABLES + "#nccl-ib-gid-index",
 )
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     """The type of the GID, on every Ethernet port that the job takes."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, unsure
-from probes.checks.jobs import Settings, few, gpus_of, jobs_of, nearest, settle, values_of, without_variable
+from probes.checks.jobs import Settings, gpus_of, jobs_of, nearest, settle, values_of, without_variable
+from probes.checks.references import NCCL_VARIABLES
+from probes.checks.wording import SHOWN, few
 from probes.examination import Examination
 from probes.nccl_paths import ORDER, Nccl
 from probes.nccl_settings import parse_level, parse_number
 from probes.unknown import Unknown
 
 AREA = Area("nccl")
-_MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _LEVEL = "NCCL_NET_GDR_LEVEL"
 
 
@@ -22,7 +23,7 @@ def _is(value: str, *numbers: int) -> bool:
     "nccl-gdr-level-ignored",
     Severity.WARNING,
     "NCCL_NET_GDR_LEVEL has a value that NCCL does not know, and ignores without a word",
-    _MANUAL + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
 )
 def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
     """Values of NCCL_NET_GDR_LEVEL that are no word of NCCL's and no number."""
@@ -40,7 +41,7 @@ def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
     "nccl-gdr-level-off",
     Severity.CRITICAL,
     "NCCL_NET_GDR_LEVEL switches GPUDirect RDMA off for a job",
-    _MANUAL + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
 )
 def nccl_gdr_level_off(examination: Examination) -> Outcome:
     """Levels nearer than any NIC can be: LOC (0), NVL, NVB, C2C."""
@@ -62,7 +63,7 @@ def nccl_gdr_level_off(examination: Examination) -> Outcome:
     "nccl-gdr-level-too-low",
     Severity.WARNING,
     "NCCL_NET_GDR_LEVEL is lower than the distance between a GPU and its nearest NIC",
-    _MANUAL + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
 )
 def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     """The level, against the nearest NIC of each GPU of the process."""
@@ -83,7 +84,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
             and (word := nearest(topology, end.id)) is not None
             and ORDER[word] > level.rank
         ]
-        return f"{level.word}, but {', '.join(far[:8])}" if far else None
+        return f"{level.word}, but {', '.join(far[:SHOWN])}" if far else None
 
     return settle(
         jobs_of(examination),
@@ -98,7 +99,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     "nccl-gdr-level-number",
     Severity.NOTE,
     "NCCL_NET_GDR_LEVEL is a number, which is easily misread",
-    _MANUAL + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
 )
 def nccl_gdr_level_number(examination: Examination) -> Outcome:
     """Levels given by number, and the word that each means."""
@@ -120,7 +121,7 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
     "nccl-gdr-read-off",
     Severity.WARNING,
     "NCCL_NET_GDR_READ=0: a job sends from host memory",
-    _MANUAL + "#nccl-net-gdr-read",
+    NCCL_VARIABLES + "#nccl-net-gdr-read",
 )
 def nccl_gdr_read_off(examination: Examination) -> Outcome:
     """NCCL_NET_GDR_READ=0."""
@@ -138,7 +139,7 @@ def nccl_gdr_read_off(examination: Examination) -> Outcome:
     "nccl-gdr-c2c-off",
     Severity.WARNING,
     "NCCL_NET_GDR_C2C=0: NICs behind the CPU's own link to the GPU are not used for GPUDirect RDMA",
-    _MANUAL + "#nccl-net-gdr-c2c",
+    NCCL_VARIABLES + "#nccl-net-gdr-c2c",
 )
 def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
     """NCCL_NET_GDR_C2C=0 on a node whose GPUs have C2C links."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, unsure
 from probes.checks.jobs import Settings, jobs_of, maps, no_fault, settle, values_of, without_variable
+from probes.checks.references import NCCL_VARIABLES
 from probes.examination import Examination
 from probes.nccl_settings import parse_number
 from probes.plan import Plan, instruction
@@ -14,7 +15,6 @@ from probes.processes import MappedLibrary, Process
 from probes.unknown import Maybe, Unknown
 
 AREA = Area("nccl")
-_MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _FIRST_WITH_DMABUF = (2, 13, 4)
 _NEWER = Plan(
@@ -58,7 +58,7 @@ def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
     "nccl-dmabuf-disabled",
     Severity.CRITICAL,
     "NCCL_DMABUF_ENABLE=0: a job does without DMA-BUF",
-    _MANUAL + "#nccl-dmabuf-enable",
+    NCCL_VARIABLES + "#nccl-dmabuf-enable",
 )
 def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     """The variable, which is 1 by default; a note where nvidia-peermem serves the job."""
@@ -173,7 +173,7 @@ def _plugins(process: Process) -> list[str]:
     "nccl-net-plugin-trouble",
     Severity.NOTE,
     "a network plugin takes the place of NCCL's own InfiniBand code",
-    _MANUAL + "#nccl-net-plugin",
+    NCCL_VARIABLES + "#nccl-net-plugin",
 )
 def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     """libnccl-net in the maps of jobs."""
@@ -226,7 +226,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     "nccl-net-plugin-not-found",
     Severity.WARNING,
     "NCCL_NET_PLUGIN names a plugin that was not loaded",
-    _MANUAL + "#nccl-net-plugin",
+    NCCL_VARIABLES + "#nccl-net-plugin",
 )
 def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
     """Jobs that have NCCL and RDMA open, and no libnccl-net among their libraries."""

@@ -13,6 +13,8 @@ from probes.checks.jobs import (
     values_of,
     without_variable,
 )
+from probes.checks.references import NCCL_VARIABLES
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.nccl_settings import HcaList, parse_hca_list, parse_number
@@ -21,14 +23,15 @@ from probes.topology import Topology
 from probes.unknown import Unknown
 
 AREA = Area("nccl")
-_MANUAL = "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 HCA = "NCCL_IB_HCA"
 _EXACT = "exact names begin with “=”: NCCL_IB_HCA==mlx5_0,mlx5_1"
-_SYSFS = "/sys/class/infiniband"
 
 
 @AREA.check(
-    "nccl-ib-disabled", Severity.CRITICAL, "NCCL_IB_DISABLE=1: a job uses TCP", _MANUAL + "#nccl-ib-disable"
+    "nccl-ib-disabled",
+    Severity.CRITICAL,
+    "NCCL_IB_DISABLE=1: a job uses TCP",
+    NCCL_VARIABLES + "#nccl-ib-disable",
 )
 def nccl_ib_disabled(examination: Examination) -> Outcome:
     """NCCL_IB_DISABLE."""
@@ -41,7 +44,9 @@ def nccl_ib_disabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check("nccl-net-socket", Severity.CRITICAL, "NCCL_NET=Socket: a job uses TCP", _MANUAL + "#nccl-net")
+@AREA.check(
+    "nccl-net-socket", Severity.CRITICAL, "NCCL_NET=Socket: a job uses TCP", NCCL_VARIABLES + "#nccl-net"
+)
 def nccl_net_socket(examination: Examination) -> Outcome:
     """NCCL_NET, which NCCL compares without regard to case."""
     name = "NCCL_NET"
@@ -86,7 +91,7 @@ def _settle_lists(examination: Examination, evidence: list[Evidence], cause: str
     "nccl-ib-hca-mismatch",
     Severity.CRITICAL,
     "NCCL_IB_HCA names no NIC of this node: a job finds no device and uses TCP",
-    _MANUAL + "#nccl-ib-hca",
+    NCCL_VARIABLES + "#nccl-ib-hca",
 )
 def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     """Lists that take no port at all."""
@@ -109,7 +114,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     "nccl-ib-hca-entry-without-device",
     Severity.WARNING,
     "NCCL_IB_HCA names NICs that this node does not have",
-    _MANUAL + "#nccl-ib-hca",
+    NCCL_VARIABLES + "#nccl-ib-hca",
 )
 def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     """Entries of lists that match no port, where others do."""
@@ -122,7 +127,7 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
             if not any(hcas.names((name, number), device.name, port.number) for device, port in ports)
         ]
         if vain and taken_ports(examination, hcas):
-            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(vain[:8])}"))
+            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(vain[:SHOWN])}"))
     return _settle_lists(
         examination,
         evidence,
@@ -135,7 +140,7 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     "nccl-ib-hca-prefix",
     Severity.WARNING,
     "NCCL_IB_HCA takes more NICs than it names: names count as prefixes",
-    _MANUAL + "#nccl-ib-hca",
+    NCCL_VARIABLES + "#nccl-ib-hca",
 )
 def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     """Entries that are the whole name of one NIC and the beginning of others: mlx5_1 and mlx5_10."""
@@ -152,7 +157,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
             if name.startswith(entry) and name not in listed
         ]
         if more:
-            evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:8])))
+            evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:SHOWN])))
     return _settle_lists(
         examination,
         evidence,
@@ -165,7 +170,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     "nccl-ib-hca-port-down",
     Severity.WARNING,
     "NCCL_IB_HCA names a port that is not ACTIVE",
-    _MANUAL + "#nccl-ib-hca",
+    NCCL_VARIABLES + "#nccl-ib-hca",
 )
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     """Ports that a list names and that are not ACTIVE."""
@@ -188,7 +193,7 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     "nccl-ib-hca-mixed-layers",
     Severity.WARNING,
     "NCCL_IB_HCA takes InfiniBand and Ethernet ports together",
-    _MANUAL + "#nccl-ib-hca",
+    NCCL_VARIABLES + "#nccl-ib-hca",
 )
 def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     """ACTIVE ports of both link layers in one list."""
@@ -213,7 +218,7 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     "nccl-ib-hca-mixed-rates",
     Severity.NOTE,
     "NCCL_IB_HCA takes ports of different rates: a storage or management NIC may be among them",
-    _MANUAL + "#nccl-ib-hca",
+    NCCL_VARIABLES + "#nccl-ib-hca",
 )
 def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
     """ACTIVE ports of different rates in one list."""
@@ -244,7 +249,7 @@ def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
     "nccl-ib-hca-leaves-out-nearest",
     Severity.WARNING,
     "NCCL_IB_HCA leaves out the NICs nearest to a GPU",
-    _MANUAL + "#nccl-ib-hca",
+    NCCL_VARIABLES + "#nccl-ib-hca",
 )
 def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
     """GPUs of the job whose nearest NIC with an ACTIVE port is not in the list, though farther ones are."""

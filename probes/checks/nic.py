@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import NO_PORTS, at_most, gpus_without_nic, several
+from probes.checks.port_use import NO_PORTS, gpus_without_nic
+from probes.checks.wording import at_most, several
 from probes.examination import Examination
 from probes.pci import PciFunction, PciKind
 from probes.plan import Plan, Step, instruction
@@ -89,7 +90,7 @@ def passed_through(examination: Examination) -> Outcome:
     away = [one for one in functions if known(one.driver, "") in ("vfio-pci", "pci-stub", "uio_pci_generic")]
     if away:
         return found(
-            f"{several([one.bdf for one in away])}: this node's own programs cannot use it",
+            f"{several(one.bdf for one in away)}: this node's own programs cannot use it",
             *at_most(_driver_evidence(one) for one in away),
             devices=tuple(one.bdf for one in away),
         )
@@ -168,7 +169,7 @@ def firmware_differs(examination: Examination) -> Outcome:
             odd += [one for one in equal if one.firmware != usual]
         board = next(iter(mixed))
         return found(
-            f"{several([one.name for one in odd])}: other firmware than most of board {board}. One rail "
+            f"{several(one.name for one in odd)}: other firmware than most of board {board}. One rail "
             "then behaves unlike the others",
             *at_most(_firmware(one) for equal in mixed.values() for one in equal),
             fix=Plan(
@@ -213,7 +214,7 @@ def bond(examination: Examination) -> Outcome:
     bonds = [one for one in devices if _is_bond(one)]
     if bonds:
         return found(
-            f"{several([one.name for one in bonds])}: with one queue pair for a connection NCCL gets one "
+            f"{several(one.name for one in bonds)}: with one queue pair for a connection NCCL gets one "
             "port's rate",
             *at_most(Evidence(f"/sys/class/infiniband/{one.name}", "a bond") for one in bonds),
             fix=Plan(

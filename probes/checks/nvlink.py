@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import bdfs_of, gpus_of, names_of
-from probes.checks.port_use import at_most
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.gpus import Gpu
 from probes.pci import PciKind
 from probes.plan import Plan, Step, instruction
-from probes.platform import Environment
+from probes.platform import in_container
 from probes.services import Service, ServiceState
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -39,12 +39,6 @@ def _service(examination: Examination, name: str) -> Maybe[Service]:
 def _runs(examination: Examination) -> bool:
     service = _service(examination, _MANAGER)
     return not isinstance(service, Unknown) and service.state is ServiceState.ACTIVE
-
-
-def _in_container(examination: Examination) -> bool:
-    platform = examination.node.platform
-    place = platform if isinstance(platform, Unknown) else platform.environment
-    return place in (Environment.CONTAINER, Environment.KUBERNETES_POD)
 
 
 def _state(name: str, value: str) -> Evidence:
@@ -105,7 +99,7 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
         return passed(Evidence(known(service.path, "a process of Fabric Manager"), "installed"))
     if service.path.reason is not Reason.NOT_THERE:
         return unsure(f"needs the services: {service.path}")
-    if _in_container(examination):
+    if in_container(examination.node.platform):
         return unsure("needs the node's own services: run it on the node, not in a container")
     return found(
         f"this machine has {len(switches)} NVSwitches, which only Fabric Manager sets up",
@@ -191,7 +185,7 @@ def imex_down(examination: Examination) -> Outcome:
     if isinstance(service.state, Unknown):
         if service.state.reason is not Reason.NOT_THERE:
             return unsure(f"needs to know whether nvidia-imex runs: {service.state}")
-        if _in_container(examination):
+        if in_container(examination.node.platform):
             return unsure("needs the node's own services: run it on the node, not in a container")
     return found(
         "jobs over several nodes of one NVLink domain fall back to the NICs; a single node does not need it",

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    PEERMEM,
-    SHOWN,
-    is_present,
-    log_needed,
-    log_of,
-    log_seen,
-    module_of,
-    no_pair,
-    state_seen,
-)
+from probes.checks.module_facts import PEERMEM, log_needed, log_of, log_seen
+from probes.checks.module_need import loaded_peermem
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
-from probes.gpudirect import parse_driver_version
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
 from probes.unknown import Maybe, Reason, Unknown
@@ -33,19 +25,12 @@ _FIRST_NCCL = (2, 23, 4)
 
 def _before_check(examination: Examination) -> Outcome | None:
     """Drivers before 580.65.06 refuse no topology."""
-    gpus = examination.node.gpus
-    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
-    if isinstance(version, Unknown):
-        if version.reason is Reason.NOT_THERE:
-            return passed(Evidence("/proc/driver/nvidia/version", "not there: see nvidia-not-loaded"))
-        return unsure(f"the driver's version is unknown: {version}")
-    numbers = parse_driver_version(version)
-    if numbers is None:
-        return unsure(f"the driver's version is not understood: {version}")
+    driver = driver_version(examination)
+    if isinstance(driver, Outcome):
+        return driver
+    version, numbers = driver
     if numbers < _FIRST_WITH_CHECK:
-        return passed(
-            Evidence("/proc/driver/nvidia/version", f"{version}: refuses no topology (580.65.06 does)")
-        )
+        return passed(Evidence(DRIVER_VERSION, f"{version}: refuses no topology (580.65.06 does)"))
     return None
 
 
@@ -171,15 +156,10 @@ def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
 )
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     """Old NCCL, no /sys/kernel/mm/memory_peers, no DMA-BUF. The missing directory alone is no fault."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    module, direct = module_of(examination, PEERMEM), examination.node.gpudirect
-    peers = examination.reading.peermem.peers
-    if isinstance(module, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
-    if not is_present(module):
-        return passed(state_seen(module))
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    direct, peers = examination.node.gpudirect, examination.reading.peermem.peers
     if not isinstance(peers, Unknown):
         return passed(Evidence(_MEMORY_PEERS, "there"))
     if peers.reason is not Reason.NOT_THERE:

@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unsure
-from probes.checks.pcie_paths import (
-    DEVICES,
-    bounded,
-    ends,
-    functions_of,
-    judged,
-    labels,
-    near_paths,
-    unread,
-)
+from probes.checks.pcie_paths import DEVICES, ends, functions_of, judged, labels, near_paths, unread
+from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.pcie_errors import ErrorCounts, PcieErrorFacts
 from probes.plan import Plan, instruction
@@ -129,7 +121,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
             "two readings"
         )
         severity = Severity.WARNING if risen else None
-        return found(cause, *bounded(bad), fix=_LOOK, severity=severity, devices=tuple(devices))
+        return found(cause, *few(bad, LIKE_THESE), fix=_LOOK, severity=severity, devices=tuple(devices))
     if unknown:
         return unread(unknown)
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {counted} functions"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed
@@ -90,6 +91,36 @@ def _name(examination: Examination, one: PciFunction) -> str:
     return labels(examination).get(one.bdf, "switch" if one.kind is PciKind.BRIDGE else one.bdf)
 
 
+def _compared(
+    examination: Examination,
+    links: Iterable[_Link],
+    file: str,
+    of: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
+    unit: str,
+    cause: str,
+    good: str,
+) -> Outcome:
+    """What each link runs at and what both its ends can do, as `of` tells them, in a file of sysfs."""
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    told = 0
+    for link in links:
+        now, best = of(link)
+        if isinstance(now, Unknown):
+            unknown.extend(_untold(link, now))
+        elif isinstance(best, Unknown):
+            unknown.extend(_untold(link, best))
+        elif now >= best:
+            told += 1
+        else:
+            shown = f"{now:g} of {best:g}{unit}: {_name(examination, link.lower)}"
+            bad.append(Evidence(f"{link.source}/{file}", shown))
+            devices.append(link.lower.bdf)
+    fine = Evidence(f"{DEVICES}/*/{file}", f"{told} links {good}")
+    return judged(cause, bad, unknown, fine, _RESEAT, devices)
+
+
 @AREA.check(
     "pcie-link-degraded-width",
     Severity.WARNING,
@@ -98,34 +129,15 @@ def _name(examination: Examination, one: PciFunction) -> str:
 )
 def pcie_link_degraded_width(examination: Examination) -> Outcome:
     """Lanes in use against those that both ends have, of every link on the way to a GPU or NIC."""
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknown: list[Unknown] = []
-    told = 0
-    for link in _links(examination):
-        now, best = link.width, link.best[1]
-        if isinstance(now, Unknown):
-            unknown.extend(_untold(link, now))
-        elif isinstance(best, Unknown):
-            unknown.extend(_untold(link, best))
-        elif now >= best:
-            told += 1
-        else:
-            bad.append(
-                Evidence(
-                    f"{link.source}/current_link_width",
-                    f"{now} of {int(best)}: {_name(examination, link.lower)}",
-                )
-            )
-            devices.append(link.lower.bdf)
-    return judged(
+    return _compared(
+        examination,
+        _links(examination),
+        "current_link_width",
+        lambda link: (link.width, link.best[1]),
+        "",
         "lanes were lost when the link was trained: bandwidth falls with them, and the whole job waits for "
         "the slowest",
-        bad,
-        unknown,
-        Evidence(f"{DEVICES}/*/current_link_width", f"{told} links have all their lanes"),
-        _RESEAT,
-        devices,
+        "have all their lanes",
     )
 
 
@@ -137,35 +149,14 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
 )
 def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     """Speed now against what both ends can do, of every link but the GPUs', which slow down when idle."""
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknown: list[Unknown] = []
-    told = 0
-    for link in _links(examination):
-        if link.lower.kind is PciKind.GPU:
-            continue
-        now, best = link.speed, link.best[0]
-        if isinstance(now, Unknown):
-            unknown.extend(_untold(link, now))
-        elif isinstance(best, Unknown):
-            unknown.extend(_untold(link, best))
-        elif now >= best:
-            told += 1
-        else:
-            bad.append(
-                Evidence(
-                    f"{link.source}/current_link_speed",
-                    f"{now:g} of {best:g} GT/s: {_name(examination, link.lower)}",
-                )
-            )
-            devices.append(link.lower.bdf)
-    return judged(
+    return _compared(
+        examination,
+        [link for link in _links(examination) if link.lower.kind is not PciKind.GPU],
+        "current_link_speed",
+        lambda link: (link.speed, link.best[0]),
+        " GT/s",
         "the link fell back to a lower speed when it was trained: its bandwidth is halved at each step",
-        bad,
-        unknown,
-        Evidence(f"{DEVICES}/*/current_link_speed", f"{told} links run as fast as both ends can"),
-        _RESEAT,
-        devices,
+        "run as fast as both ends can",
     )
 
 

@@ -1,10 +1,11 @@
-"""What the PCIe checks look at: functions, the paths between GPUs and near NICs, and bounded evidence."""
+"""What the PCIe checks look at: functions, the paths between GPUs and near NICs, and how their checks end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from probes.checks.finding import Evidence, Outcome, found, passed, unsure
+from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.nccl_paths import Nccl
 from probes.pci import PciFunction, PciKind
@@ -15,7 +16,6 @@ from probes.topology import Path
 from probes.unknown import Maybe, Reason, Unknown, known
 
 DEVICES = "/sys/bus/pci/devices"
-MOST_EVIDENCE = 8
 BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
 _GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8)  # rdma-core kernel-boot/rdma_topo
@@ -143,22 +143,6 @@ def acs_evidence(bdf: str, acs: Acs) -> Evidence:
     return Evidence(f"setpci -s {bdf} ECAP_ACS+6.w", f"{acs.control:04x} ({acs.on})")
 
 
-def bounded(evidence: Sequence[Evidence]) -> list[Evidence]:
-    """At most eight, and how many more there are."""
-    if len(evidence) <= MOST_EVIDENCE:
-        return list(evidence)
-    more = Evidence(evidence[MOST_EVIDENCE].source, f"and {len(evidence) - MOST_EVIDENCE} more like these")
-    return [*evidence[:MOST_EVIDENCE], more]
-
-
-def listed(words: Sequence[str], most: int = 4) -> str:
-    """As "a, b and 3 more"."""
-    distinct = list(dict.fromkeys(words))
-    if len(distinct) <= most:
-        return ", ".join(distinct)
-    return f"{', '.join(distinct[:most])} and {len(distinct) - most} more"
-
-
 def judged(
     cause: str,
     bad: Sequence[Evidence],
@@ -169,7 +153,7 @@ def judged(
 ) -> Outcome:
     """Found where anything is bad, unknown where something could not be read, else passed."""
     if bad:
-        return found(cause, *bounded(bad), fix=fix, devices=tuple(dict.fromkeys(devices)))
+        return found(cause, *few(bad, LIKE_THESE), fix=fix, devices=tuple(dict.fromkeys(devices)))
     if unknown:
         return unread(unknown)
     return passed(good)
@@ -181,4 +165,5 @@ def unread(unknown: Sequence[Unknown]) -> Outcome:
     distinct = list(dict.fromkeys(unknown))
     first = distinct[0]
     needs = str(first) if first.detail or not first.source else f"{first}: {first.source}"
-    return unsure(needs, *bounded([Evidence(one.source or "gdrtop", str(one)) for one in distinct]))
+    seen = (Evidence(one.source or "gdrtop", str(one)) for one in distinct)
+    return unsure(needs, *few(seen, LIKE_THESE))

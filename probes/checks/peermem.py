@@ -6,18 +6,18 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, uns
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    SHOWN,
-    absent_peermem,
     is_present,
     load_plan,
     load_step,
     module_of,
     modules_dep,
-    peermem_fault,
     rebuild_plan,
     release_of,
     state_seen,
 )
+from probes.checks.module_need import absent_peermem, peermem_fault
+from probes.checks.references import PEERMEM_MANUAL
+from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.module_obstacles import explain
@@ -27,11 +27,7 @@ from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")
 
-_MANUAL = "NVIDIA driver README, nvidia-peermem, https://download.nvidia.com/XFree86/Linux-x86_64/"
-_OPEN_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem"
 _FIRST_WITH_PEERMEM = (470, 0, 0)
-_FIRST_PERSISTENT = (560, 28, 3)
-_IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 
 def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
@@ -103,7 +99,7 @@ def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
     "peermem-not-on-disk",
     Severity.CRITICAL,
     "there is no nvidia_peermem for any kernel: the driver was installed without it",
-    _MANUAL,
+    PEERMEM_MANUAL,
 )
 def peermem_not_on_disk(examination: Examination) -> Outcome:
     """A package or ready-made image of a driver of 470 or newer that leaves the module out."""
@@ -208,7 +204,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     "peermem-not-on-disk-old-driver",
     Severity.CRITICAL,
     "the NVIDIA driver is too old to bring nvidia_peermem",
-    _MANUAL,
+    PEERMEM_MANUAL,
 )
 def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     """Drivers before 470 have no nvidia-peermem; they went with Mellanox's nv_peer_mem."""

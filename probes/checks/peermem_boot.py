@@ -6,17 +6,14 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
-    Need,
-    absent_peermem,
     is_present,
     load_step,
     module_of,
-    need_of_peermem,
     no_pair,
-    peermem_fault,
     state_seen,
     unread_rules,
 )
+from probes.checks.module_need import Need, absent_peermem, loaded_peermem, need_of_peermem, peermem_fault
 from probes.examination import Examination
 from probes.module_obstacles import explain
 from probes.modules import ModuleFacts
@@ -43,14 +40,9 @@ def _rules_unread(examination: Examination) -> str:
 )
 def peermem_not_persistent(examination: Examination) -> Outcome:
     """Whether a file of modules-load.d names it; either spelling counts."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    module = module_of(examination, PEERMEM)
-    if isinstance(module, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
-    if not is_present(module):
-        return passed(state_seen(module))
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
     if module.persistent is not None:
         return passed(Evidence(module.persistent, PEERMEM))
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:

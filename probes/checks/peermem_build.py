@@ -5,8 +5,6 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     PEERMEM,
-    Need,
-    absent_peermem,
     file_of,
     is_present,
     load_step,
@@ -15,13 +13,13 @@ from probes.checks.module_facts import (
     log_seen,
     module_of,
     modules_dep,
-    need_of_peermem,
     no_pair,
     ofed_of,
-    peermem_fault,
     rebuild_steps,
     state_seen,
 )
+from probes.checks.module_need import Need, absent_peermem, need_of_peermem, peermem_fault
+from probes.checks.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import PEER_MEMORY_SYMBOL
@@ -30,10 +28,6 @@ from probes.unknown import Reason, Unknown
 
 AREA = Area("modules")
 
-_MANUAL = "NVIDIA driver README, nvidia-peermem, https://download.nvidia.com/XFree86/Linux-x86_64/"
-_OPEN_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem"
-_FIRST_WITH_PEERMEM = (470, 0, 0)
-_FIRST_PERSISTENT = (560, 28, 3)
 _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 
 
@@ -41,7 +35,7 @@ _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
     "peermem-built-without-symbols",
     Severity.CRITICAL,
     "nvidia_peermem was built without peer-memory symbols (`Invalid argument`, and no line in dmesg)",
-    f"{_OPEN_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
+    f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
 )
 def peermem_built_without_symbols(examination: Examination) -> Outcome:
@@ -120,7 +114,7 @@ def _symbols(examination: Examination, kind: LogKind, cause: str, title: str) ->
     "peermem-symbol-version-mismatch-nvidia",
     Severity.CRITICAL,
     "nvidia_peermem on disk belongs to another driver version than the one that is loaded",
-    _MANUAL,
+    PEERMEM_MANUAL,
 )
 def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     """The file's version beside that of the loaded driver, whose nvidia_p2p_* symbols it wants."""

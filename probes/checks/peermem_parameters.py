@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import (
-    PEERMEM,
-    Need,
-    absent_peermem,
-    is_present,
-    load_step,
-    log_needed,
-    log_of,
-    log_seen,
-    module_of,
-    need_of_peermem,
-    no_pair,
-    ofed_numbers,
-    ofed_of,
-    peermem_fault,
-    state_seen,
-)
+from probes.checks.module_facts import PEERMEM, load_step, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.checks.module_need import Need, absent_peermem, loaded_peermem, need_of_peermem, peermem_fault
+from probes.checks.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
@@ -27,23 +13,12 @@ from probes.unknown import Reason, Unknown
 
 AREA = Area("modules")
 
-_MANUAL = "NVIDIA driver README, nvidia-peermem, https://download.nvidia.com/XFree86/Linux-x86_64/"
-_OPEN_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem"
-_FIRST_WITH_PEERMEM = (470, 0, 0)
-_FIRST_PERSISTENT = (560, 28, 3)
-_IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
-
 
 def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Outcome:
     """The value of a parameter of the loaded nvidia_peermem; else why there is none."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    module = module_of(examination, PEERMEM)
-    if isinstance(module, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
-    if not is_present(module):
-        return passed(state_seen(module))
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
     path = f"/sys/module/nvidia_peermem/parameters/{name}"
     value = module.parameters.get(name)
     if value is None:
@@ -69,7 +44,7 @@ def _reload(title: str, first: str) -> Plan:
     "peermem-parameter-wrong",
     Severity.WARNING,
     "nvidia_peermem runs with peerdirect_support=1, which is for MLNX_OFED 4.9 only",
-    _MANUAL,
+    PEERMEM_MANUAL,
 )
 def peermem_parameter_wrong(examination: Examination) -> Outcome:
     """The parameter peerdirect_support of the loaded module, and OFED's release."""
@@ -101,7 +76,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     "peermem-parameter-legacy-ofed",
     Severity.WARNING,
     "MLNX_OFED 4.9 needs nvidia_peermem with peerdirect_support=1",
-    _MANUAL,
+    PEERMEM_MANUAL,
 )
 def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     """The old OFED's own PeerDirect, which the module has to be told of."""
@@ -130,7 +105,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     "peermem-parameter-persistent-off",
     Severity.NOTE,
     "nvidia_peermem runs with persistent_api_support=0, the older interface",
-    f"{_OPEN_SOURCE}/nvidia-peermem.c, persistent_api_support",
+    f"{PEERMEM_SOURCE}/nvidia-peermem.c, persistent_api_support",
 )
 def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     """The parameter persistent_api_support of the loaded module; 1 is the default since 560.28.03."""
@@ -153,7 +128,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     "peermem-parameter-invalid",
     Severity.CRITICAL,
     "nvidia_peermem refused the value of a parameter (`Invalid argument`)",
-    f"{_OPEN_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
+    f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
 )
 def peermem_parameter_invalid(examination: Examination) -> Outcome:
     """What the module said about its parameters when it was loaded."""

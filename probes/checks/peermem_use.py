@@ -16,6 +16,7 @@ from probes.checks.module_facts import (
     ofed_of,
     state_seen,
 )
+from probes.checks.module_need import loaded_peermem
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
@@ -36,14 +37,9 @@ _FLOOD = "detected invalid context"
 )
 def peermem_reference_leak(examination: Examination) -> Outcome:
     """The refcnt, and who has /dev/infiniband/uverbsN open; an idle refcnt of 0 is as it should be."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    module = module_of(examination, PEERMEM)
-    if isinstance(module, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded is unknown: {module}")
-    if not is_present(module):
-        return passed(state_seen(module))
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
     refcnt = examination.reading.peermem.refcnt
     if isinstance(refcnt, Unknown):
         if refcnt.reason is Reason.NOT_THERE:

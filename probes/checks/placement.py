@@ -5,17 +5,16 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.pcie_paths import (
     DEVICES,
-    bounded,
     config_of,
     ends,
     is_grace,
     is_guest,
     judged,
     labels,
-    listed,
     near_paths,
     unread,
 )
+from probes.checks.wording import LIKE_THESE, few, several
 from probes.examination import Examination
 from probes.nccl_paths import ORDER, Nccl
 from probes.plan import Plan, instruction
@@ -101,7 +100,7 @@ def _far(examination: Examination, word: Nccl, cause: str, good: str) -> Outcome
     if len(bad) == len(nearest) and bad:
         return found(
             f"{cause}; no GPU of this node has a nearer one",
-            *bounded(bad),
+            *few(bad, LIKE_THESE),
             fix=_nearer(word),
             severity=Severity.NOTE,
             devices=tuple(devices),
@@ -181,7 +180,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     devices: list[str] = []
     for nics, gpus in groups.items():
         if len(gpus) > _GPUS_A_NIC * len(nics):
-            gpu_names, nic_names = listed([gpu.label for gpu in gpus], 8), listed(sorted(nics))
+            gpu_names, nic_names = several(gpu.label for gpu in gpus), several(sorted(nics), 4)
             bad.append(
                 Evidence(
                     "nvidia-smi topo -m", f"{len(gpus)} GPUs, {len(nics)} NIC: {gpu_names} by {nic_names}"
@@ -239,7 +238,7 @@ def numa_node_unknown(examination: Examination) -> Outcome:
             else "to the others these seem to be on another socket (SYS), and GPUDirect RDMA "
             "stays off between them"
         ),
-        *bounded(bad),
+        *few(bad, LIKE_THESE),
         fix=Plan(
             "Let the firmware name NUMA nodes",
             (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from probes.checks.finding import Evidence, Severity
+from probes.checks.wording import several
 from probes.examination import Examination
 from probes.port_health import PortHealth, PortHealthFacts
 from probes.rdma import RdmaDevice, RdmaFacts, RdmaPort
@@ -13,7 +14,6 @@ from probes.smi_paths import Smi
 from probes.topology import is_down
 from probes.unknown import Maybe, Reason, Unknown, known
 
-MOST_EVIDENCE = 8
 NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")
 ACTIVE = ("ACTIVE", "ACTIVE_DEFER")
 _NEAR = (Smi.PIX, Smi.PXB)
@@ -69,23 +69,9 @@ def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[Port
     return facts.ports.get((device, port), absent)
 
 
-def at_most(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """The first few, and how many more there are."""
-    every = tuple(evidence)
-    if len(every) <= MOST_EVIDENCE:
-        return every
-    return (*every[:MOST_EVIDENCE], Evidence(every[0].source, f"and {len(every) - MOST_EVIDENCE} more"))
-
-
-def several(of: Sequence[str]) -> str:
-    """As "mlx5_0, mlx5_1 and 3 more"."""
-    more = len(of) - MOST_EVIDENCE
-    return ", ".join(of[:MOST_EVIDENCE]) + (f" and {more} more" if more > 0 else "")
-
-
 def names(of: Iterable[Port]) -> str:
     """The ports' names, as many as are shown."""
-    return several([port.name for port in of])
+    return several(port.name for port in of)
 
 
 def devices_of(of: Iterable[Port]) -> tuple[str, ...]:

@@ -5,17 +5,8 @@ from __future__ import annotations
 from enum import Enum
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import (
-    ACTIVE,
-    NO_PORTS,
-    Port,
-    alike,
-    at_most,
-    cost_of_loss,
-    devices_of,
-    names,
-    ports_of,
-)
+from probes.checks.port_use import ACTIVE, NO_PORTS, Port, alike, cost_of_loss, devices_of, names, ports_of
+from probes.checks.wording import SHOWN, at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.unknown import Maybe, Unknown, known
@@ -128,7 +119,7 @@ def port_disabled(examination: Examination) -> Outcome:
     return found(
         f"{names(chosen)}: somebody has disabled the port, here or at the switch",
         *at_most(_physical(port) for port in chosen),
-        fix=Plan("Switch the port on", tuple(_enable(port) for port in chosen[:8])),
+        fix=Plan("Switch the port on", tuple(_enable(port) for port in chosen[:SHOWN])),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
     )
@@ -157,7 +148,7 @@ def netdev_down(examination: Examination) -> Outcome:
             ("ip", "link", "set", "dev", netdev, "up"),
             undo=("ip", "link", "set", "dev", netdev, "down"),
         )
-        for port in chosen[:8]
+        for port in chosen[:SHOWN]
         if not isinstance(netdev := port.facts.netdev, Unknown)
     ]
     return found(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import Port, at_most, devices_of, gpus_without_nic, names, ports_of
+from probes.checks.port_use import Port, devices_of, gpus_without_nic, names, ports_of
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.rdma import Gid

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import Port, alike, at_most, devices_of, names
+from probes.checks.port_use import Port, alike, devices_of, names
 from probes.checks.roce import NO_ROCE, roce_ports
+from probes.checks.wording import SHOWN, at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.unknown import Unknown, known
@@ -36,7 +37,7 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
 
 def _raise_mtu(ports: list[Port]) -> Plan:
     steps = []
-    for port in ports[:8]:
+    for port in ports[:SHOWN]:
         mtu = port.health if isinstance(port.health, Unknown) else port.health.netdev_mtu_bytes
         if isinstance(port.facts.netdev, Unknown) or isinstance(mtu, Unknown):
             continue

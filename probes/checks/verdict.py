@@ -11,7 +11,7 @@ from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node
 from probes.origin import Source
 from probes.pci import PciFacts
-from probes.platform import Environment, PlatformFacts
+from probes.platform import Environment, PlatformFacts, in_container
 from probes.rates import Reading
 from probes.rdma import RdmaDevice
 from probes.topology import Nccl, Topology
@@ -144,10 +144,7 @@ def _our_gpus(node: Node) -> tuple[Gpu, ...]:
     """GPUs that are here to be used: not handed to a virtual machine, not hidden from this container."""
     if isinstance(node.gpus, Unknown):
         return ()
-    contained = isinstance(node.platform, PlatformFacts) and node.platform.environment in (
-        Environment.CONTAINER,
-        Environment.KUBERNETES_POD,
-    )
+    contained = in_container(node.platform)
     return tuple(
         gpu
         for gpu in node.gpus.gpus

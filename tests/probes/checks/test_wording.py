@@ -1,0 +1,28 @@
+"""What is left out of a long list is counted, in the words that admins' own scripts may look for."""
+
+from probes.checks.finding import Evidence
+from probes.checks.wording import LIKE_THESE, at_most, few, several
+
+NICS = [f"mlx5_{number}" for number in range(10)]
+SEEN = [Evidence(f"/sys/class/infiniband/{nic}", "down") for nic in NICS]
+
+
+def test_words_are_listed_once_and_the_rest_counted() -> None:
+    assert several(NICS[:8]) == ", ".join(NICS[:8])
+    assert several(NICS) == f"{', '.join(NICS[:8])} and 2 more"
+    assert several(["GPU0", "GPU1", "GPU0", "GPU2"], 2) == "GPU0, GPU1 and 1 more"
+    assert several([]) == ""
+
+
+def test_few_count_the_rest_where_its_first_was_seen() -> None:
+    assert few(SEEN[:8] * 2) == tuple(SEEN[:8])
+    assert few(SEEN) == (*SEEN[:8], Evidence("/sys/class/infiniband/mlx5_8", "and 2 more"))
+    assert few(SEEN, LIKE_THESE)[-1].value == "and 2 more like these"
+    assert few([]) == ()
+
+
+def test_lines_of_a_log_stay_as_they_came() -> None:
+    line = Evidence("dmesg", "link is down")
+    assert at_most([line] * 3) == (line,) * 3
+    assert at_most([line] * 9) == (*[line] * 8, Evidence("dmesg", "and 1 more"))
+    assert at_most(SEEN)[-1] == Evidence("/sys/class/infiniband/mlx5_0", "and 2 more")
