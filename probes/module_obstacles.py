@@ -21,19 +21,20 @@ def explain(facts: ModuleFacts, name: str) -> str:
     return "loaded" if module.state is ModuleState.LIVE else str(module.state.value)
 
 
-def _obstacle(facts: ModuleFacts, module: KernelModule) -> str:
-    """What keeps a module out, the hardest obstacle first."""
+def bar(facts: ModuleFacts, module: KernelModule) -> str | None:
+    """Why modprobe could not load this module by name; None: nothing seen here speaks against trying."""
     if facts.loading_disabled:
         return "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     if module.kernel_forbids:
         return f"refused by the kernel: {module.blacklisted}"
+    if module.install_line is not None and not _loads_nothing(module.install_line):
+        return None  # the command loads it in a way of its own, as distributions' files do
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return f"no .ko for kernel {known(facts.kernel_release, 'unknown')}"
         return f"not loaded; whether there is a .ko is unknown: {module.on_disk}"
     if module.install_line is not None:
-        where, _, command = module.install_line.partition(": ")
-        return f"replaced by `{command}` in {where}"
+        return _replaced(module.install_line)
     if module.name in _PEERS:
         rival = facts.modules.get(_PEERS[module.name])
         if rival is not None and rival.state is ModuleState.LIVE:
@@ -41,12 +42,33 @@ def _obstacle(facts: ModuleFacts, module: KernelModule) -> str:
         without = _without_peer_memory(facts, module)
         if without is not None:
             return f"built without peer-memory symbols: {without}"
+    return None
+
+
+def _obstacle(facts: ModuleFacts, module: KernelModule) -> str:
+    """What keeps a module out, the hardest obstacle first."""
+    barred = bar(facts, module)
+    if barred is not None:
+        return barred
+    if module.install_line is not None:
+        return _replaced(module.install_line)
     if module.blacklisted is not None:
         return f"blacklisted by {module.blacklisted}"
     missing = _first_missing(facts, module.name)
     if missing is not None:
         return f"needs {missing} first"
     return f"on disk, not loaded{'; this kernel takes signed modules only' if facts.signed_only else ''}"
+
+
+def _replaced(install_line: str) -> str:
+    where, _, command = install_line.partition(": ")
+    return f"replaced by `{command}` in {where}"
+
+
+def _loads_nothing(install_line: str) -> bool:
+    """Whether an install line's command is false(1) or true(1), as those are that keep a module out."""
+    command = install_line.partition(": ")[2].split()[2:3]
+    return bool(command) and command[0].rpartition("/")[2] in ("false", "true", ":")
 
 
 def _without_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:

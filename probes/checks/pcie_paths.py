@@ -129,6 +129,15 @@ def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:
     return space if isinstance(space, Unknown) else space.express
 
 
+def nic_registers(examination: Examination) -> dict[str, Maybe[PciExpress]]:
+    """The PCI Express capability of each NIC; a virtual function's settings are its physical function's."""
+    return {
+        bdf: express_of(examination, bdf)
+        for bdf, one in ends(examination).items()
+        if one.kind is PciKind.NIC and one.physical_function is None
+    }
+
+
 def acs_of(examination: Examination, bdf: str) -> Maybe[Acs] | None:
     """The ACS of a port; None: it has none, and so redirects nothing."""
     space = config_of(examination, bdf)
@@ -163,7 +172,10 @@ def unread(unknown: Sequence[Unknown]) -> Outcome:
     """What could not be read, with its reason: "needs root: PCI config beyond 64 bytes"."""
     # Each once: a file stands behind several facts.
     distinct = list(dict.fromkeys(unknown))
-    first = distinct[0]
-    needs = str(first) if first.detail or not first.source else f"{first}: {first.source}"
     seen = (Evidence(one.source or "gdrtop", str(one)) for one in distinct)
-    return unsure(needs, *few(seen, LIKE_THESE))
+    return unsure(reason_of(distinct[0]), *few(seen, LIKE_THESE))
+
+
+def reason_of(unknown: Unknown) -> str:
+    """Why it could not be read, with the file where the reason alone says too little."""
+    return str(unknown) if unknown.detail or not unknown.source else f"{unknown}: {unknown.source}"

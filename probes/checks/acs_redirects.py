@@ -1,0 +1,91 @@
+"""ACS redirects between GPUs and NICs below one switch: which ports redirect, and where that is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.checks.finding import Evidence
+from probes.checks.pcie_paths import (
+    DEVICES,
+    acs_of,
+    config_of,
+    functions_of,
+    is_grace,
+    is_guest,
+    near_paths,
+    turning_ports,
+)
+from probes.examination import Examination
+from probes.pci_capabilities import Acs
+from probes.rdma_topo import ARGV, is_dma_function
+from probes.topology import Path
+from probes.unknown import Unknown, known
+
+# PCI_ACS_RR and PCI_ACS_CR. Upstream forwarding (UF) redirects nothing by itself: it sends up what would go
+# back out of the port that it came in by.
+REDIRECTS = 0x0C
+
+
+@dataclass(frozen=True)
+class Redirects:
+    """The switch ports where paths between GPUs and near NICs turn."""
+
+    ports: dict[str, Acs]  # those that redirect, by BDF
+    unknown: tuple[Unknown, ...]  # why others could not be read
+    looked_at: int
+
+
+def redirects(acs: Acs) -> bool:
+    """Whether a port sends requests or completions between peers up to the CPU."""
+    return bool(acs.control & REDIRECTS)
+
+
+def redirects_of(examination: Examination) -> Redirects:
+    """The ports that redirect, but for those whose NICs go past by what they have translated themselves."""
+    ports: dict[str, Acs] = {}
+    unknown: list[Unknown] = []
+    nics = nics_by_bridge(examination, near_paths(examination))
+    for bridge, behind in nics.items():
+        acs = acs_of(examination, bridge)
+        if isinstance(acs, Unknown):
+            unknown.append(acs)
+        elif acs is not None and redirects(acs) and not _goes_past(examination, acs, behind):
+            ports[bridge] = acs
+    return Redirects(ports, tuple(unknown), len(nics))
+
+
+def not_to_be_judged(examination: Examination) -> Evidence | None:
+    """Where redirects are as they should be, or are not this node's matter; None: nowhere of these."""
+    if any(map(is_dma_function, functions_of(examination).values())):
+        return Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic")
+    if not near_paths(examination):
+        return Evidence(DEVICES, "no GPU and NIC below one PCIe switch")
+    if is_grace(examination):
+        return Evidence(DEVICES, "on Grace the kernel's ACS settings are right")
+    guest = is_guest(examination)
+    if not isinstance(guest, Unknown) and guest:
+        return Evidence("/sys/class/dmi/id", "a virtual machine: ACS is the hypervisor's matter")
+    return None
+
+
+def nics_by_bridge(examination: Examination, paths: Sequence[Path]) -> dict[str, list[str]]:
+    """Each switch port where a path turns, with the NICs (BDFs) of those paths."""
+    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    found_here: dict[str, list[str]] = {}
+    for path in paths:
+        for bridge in turning_ports(examination, path):
+            nics = found_here.setdefault(bridge, [])
+            if bdfs[path.b] not in nics:
+                nics.append(bdfs[path.b])
+    return found_here
+
+
+def _goes_past(examination: Examination, acs: Acs, nics: list[str]) -> bool:
+    """Whether redirects do not touch these NICs: they translate by ATS, and DirectTrans lets that by."""
+    if not acs.on.direct_translated:
+        return False
+    spaces = [config_of(examination, nic) for nic in nics]
+    return bool(spaces) and all(
+        not isinstance(one, Unknown) and known(one.ats_enabled, False) for one in spaces
+    )

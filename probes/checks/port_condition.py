@@ -1,0 +1,47 @@
+"""Why an RDMA port carries no traffic: state, link layer, netdev and subnet manager say it together."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from probes.checks.port_use import ACTIVE, Port
+from probes.unknown import Maybe, Unknown
+
+
+class Condition(Enum):
+    """Why a port carries no traffic."""
+
+    NONE = "it does"
+    NO_SIGNAL = "nothing answers at the other end"
+    DISABLED = "switched off"
+    NETDEV_DOWN = "its netdev is set down"
+    NO_SUBNET_MANAGER = "no subnet manager"
+    STALLED = "the subnet manager has not finished"
+
+
+def condition_of(port: Port) -> Maybe[Condition]:
+    """Documentation/ABI/stable/sysfs-class-infiniband, state and phys_state."""
+    state, layer = port.facts.state, port.facts.link_layer
+    if isinstance(state, Unknown):
+        return state
+    if state in ACTIVE:
+        return Condition.NONE
+    if isinstance(layer, Unknown):
+        return layer
+    if layer == "Ethernet":
+        # RoCE calls its physical state Disabled also where only the cable is missing (mlx5, main.c).
+        is_up = port.health if isinstance(port.health, Unknown) else port.health.netdev_is_up
+        return is_up if isinstance(is_up, Unknown) else _ETHERNET[is_up]
+    if state in ("INIT", "ARMED"):
+        sm_lid = port.health if isinstance(port.health, Unknown) else port.health.sm_lid
+        if state == "ARMED":
+            return Condition.STALLED
+        if isinstance(sm_lid, Unknown):
+            return sm_lid
+        return Condition.STALLED if sm_lid else Condition.NO_SUBNET_MANAGER
+    if isinstance(port.facts.physical_state, Unknown):
+        return port.facts.physical_state
+    return Condition.DISABLED if port.facts.physical_state == "Disabled" else Condition.NO_SIGNAL
+
+
+_ETHERNET = {True: Condition.NO_SIGNAL, False: Condition.NETDEV_DOWN}

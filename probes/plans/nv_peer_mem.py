@@ -1,0 +1,92 @@
+"""Replacing nv_peer_mem, Mellanox's predecessor of nvidia_peermem.
+
+Names of module, service and packages: Mellanox/nv_peer_memory, debian/control and nvidia_peer_memory.spec;
+its init script unloads the module at stop, and is content where there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.checks.module_facts import PEERMEM, is_present, module_of
+from probes.examination import Examination
+from probes.modules import KernelModule, ModuleState
+from probes.plan import Plan, Step, instruction
+from probes.plans.loading import load_step
+from probes.plans.obstacles import bar_of
+from probes.services import ServiceState
+from probes.unknown import Maybe, Reason, Unknown
+
+OLDER = "nv_peer_mem"
+_PACKAGES = (
+    "remove its package, so that it does not come back: nvidia-peer-memory and nvidia-peer-memory-dkms "
+    "(Debian, Ubuntu), nvidia_peer_memory (RPM)"
+)
+
+
+def replace_nv_peer_mem(examination: Examination) -> Plan | str:
+    """Takes the old module and its service away, and loads nvidia_peermem."""
+    older, newer = module_of(examination, OLDER), module_of(examination, PEERMEM)
+    for module in (older, newer):
+        if isinstance(module, Unknown):
+            return f"which peer-memory modules are loaded is unknown: {module}"
+    assert not isinstance(older, Unknown)
+    assert not isinstance(newer, Unknown)
+    service = _service_steps(examination)
+    if isinstance(service, str):
+        return service
+    loaded = is_present(older)
+    if not loaded and not service:
+        return "nv_peer_mem is not loaded, and no service loads it"
+    unload = Step(
+        "unloads the old module first: while regions hold it this is refused, and nothing is changed",
+        ("rmmod", OLDER),
+        undo=("modprobe", OLDER),
+    )
+    steps = [*((unload,) if loaded else ()), *service]
+    if not is_present(newer):
+        obstacle = bar_of(_once_gone(examination, older), PEERMEM)
+        if obstacle is not None:
+            return f"nvidia_peermem cannot be loaded in its place: {obstacle}"
+        steps.append(load_step(examination, PEERMEM))
+    return Plan(
+        "Replace nv_peer_mem by nvidia_peermem",
+        (*steps, instruction(_PACKAGES)),
+        disturbs=_holders(older.refcnt if loaded else 0),
+    )
+
+
+def _once_gone(examination: Examination, older: KernelModule) -> Examination:
+    """The node as it is once nv_peer_mem has been unloaded."""
+    facts = examination.node.modules
+    assert not isinstance(facts, Unknown)
+    modules = {**facts.modules, OLDER: replace(older, state=ModuleState.NOT_LOADED)}
+    return replace(examination, node=replace(examination.node, modules=replace(facts, modules=modules)))
+
+
+def _holders(refcnt: Maybe[int]) -> str:
+    if refcnt == 0:
+        return ""
+    number = "" if isinstance(refcnt, Unknown) else f" (refcnt {refcnt} now)"
+    return f"jobs that registered GPU memory through nv_peer_mem hold it{number}: they must have ended"
+
+
+def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
+    """Takes the service off the boot where it is there; else why that cannot be said."""
+    services = examination.services
+    service = services if isinstance(services, Unknown) else services.services[OLDER]
+    if isinstance(service, Unknown):
+        return f"whether the service nv_peer_mem is there is unknown: {service}"
+    if isinstance(service.path, Unknown):
+        if service.path.reason is Reason.NOT_THERE:
+            return ()
+        return f"whether the service nv_peer_mem is there is unknown: {service.path}"
+    if service.masked or (service.enabled is False and service.state is ServiceState.INACTIVE):
+        return ()
+    return (
+        Step(
+            "stops the old service, and keeps the boot from starting it",
+            ("systemctl", "disable", "--now", OLDER),
+            undo=("systemctl", "enable", OLDER),
+        ),
+    )

@@ -1,0 +1,62 @@
+"""Why modprobe could not load a module on this node: what its file, its rivals and its needs say."""
+
+from __future__ import annotations
+
+from probes.checks.module_facts import file_of, is_present, module_of
+from probes.examination import Examination
+from probes.module_obstacles import bar
+from probes.modules import KernelModule, ModuleState
+from probes.unknown import Reason, Unknown
+
+
+def bar_of(examination: Examination, name: str) -> str | None:
+    """What would keep the module out if modprobe were run now; None: nothing seen speaks against it.
+
+    Of a module that is loaded: what would keep it out once it were unloaded.
+    """
+    facts, module = examination.node.modules, module_of(examination, name)
+    if isinstance(facts, Unknown) or isinstance(module, Unknown):
+        return f"its state is unknown: {facts if isinstance(facts, Unknown) else module}"
+    if module.state is not ModuleState.NOT_LOADED and not is_present(module):
+        return "it is just being loaded or unloaded: look again in a minute"
+    return bar(facts, module) or _bar_of_file(examination, name) or _bar_of_needs(examination, module)
+
+
+def _bar_of_file(examination: Examination, name: str) -> str | None:
+    """What modinfo says of the file, beside the kernel and the driver that run (kernel/module/main.c)."""
+    file, facts = file_of(examination, name), examination.node.modules
+    release, nvidia = examination.node.kernel_release, module_of(examination, "nvidia")
+    if isinstance(file, Unknown) or isinstance(facts, Unknown):
+        return None
+    if not isinstance(file.kernel, Unknown) and not isinstance(release, Unknown) and file.kernel != release:
+        return f"its file was built for kernel {file.kernel}, and {release} runs"
+    if facts.signed_only and isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE:
+        return "its file is unsigned, and this kernel takes signed modules only"
+    if not name.startswith("nvidia_") or isinstance(nvidia, Unknown) or isinstance(file.version, Unknown):
+        return None
+    # Symbols of the driver fit modules of its own version alone.
+    if isinstance(nvidia.version, Unknown) or nvidia.version == file.version:
+        return None
+    return f"its file is of driver {file.version}, and {nvidia.version} is loaded"
+
+
+def _bar_of_needs(examination: Examination, module: KernelModule) -> str | None:
+    for need in absent_needs(examination, module.name):
+        barred = bar_of(examination, need)
+        if barred is not None:
+            return f"it needs {need}: {barred}"
+    return None
+
+
+def absent_needs(examination: Examination, name: str) -> tuple[str, ...]:
+    """What modules.dep has modprobe load before the module, as far as it is known to be absent."""
+    module = module_of(examination, name)
+    if isinstance(module, Unknown) or isinstance(module.depends, Unknown):
+        return ()
+    facts = examination.node.modules
+    known_modules = {} if isinstance(facts, Unknown) else facts.modules
+    return tuple(
+        need
+        for need in module.depends
+        if need in known_modules and known_modules[need].state is ModuleState.NOT_LOADED
+    )

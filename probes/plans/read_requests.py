@@ -1,0 +1,38 @@
+"""Letting NICs read in larger pieces: Max_Read_Request_Size (MRRS) of PCI Express Device Control."""
+
+from __future__ import annotations
+
+from probes.checks.pcie_paths import nic_registers, reason_of
+from probes.examination import Examination
+from probes.plan import Plan, Step, instruction
+from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
+from probes.unknown import Unknown
+
+USUAL_READ_BYTES = 4096
+_FIELD = 0x7000  # PCI_EXP_DEVCTL_READRQ, include/uapi/linux/pci_regs.h
+
+
+def raise_reads(examination: Examination) -> Plan | str:
+    """Sets MaxReadReq of each NIC that has less to 4096 bytes."""
+    steps: list[Step] = []
+    unknown: list[Unknown] = []
+    nics = nic_registers(examination)
+    for bdf, express in nics.items():
+        size = express if isinstance(express, Unknown) else express.max_read_request_bytes
+        if isinstance(size, Unknown):
+            unknown.append(size)
+        elif size < USUAL_READ_BYTES:
+            why = f"sets MaxReadReq of {bdf} from {size} to {USUAL_READ_BYTES} bytes, and no other bit"
+            steps.append(set_bits(bdf, why, _code(USUAL_READ_BYTES) << 12, _code(size) << 12, _FIELD))
+    if not steps:
+        if unknown:
+            return reason_of(unknown[0])
+        if not nics:
+            return "no NIC here whose settings are this node's"
+        return f"all {len(nics)} NICs have {USUAL_READ_BYTES} bytes or more"
+    return Plan("Raise MaxReadReq", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN)
+
+
+def _code(size_bytes: int) -> int:
+    """The field's number: 128 << number is the size."""
+    return (size_bytes // 128).bit_length() - 1
