@@ -12,6 +12,7 @@ from probes.link_speed import generation
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.origin import Origin, Source
 from probes.pci import parse_speed
+from probes.simulation.commands import Performed, perform
 from probes.simulation.description import describe
 from probes.simulation.faults import NoSuchFault, split_name
 from probes.simulation.growth import grow
@@ -111,6 +112,10 @@ class SimulatedHost:
             return told
         return CommandOutput(tuple(argv), 0, printable_lines(told), "")
 
+    def perform(self, argv: Sequence[str], given: str = "") -> Performed:
+        """Obeys a command that changes the simulated node; `given` is its standard input."""
+        return perform(self, self.tree, argv, given, self._seconds())
+
     def nvml(self) -> Maybe[NvmlFacts]:
         """Driver and GPUs as described."""
         if "nvidia" not in self.tree.live_modules:
@@ -119,7 +124,7 @@ class SimulatedHost:
         if special.refusal:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
         return NvmlFacts(
-            driver_version=driver.version,
+            driver_version=self.tree.text("/sys/module/nvidia/version").strip() or driver.version,
             nvml_version=f"{driver.cuda}.{driver.version}",
             cuda_version=driver.cuda,
             gpus=tuple(
