@@ -7,14 +7,13 @@ import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from probes.plans.offers import Offer, offers
-
 from probes import processes
 from probes.checks.finding import Finding
 from probes.examination import Examination
 from probes.host import Host
 from probes.origin import Source
 from probes.plan import Plan
+from probes.plans.offers import Offer, offers
 from probes.text import printable
 from probes.unknown import known
 from tui.actions.audit import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
@@ -25,7 +24,7 @@ from tui.actions.outcome import Event, Outcome, RunEnded
 from tui.actions.runner import Commands, LocalCommands, Runner
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_ACS_OFF = ("acs-redirect-off", "fix:acs-redirect")
+_ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
 _MOST_TAKEN_BACK = 5  # runs offered to be taken back
 
 
