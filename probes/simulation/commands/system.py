@@ -1,0 +1,5 @@
+"""TODO."""
+
+from probes.simulation.commands.performed import Obeyed
+
+COMMANDS: dict[str, Obeyed] = {}
