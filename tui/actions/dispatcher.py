@@ -44,6 +44,13 @@ class MemoryLog:
 
 
 @dataclass(frozen=True)
+class UndoOffer(Offer):
+    """Takes a past run back."""
+
+    run: str = ""  # its id in the log
+
+
+@dataclass(frozen=True)
 class Prepared:
     """An action with its plan, ready to be confirmed."""
 
@@ -94,7 +101,9 @@ class Dispatcher:
 
     def _undo_offer(self, run: PastRun, name: str, title: str) -> Offer:
         plan = undo_plan(run, self._boot_id())
-        return Offer(name, title, None, plan) if isinstance(plan, str) else Offer(name, title, plan)
+        if isinstance(plan, str):
+            return Offer(name, title, None, plan)
+        return UndoOffer(name, title, plan, run=run.id)
 
     def undo_of(self, run: PastRun) -> Offer:
         """What takes a past run back."""
@@ -111,7 +120,8 @@ class Dispatcher:
         if offer.plan is None:
             return offer.why_not or "there is nothing to do"
         cleared = clearance(offer.plan, examination, self._read_only)
-        return Prepared(offer.id, offer.title, offer.plan, cleared, node_name(examination))
+        action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
+        return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
 
     # What was done
 
