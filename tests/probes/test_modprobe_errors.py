@@ -30,8 +30,7 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
             "is nv_peer_mem",
         ),
         (
-            "modprobe: ERROR: could not insert 'nvidia_peermem': Unknown symbol in module, or unknown parameter"
-            " (see dmesg)",
+            "modprobe: ERROR: could not insert 'nvidia_peermem': Unknown symbol in module, or unknown param…",
             ("nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)",),
             "nothing that is loaded exports ib_register_peer_memory_client",
         ),
@@ -58,7 +57,7 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
         # The name in quotes is a dependency's.
         ("modprobe: ERROR: could not insert 'nvidia': No such device", (), "nvidia found no device"),
         (
-            "modprobe: ERROR: ../libkmod/libkmod-module.c:797 Error running install command '/bin/false' for module",
+            "modprobe: ERROR: Error running install command '/bin/false' for module",
             (),
             "an install line",
         ),

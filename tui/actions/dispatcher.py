@@ -109,7 +109,7 @@ class Dispatcher:
         """What takes a past run back."""
         runs = self.own_history()
         name, title = f"undo:{run.id}", f"Take back: {run.title}"
-        if run not in runs:
+        if run.id not in {one.id for one in runs}:
             return Offer(name, title, None, "it stands in another user's log")
         if is_taken_back(run, runs):
             return Offer(name, title, None, "it has been taken back")

@@ -1,6 +1,7 @@
 """What programs print cannot act on the terminal: colours stay, everything else goes."""
 
 import codecs
+import itertools
 import re
 
 import pytest
@@ -49,7 +50,7 @@ def test_lines_do_not_depend_on_how_they_were_cut(content: bytes, cuts: list[int
     expected = [*whole.feed(content), *whole.rest()]
     places = [0, *sorted(cuts), len(content)]
     told: list[str] = []
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         told.extend(pieces.feed(content[start:end]))
     assert [*told, *pieces.rest()] == expected
 
