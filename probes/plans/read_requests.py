@@ -14,6 +14,8 @@ _FIELD = 0x7000  # PCI_EXP_DEVCTL_READRQ, include/uapi/linux/pci_regs.h
 
 def raise_reads(examination: Examination) -> Plan | str:
     """Sets MaxReadReq of each NIC that has less to 4096 bytes."""
+    if isinstance(examination.node.pci, Unknown):
+        return f"the PCI functions could not be read: {examination.node.pci}"
     steps: list[Step] = []
     unknown: list[Unknown] = []
     nics = nic_registers(examination)
