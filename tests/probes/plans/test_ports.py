@@ -14,7 +14,7 @@ NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
 
 
 def test_infiniband_is_enabled_and_roce_follows_its_netdev() -> None:
-    node = examination_of(f"{HGX}+ib-port-not-active-disabled,ib-port-not-active-netdev-down")
+    node = examination_of(f"{HGX}+port-disabled,netdev-down")
     fix = plan("raise-ports", node)
     first, second = commands(fix)
     assert first.startswith("ibportstate -C mlx5_")
@@ -27,17 +27,18 @@ def test_infiniband_is_enabled_and_roce_follows_its_netdev() -> None:
 
 
 def test_the_doctor_proposes_the_same_steps() -> None:
-    for fault in ("ib-port-not-active-disabled", "ib-port-not-active-netdev-down"):
+    for fault, finding in (
+        ("port-disabled", "ib-port-not-active-disabled"),
+        ("netdev-down", "ib-port-not-active-netdev-down"),
+    ):
         node = f"{HGX}+{fault}"
-        fix = findings_on(node)[fault].fix
+        fix = findings_on(node)[finding].fix
         assert fix is not None
         assert fix.steps == plan("raise-ports", examination_of(node)).steps
 
 
 def test_a_port_without_a_cable_is_not_set_up() -> None:
-    assert why_not("raise-ports", examination_of(f"{HGX}+ib-port-not-active")) == (
-        "none of 10 ports is switched off"
-    )
+    assert why_not("raise-ports", examination_of(f"{HGX}+port-down")) == ("none of 10 ports is switched off")
 
 
 def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
