@@ -293,7 +293,7 @@ def test_peermem_that_is_absent_is_critical_where_dmabuf_does_not_work() -> None
     finding = says(without_dmabuf(without(examination_of(HGX), "nvidia_peermem")), "peermem-not-loaded")
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.CRITICAL)
     assert finding.fix is not None
-    assert finding.fix.steps[0].argv == ("modprobe", "nvidia-peermem")
+    assert finding.fix.steps[0].argv == ("modprobe", "nvidia_peermem")
 
 
 def test_whether_peermem_is_needed_is_unknown_where_dmabuf_is() -> None:
