@@ -27,7 +27,7 @@ def bar(facts: ModuleFacts, module: KernelModule) -> str | None:
         return "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     if module.kernel_forbids:
         return f"refused by the kernel: {module.blacklisted}"
-    if module.install_line is not None and not _loads_nothing(module.install_line):
+    if module.install_line is not None and not loads_nothing(module.install_line):
         return None  # the command loads it in a way of its own, as distributions' files do
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
@@ -65,7 +65,7 @@ def _replaced(install_line: str) -> str:
     return f"replaced by `{command}` in {where}"
 
 
-def _loads_nothing(install_line: str) -> bool:
+def loads_nothing(install_line: str) -> bool:
     """Whether an install line's command is false(1) or true(1), as those are that keep a module out."""
     command = install_line.partition(": ")[2].split()[2:3]
     return bool(command) and command[0].rpartition("/")[2] in ("false", "true", ":")

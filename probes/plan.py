@@ -50,3 +50,8 @@ class Plan:
 def instruction(text: str, needs_root: bool = True) -> Step:
     """A step that is no command: a setting of the firmware, a package to choose."""
     return Step(text, needs_root=needs_root)
+
+
+def plan_or_none(answer: Plan | str) -> Plan | None:
+    """The plan; None where the answer says why there is none."""
+    return answer if isinstance(answer, Plan) else None

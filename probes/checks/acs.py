@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from probes.checks.acs_redirects import nics_by_bridge, not_to_be_judged, redirects, redirects_of
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.pcie_paths import (
     DEVICES,
@@ -12,61 +13,24 @@ from probes.checks.pcie_paths import (
     config_of,
     for_guests,
     functions_of,
-    is_grace,
     is_guest,
     labels,
     near_paths,
-    turning_ports,
     unread,
 )
 from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
-from probes.pci_capabilities import Acs
 from probes.plan import Plan, Step, instruction
-from probes.rdma_topo import ARGV, is_dma_function
+from probes.plans.acs import clear
 from probes.topology import Path
 from probes.unknown import Reason, Unknown, known
 
 AREA = Area("pcie")
 
-# PCI_ACS_RR and PCI_ACS_CR. Upstream forwarding (UF) redirects nothing by itself: it sends up what would go
-# back out of the port that it came in by.
-_REDIRECTS = 0x0C
-_DRAIN = "DMA of running jobs is routed anew: drain the node first"
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 )
-
-
-def _redirects(acs: Acs) -> bool:
-    return bool(acs.control & _REDIRECTS)
-
-
-def _goes_past(examination: Examination, acs: Acs, nics: list[str]) -> bool:
-    """Whether redirects do not touch these NICs: they translate by ATS, and DirectTrans lets that by."""
-    if not acs.on.direct_translated:
-        return False
-    spaces = [config_of(examination, nic) for nic in nics]
-    return bool(spaces) and all(
-        not isinstance(one, Unknown) and known(one.ats_enabled, False) for one in spaces
-    )
-
-
-def _nics_by_bridge(examination: Examination, paths: list[Path]) -> dict[str, list[str]]:
-    """Each switch port where a path turns, with the NICs (BDFs) of those paths."""
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    found_here: dict[str, list[str]] = {}
-    for path in paths:
-        for bridge in turning_ports(examination, path):
-            nics = found_here.setdefault(bridge, [])
-            if bdfs[path.b] not in nics:
-                nics.append(bdfs[path.b])
-    return found_here
-
-
-def _on_direct_nic(examination: Examination) -> bool:
-    return any(map(is_dma_function, functions_of(examination).values()))
 
 
 @AREA.check(
@@ -77,31 +41,18 @@ def _on_direct_nic(examination: Examination) -> bool:
 )
 def acs_redirect_enabled(examination: Examination) -> Outcome:
     """Request and completion redirect of the switch ports where the path of GPU and NIC turns."""
-    if _on_direct_nic(examination):
-        return passed(Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic"))
-    paths = near_paths(examination)
-    if not paths:
-        return passed(Evidence(DEVICES, "no GPU and NIC below one PCIe switch"))
-    if is_grace(examination):
-        return passed(Evidence(DEVICES, "on Grace the kernel's ACS settings are right"))
-    guest = is_guest(examination)
-    if not isinstance(guest, Unknown) and guest:
-        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: ACS is the hypervisor's matter"))
-    bad: dict[str, Acs] = {}
-    unknown: list[Unknown] = []
-    nics = _nics_by_bridge(examination, paths)
-    for bridge in nics:
-        acs = acs_of(examination, bridge)
-        if isinstance(acs, Unknown):
-            unknown.append(acs)
-        elif acs is not None and _redirects(acs) and not _goes_past(examination, acs, nics[bridge]):
-            bad[bridge] = acs
+    aside = not_to_be_judged(examination)
+    if aside is not None:
+        return passed(aside)
+    redirects_here = redirects_of(examination)
+    bad, unknown = redirects_here.ports, redirects_here.unknown
     if not bad:
         return (
             unread(unknown)
             if unknown
-            else passed(Evidence("lspci -vvv", f"no redirect on {len(nics)} switch ports"))
+            else passed(Evidence("lspci -vvv", f"no redirect on {redirects_here.looked_at} switch ports"))
         )
+    guest = is_guest(examination)
     evidence = few((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     if isinstance(guest, Unknown):
         needs = f"needs to know whether this is a virtual machine, where ACS has to be on: {guest}"
@@ -116,7 +67,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             severity=Severity.NOTE,
             devices=tuple(bad),
         )
-    translated = _translated(examination, paths)
+    translated = _translated(examination, near_paths(examination))
     cause = "switch ports redirect requests or completions between peers to the root complex"
     cause += (
         ", where the IOMMU translates them: transfers fail or hang"
@@ -126,7 +77,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     return found(
         cause,
         *evidence,
-        fix=_clear(bad),
+        fix=clear(bad),
         severity=Severity.CRITICAL if translated else Severity.WARNING,
         devices=tuple(bad),
     )
@@ -139,31 +90,6 @@ def _translated(examination: Examination, paths: list[Path]) -> bool:
     return any(one is not None and known(one.iommu_type, "").startswith("DMA") for one in of_paths)
 
 
-def _clear(bad: dict[str, Acs]) -> Plan:
-    """Clears the redirecting bits of each port, and leaves the others."""
-    steps = [
-        Step(
-            f"clears the redirects of {bridge}, and no other bit",
-            ("setpci", "-s", bridge, f"ECAP_ACS+6.w=0000:{_REDIRECTS:04x}"),
-            undo=("setpci", "-s", bridge, f"ECAP_ACS+6.w={acs.control & _REDIRECTS:04x}:{_REDIRECTS:04x}"),
-        )
-        for bridge, acs in bad.items()
-    ]
-    ports = ";".join(bad)
-    steps.append(
-        instruction(
-            "a reboot brings the redirects back: turn ACS off in the BIOS, or add to the kernel command line "
-            f"pci=disable_acs_redir={ports}"
-        )
-    )
-    return Plan(
-        "Clear ACS redirects between GPUs and NICs",
-        tuple(steps),
-        disturbs=_DRAIN,
-        note="not on a host that hands devices to virtual machines",
-    )
-
-
 @AREA.check(
     "acs-direct-translated-without-ats",
     Severity.WARNING,
@@ -173,7 +99,7 @@ def _clear(bad: dict[str, Acs]) -> Plan:
 )
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     """ATS of the NICs whose switch ports redirect all but translated requests."""
-    nics = _nics_by_bridge(examination, near_paths(examination))
+    nics = nics_by_bridge(examination, near_paths(examination))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
     unknown: list[Unknown] = []
@@ -182,7 +108,7 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
             unknown.append(acs)
-        elif acs is not None and _redirects(acs) and acs.on.direct_translated:
+        elif acs is not None and redirects(acs) and acs.on.direct_translated:
             relies += 1
             for nic in behind:
                 space = config_of(examination, nic)

@@ -10,7 +10,8 @@ from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.nvml import NvmlGpu
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction, plan_or_none
+from probes.plans.gpu_persistence import persistence_on
 from probes.services import ServiceState
 from probes.unknown import Maybe, Reason, Unknown
 
@@ -137,16 +138,7 @@ def persistence_off(examination: Examination) -> Outcome:
         f"{names_of(chosen)}: the first CUDA call and every nvidia-smi take seconds, settings get lost",
         *at_most(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
         Evidence("systemctl is-active nvidia-persistenced", "inactive"),
-        fix=Plan(
-            "Keep the driver's state",
-            (
-                Step(
-                    "starts the daemon, now and at boot",
-                    ("systemctl", "enable", "--now", "nvidia-persistenced"),
-                    undo=("systemctl", "disable", "--now", "nvidia-persistenced"),
-                ),
-            ),
-        ),
+        fix=plan_or_none(persistence_on(examination)),
         devices=bdfs_of(chosen),
     )
 
@@ -171,10 +163,6 @@ def persistence_mode_off(examination: Examination) -> Outcome:
         f"{names_of(chosen)}: some packages start the daemon with --no-persistence-mode; it waits to be told",
         *at_most(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
         Evidence("systemctl is-active nvidia-persistenced", "active"),
-        fix=Plan(
-            "Turn persistence mode on",
-            (Step("tells the daemon", ("nvidia-smi", "-pm", "1"), undo=("nvidia-smi", "-pm", "0")),),
-            note="for good: take --no-persistence-mode out of the unit (systemctl edit nvidia-persistenced)",
-        ),
+        fix=plan_or_none(persistence_on(examination)),
         devices=bdfs_of(chosen),
     )

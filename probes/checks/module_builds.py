@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of, no_pair, rebuild_plan
+from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of, no_pair
 from probes.checks.module_need import missing_modules
 from probes.checks.references import DRIVER_GUIDE
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
+from probes.plans.rebuilding import rebuild_plan
 from probes.services import ServiceState
 from probes.unknown import Reason, Unknown, known
 

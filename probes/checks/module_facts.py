@@ -12,7 +12,6 @@ from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
 from probes.modules import PROC_MODULES, KernelModule, ModuleFacts, ModuleState
 from probes.pci import PciFacts, PciKind
-from probes.plan import Plan, Step, instruction
 from probes.unknown import Maybe, Reason, Unknown, known
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
@@ -142,20 +141,6 @@ def no_ends(examination: Examination) -> Outcome | None:
     return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
 
 
-def load_step(name: str) -> Step:
-    """Loads a module with what it needs."""
-    return Step(
-        f"loads {name}, and what it needs before it", ("modprobe", name), undo=("modprobe", "-r", name)
-    )
-
-
-def load_plan(name: str) -> Plan:
-    """Loads a module."""
-    return Plan(
-        f"Load {name}", (load_step(name),), note="jobs that run already keep their way until restarted"
-    )
-
-
 def release_of(examination: Examination) -> str:
     """The running kernel's release, to be shown; RELEASE where it is unknown."""
     return known(examination.node.kernel_release, "RELEASE")
@@ -164,25 +149,6 @@ def release_of(examination: Examination) -> str:
 def modules_dep(examination: Examination) -> str:
     """The file in which depmod wrote down this kernel's modules."""
     return f"/lib/modules/{release_of(examination)}/modules.dep"
-
-
-def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
-    """Builds the loaded driver's modules anew with DKMS, and loads nvidia-peermem."""
-    dkms, release = examination.dkms, examination.node.kernel_release
-    of_kernel = () if isinstance(release, Unknown) else ("-k", release)
-    known_packages = () if isinstance(dkms, Unknown) else dkms.modules
-    package = next((one for one in known_packages if one.name.startswith("nvidia") and one.installed), None)
-    depmod = Step("writes down what there is", ("depmod", "-a"))
-    if package is None:
-        first = (instruction("build the NVIDIA driver's modules anew, or install its DKMS package"),)
-        return (*first, depmod, load_step("nvidia-peermem"))
-    name = f"{package.name}/{package.version}"
-    return (
-        Step("builds the driver's modules anew", ("dkms", "build", name, *of_kernel, "--force")),
-        Step("installs what was built", ("dkms", "install", name, *of_kernel, "--force")),
-        depmod,
-        load_step("nvidia-peermem"),
-    )
 
 
 def ofed_of(examination: Examination) -> Maybe[str]:
@@ -196,18 +162,3 @@ def ofed_numbers(release: str) -> tuple[int, ...] | None:
     pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
     match = re.fullmatch(pattern, release)
     return tuple(int(number) for number in match.groups()) if match else None
-
-
-def rebuild_plan(release: str) -> Plan:
-    """Builds what DKMS has for the kernel `release`."""
-    steps = (
-        instruction("install the headers of the running kernel (linux-headers-…, kernel-devel-…)"),
-        Step("builds every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
-        Step("writes down what there is", ("depmod", "-a", release)),
-    )
-    return Plan(
-        "Build the modules for this kernel",
-        steps,
-        reversible=False,
-        note="load the modules afterwards; a driver that is loaded already stays until a reboot",
-    )

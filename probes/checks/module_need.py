@@ -40,7 +40,7 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
         return direct
     if isinstance(modules, Unknown):
         return modules
-    for name in ("nvidia", "ib_uverbs"):
+    for name in ("nvidia", "ib_uverbs", *(("mlx5_ib",) if _lacks_devices(examination) else ())):
         module = module_of(examination, name)
         if not isinstance(module, Unknown) and not is_present(module):
             return Unknown(Reason.NOT_THERE, PROC_MODULES, f"{name} has to be loaded before that can be said")
@@ -49,6 +49,12 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
     if not direct.dmabuf.usable:
         return Need.NEEDED
     return Need.NOT_NEEDED if modules.modules[PEERMEM].persistent is None else Need.WANTED
+
+
+def _lacks_devices(examination: Examination) -> bool:
+    """Whether there is no RDMA device that could have been asked for DMA-BUF."""
+    rdma = examination.node.rdma
+    return rdma.reason is Reason.NOT_THERE if isinstance(rdma, Unknown) else not rdma.devices
 
 
 def peermem_fault(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import file_of, log_needed, log_of, log_seen, rebuild_plan
+from probes.checks.module_facts import file_of, log_needed, log_of, log_seen
 from probes.checks.module_need import cost_of_missing, missing_modules
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import ModuleFile
 from probes.plan import Plan, Step, instruction
+from probes.plans.rebuilding import rebuild_plan
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")

@@ -8,7 +8,6 @@ from probes.checks.module_facts import (
     PEERMEM,
     gpu_functions,
     is_present,
-    load_plan,
     mlx5_functions,
     module_of,
     no_pair,
@@ -19,8 +18,11 @@ from probes.checks.module_need import Need, need_of_peermem
 from probes.checks.references import DRIVER_GUIDE
 from probes.checks.wording import SHOWN, several
 from probes.examination import Examination
+from probes.module_obstacles import loads_nothing
 from probes.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plan import Plan, Step, instruction
+from probes.plans.loading import load_plan, load_step
+from probes.plans.obstacles import bar_of
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")
@@ -49,7 +51,7 @@ def _absent(
         why,
         state_seen(module),
         Evidence("/sys/bus/pci/devices", several(devices)),
-        fix=_bring(module, package),
+        fix=_bring(examination, module, package),
         devices=(name, *devices[:SHOWN]),
     )
 
@@ -60,15 +62,15 @@ def _absent_of_nics(examination: Examination, name: str, why: str) -> Outcome:
     return _absent(examination, name, mlx5_functions(examination), why, package)
 
 
-def _bring(module: KernelModule, package: str) -> Plan | None:
-    """Loading it, or installing it where there is none; None: it is unknown which."""
-    if not isinstance(module.on_disk, Unknown):
-        return load_plan(module.name)
-    if module.on_disk.reason is not Reason.NOT_THERE:
+def _bring(examination: Examination, module: KernelModule, package: str) -> Plan | None:
+    """Loading it, or installing it where there is none; None: something else is in its way."""
+    if bar_of(examination, module.name) is None:
+        return load_plan(examination, module.name)
+    if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None
     return Plan(
         f"Install {module.name}",
-        (instruction(f"install {package} for the running kernel"), load_plan(module.name).steps[0]),
+        (instruction(f"install {package} for the running kernel"), load_step(examination, module.name)),
     )
 
 
@@ -215,7 +217,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
     steps = (
         instruction(f"delete the blacklist line in {', '.join(files) or 'modprobe.d'}"),
         *_initramfs_steps(examination.node.kernel_release),
-        *(load_plan(one.name).steps[0] for one, _ in listed if not is_present(one)),
+        *(load_step(examination, one.name) for one, _ in listed if not is_present(one)),
     )
     cause = (
         "`blacklist` keeps a module from being loaded by the boot and by udev; "
@@ -243,15 +245,14 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     replaced = []
     for one in modules:
         where, _, line = (one.install_line or "").partition(": ")
-        command = line.split()[2:3]
         # Other commands load the module in a way of their own, as distributions' files do.
-        if command and command[0].rpartition("/")[2] in ("false", "true", ":"):
+        if one.install_line is not None and loads_nothing(one.install_line):
             replaced.append((one, Evidence(where, line[:LINE_LIMIT])))
     files = sorted({seen.source.rpartition(":")[0] for _, seen in replaced})
     steps = (
         instruction(f"delete the install line in {', '.join(files) or 'modprobe.d'}"),
         *_initramfs_steps(examination.node.kernel_release),
-        *(load_plan(one.name).steps[0] for one, _ in replaced if not is_present(one)),
+        *(load_step(examination, one.name) for one, _ in replaced if not is_present(one)),
     )
     cause = "modprobe runs the command of the install line instead of loading the module, also by hand"
     return _kept_out(

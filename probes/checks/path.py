@@ -6,7 +6,8 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.module_facts import no_ends, no_pair
 from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts, PathState
-from probes.plan import Plan, Step
+from probes.plan import Plan, plan_or_none
+from probes.plans.loading import load_peermem
 from probes.unknown import Unknown
 
 AREA = Area("path")
@@ -45,13 +46,10 @@ def no_gdr_path(examination: Examination) -> Outcome:
     return found(
         "a NIC can reach GPU memory by DMA-BUF or through nvidia-peermem, and this node has neither",
         *(evidence for state in states for evidence in _lacking(state)),
-        fix=_load_peermem(direct),
+        fix=_load_peermem(examination, direct),
     )
 
 
-def _load_peermem(direct: GpuDirectFacts) -> Plan | None:
+def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:
     """Loading nvidia_peermem, where only that is missing."""
-    if len(_lacking(direct.peermem)) != 1:
-        return None
-    load = Step("loads the module, and what it needs before it", ("modprobe", "nvidia-peermem"))
-    return Plan("Load nvidia_peermem", (load,), note="jobs that run already keep their way until restarted")
+    return plan_or_none(load_peermem(examination)) if len(_lacking(direct.peermem)) == 1 else None

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed
-from probes.checks.pcie_paths import judged, unread
-from probes.checks.pcie_settings import DRAIN, NOT_LASTING, SPEC, each_nic, nic_registers, set_bits
+from probes.checks.pcie_paths import judged, nic_registers, unread
+from probes.checks.pcie_settings import SPEC, each_nic
 from probes.examination import Examination
 from probes.pci_capabilities import PciExpress
 from probes.plan import Plan, instruction
+from probes.plans.read_requests import USUAL_READ_BYTES, raising
 from probes.rdma import RdmaFacts
 from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("pcie")
-
-_USUAL_READ_BYTES = 4096
 
 
 @AREA.check(
@@ -32,7 +31,7 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
         size = express.max_read_request_bytes
         if isinstance(size, Unknown):
             return size
-        return "" if size >= _USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
+        return "" if size >= USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
 
     return each_nic(
         examination,
@@ -41,27 +40,8 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
         "can fall; measure "
         "before and after",
         "MaxReadReq 4096 bytes in all NICs",
-        lambda bad: _raise_reads(bad, _USUAL_READ_BYTES),
+        lambda bad: raising({bdf: known(one.max_read_request_bytes, 0) for bdf, one in bad.items()}),
     )
-
-
-def _raise_reads(bad: dict[str, PciExpress], size: int) -> Plan:
-    steps = [
-        set_bits(
-            bdf,
-            f"sets MaxReadReq of {bdf} to {size} bytes",
-            _code(size) << 12,
-            _code(known(express.max_read_request_bytes, 512)) << 12,
-            0x7000,
-        )
-        for bdf, express in bad.items()
-    ]
-    return Plan("Raise MaxReadReq", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN)
-
-
-def _code(size_bytes: int) -> int:
-    """The field's number: 128 << number is the size."""
-    return (size_bytes // 128).bit_length() - 1
 
 
 @AREA.check(

@@ -8,35 +8,24 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, passed
 from probes.checks.pcie_paths import (
     BRIDGES,
     DEVICES,
-    ends,
     express_of,
     functions_of,
     judged,
     labels,
     near_paths,
+    nic_registers,
 )
 from probes.examination import Examination
-from probes.pci import PciKind
 from probes.pci_capabilities import PciExpress
 from probes.plan import Plan, Step, instruction
-from probes.unknown import Maybe, Reason, Unknown, known
+from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
+from probes.unknown import Reason, Unknown, known
 
 AREA = Area("pcie")
 
 SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
-DRAIN = "jobs that run go through these NICs: drain the node first"
-NOT_LASTING = "a reboot or a reset of the NIC brings the old value back: set it in the BIOS, or by a unit"
 _ASPM = ("off", "L0s", "L1", "L0s L1")  # in the order of the register's two bits
 _ON = "all NICs have it on"
-
-
-def nic_registers(examination: Examination) -> dict[str, Maybe[PciExpress]]:
-    """The PCI Express capability of each NIC; a virtual function's settings are its physical function's."""
-    return {
-        bdf: express_of(examination, bdf)
-        for bdf, one in ends(examination).items()
-        if one.kind is PciKind.NIC and one.physical_function is None
-    }
 
 
 def each_nic(
@@ -63,15 +52,6 @@ def each_nic(
         return passed(Evidence(DEVICES, "no NIC here whose settings are this node's"))
     plan = fix(bad) if fix is not None and bad else None
     return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, list(bad))
-
-
-def set_bits(bdf: str, why: str, value: int, old: int, mask: int) -> Step:
-    """Changes the bits of `mask` in Device Control."""
-    return Step(
-        why,
-        ("setpci", "-s", bdf, f"CAP_EXP+8.w={value:04x}:{mask:04x}"),
-        undo=("setpci", "-s", bdf, f"CAP_EXP+8.w={old:04x}:{mask:04x}"),
-    )
 
 
 @AREA.check(

@@ -7,11 +7,8 @@ from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
     is_present,
-    load_plan,
-    load_step,
     module_of,
     modules_dep,
-    rebuild_plan,
     release_of,
     state_seen,
 )
@@ -20,9 +17,11 @@ from probes.checks.references import PEERMEM_MANUAL
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
-from probes.module_obstacles import explain
 from probes.modules import KernelModule
 from probes.plan import Plan, instruction
+from probes.plans.loading import load_plan, load_step
+from probes.plans.obstacles import bar_of
+from probes.plans.rebuilding import rebuild_plan
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")
@@ -54,18 +53,15 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
         if module.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk"))
         return unsure(f"whether there is a file to load is unknown: {module.on_disk}", state_seen(module))
-    modules = examination.node.modules
-    assert not isinstance(modules, Unknown)
-    obstacle = explain(modules, PEERMEM)[:LINE_LIMIT]
-    free = obstacle.startswith(("on disk", "needs", "blacklisted"))
+    obstacle = bar_of(examination, PEERMEM)
     return peermem_fault(
         examination,
         "udev never asks for nvidia_peermem, for it belongs to no device: somebody has to load it"
-        if free
-        else f"nvidia_peermem is not loaded, and something is in its way: {obstacle}",
+        if obstacle is None
+        else f"nvidia_peermem is not loaded, and something is in its way: {obstacle[:LINE_LIMIT]}",
         state_seen(module),
         Evidence("modinfo -n nvidia_peermem", module.on_disk),
-        fix=load_plan("nvidia-peermem") if free else None,
+        fix=load_plan(examination, PEERMEM) if obstacle is None else None,
     )
 
 
@@ -121,7 +117,7 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
         )
     steps = (
         instruction("install the NVIDIA driver's DKMS package, or another one that brings nvidia-peermem"),
-        load_step("nvidia-peermem"),
+        load_step(examination, PEERMEM),
     )
     return peermem_fault(
         examination,
@@ -190,7 +186,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if not others:
         return passed(evidence, Evidence("/lib/modules", "no other kernel has it either"))
-    steps = (*rebuild_plan(release_of(examination)).steps, load_step("nvidia-peermem"))
+    steps = (*rebuild_plan(release_of(examination)).steps, load_step(examination, PEERMEM))
     return peermem_fault(
         examination,
         f"nvidia_peermem is there for {', '.join(others[:4])} and not for the running kernel",

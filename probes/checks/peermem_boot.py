@@ -7,7 +7,6 @@ from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
     is_present,
-    load_step,
     module_of,
     no_pair,
     state_seen,
@@ -17,14 +16,16 @@ from probes.checks.module_need import Need, absent_peermem, loaded_peermem, need
 from probes.examination import Examination
 from probes.module_obstacles import explain
 from probes.modules import ModuleFacts
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, Step, instruction, plan_or_none
+from probes.plans.boot import persist_peermem
+from probes.plans.loading import load_step
+from probes.plans.nv_peer_mem import replace_nv_peer_mem
 from probes.services import Service, ServiceState
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")
 
 _README = "https://github.com/Mellanox/nv_peer_memory (README); NVIDIA driver README, nvidia-peermem"
-_CONFIG = "/etc/modules-load.d/nvidia-peermem.conf"
 
 
 def _rules_unread(examination: Examination) -> str:
@@ -53,18 +54,12 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
     if unread:
         return unsure(f"needs root: {unread} cannot be read")
     need = need_of_peermem(examination)
-    step = Step(
-        "names the module to systemd-modules-load",
-        ("awk", f'BEGIN {{ print "nvidia-peermem" > "{_CONFIG}" }}'),
-        undo=("rm", _CONFIG),
-    )
-    plan = Plan("Load nvidia-peermem at every boot", (step,))
     return found(
         "no file of modules-load.d names nvidia-peermem: after a reboot GPUDirect RDMA goes by DMA-BUF alone"
         if need is Need.NOT_NEEDED
         else "no file of modules-load.d names nvidia-peermem: it will be missing after the next reboot",
         Evidence("grep -rE 'nvidia[-_]peermem' /etc/modules-load.d /usr/lib/modules-load.d", "nothing"),
-        fix=plan,
+        fix=plan_or_none(persist_peermem(examination)),
         severity=Severity.NOTE if need is Need.NOT_NEEDED else Severity.WARNING,
         devices=(PEERMEM,),
     )
@@ -109,7 +104,7 @@ def boot_load_race(examination: Examination) -> Outcome:
     unit = "a oneshot unit After=openibd.service with ExecStart=/sbin/modprobe nvidia-peermem"
     steps = (
         Step("shows which module failed, and why", ("journalctl", "-b", "-u", "systemd-modules-load")),
-        load_step("nvidia-peermem"),
+        load_step(examination, PEERMEM),
         instruction(f"if it came too early (driver or OFED not ready yet), load it later: {unit}"),
     )
     return peermem_fault(
@@ -149,28 +144,14 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
         "before the next boot; or somebody unloaded it",
         named,
         asked,
-        fix=Plan("Load nvidia_peermem again", (load_step("nvidia-peermem"),)),
+        fix=Plan("Load nvidia_peermem again", (load_step(examination, PEERMEM),)),
     )
 
 
-def _retire_plan() -> Plan:
-    steps = (
-        Step(
-            "stops the old service, and keeps it from starting again",
-            ("systemctl", "disable", "--now", "nv_peer_mem"),
-            undo=("systemctl", "enable", "nv_peer_mem"),
-        ),
-        Step("unloads the old module", ("modprobe", "-r", "nv_peer_mem"), undo=("modprobe", "nv_peer_mem")),
-        load_step("nvidia-peermem"),
-        instruction(
-            "remove the package nvidia-peer-memory-dkms (nvidia_peer_memory), and keep the service off"
-        ),
-    )
-    return Plan(
-        "Replace nv_peer_mem by nvidia-peermem",
-        steps,
-        disturbs="jobs that have registered GPU memory through nv_peer_mem must have ended",
-    )
+def _retired(examination: Examination) -> tuple[Plan | None, str]:
+    """The old module replaced by the new one; else why that cannot be done, to be put behind a cause."""
+    answer = replace_nv_peer_mem(examination)
+    return plan_or_none(answer), f"; {answer}" if isinstance(answer, str) else ""
 
 
 def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
@@ -209,13 +190,15 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     # NCCL looks for memory_peers or for nvidia_peermem, never for /sys/module/nv_peer_mem.
     if need is Need.NEEDED and isinstance(peers, Unknown) and peers.reason is Reason.NOT_THERE:
         severity = Severity.CRITICAL
+    fix, but = _retired(examination)
     return found(
         "nv_peer_mem and nvidia_peermem register under one name, so the second of them is refused; "
         "the old one gets no more updates"
-        + (", and NCCL does not see it on this kernel" if severity is Severity.CRITICAL else ""),
+        + (", and NCCL does not see it on this kernel" if severity is Severity.CRITICAL else "")
+        + but,
         Evidence("/proc/modules", "nv_peer_mem: live"),
         seen,
-        fix=_retire_plan(),
+        fix=fix,
         severity=severity,
         devices=("nv_peer_mem",),
     )
@@ -234,11 +217,12 @@ def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
         return loaded
     if loaded != (True, True):
         return passed(Evidence("/proc/modules", "not both of nv_peer_mem and nvidia_peermem"))
+    fix, but = _retired(examination)
     return found(
-        "both serve the same memory under the same name; which of them gets a region is a matter of luck",
+        f"both serve the same memory under one name; which of them gets a region is a matter of luck{but}",
         Evidence("/proc/modules", "nv_peer_mem: live"),
         Evidence("/proc/modules", "nvidia_peermem: live"),
-        fix=_retire_plan(),
+        fix=fix,
         devices=("nv_peer_mem", PEERMEM),
     )
 
@@ -269,10 +253,11 @@ def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
     if not service.enabled or service.masked:
         return passed(where)
     need = need_of_peermem(examination)
+    fix, but = _retired(examination)
     return found(
-        "at the next boot the old module may be the first, and nvidia_peermem is then refused",
+        f"at the next boot the old module may be the first, and nvidia_peermem is then refused{but}",
         Evidence(service.path, "the service of the old module"),
         where,
-        fix=_retire_plan(),
+        fix=fix,
         severity=Severity.NOTE if need is Need.NOT_NEEDED else Severity.WARNING,
     )

@@ -7,7 +7,6 @@ from probes.checks.module_facts import (
     PEERMEM,
     file_of,
     is_present,
-    load_step,
     log_needed,
     log_of,
     log_seen,
@@ -15,7 +14,6 @@ from probes.checks.module_facts import (
     modules_dep,
     no_pair,
     ofed_of,
-    rebuild_steps,
     state_seen,
 )
 from probes.checks.module_need import Need, absent_peermem, need_of_peermem, peermem_fault
@@ -24,6 +22,8 @@ from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import PEER_MEMORY_SYMBOL
 from probes.plan import Plan, Step, instruction
+from probes.plans.loading import load_step
+from probes.plans.rebuilding import rebuild_steps
 from probes.unknown import Reason, Unknown
 
 AREA = Area("modules")
@@ -142,7 +142,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     steps = (
         instruction("drain the node, and reboot it so that the driver on disk is the one that is loaded"),
         Step("starts the kernel anew", ("systemctl", "reboot")),
-        load_step("nvidia-peermem"),
+        load_step(examination, PEERMEM),
     )
     return peermem_fault(
         examination,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import PEERMEM, load_step, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.checks.module_facts import PEERMEM, log_needed, log_of, log_seen, ofed_numbers, ofed_of
 from probes.checks.module_need import Need, absent_peermem, loaded_peermem, need_of_peermem, peermem_fault
 from probes.checks.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.examination import Examination
 from probes.kernel_log import LogKind
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
+from probes.plans.loading import load_step
+from probes.plans.peermem import unload_step
 from probes.unknown import Reason, Unknown
 
 AREA = Area("modules")
@@ -28,14 +30,14 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Ou
     return value, Evidence(path, value)
 
 
-def _reload(title: str, first: str) -> Plan:
+def _reload(examination: Examination, title: str, first: str) -> Plan:
     steps = (
         instruction(first),
         instruction(
             "rebuild the initramfs where it carries modprobe.d: `update-initramfs -u` or `dracut -f`"
         ),
-        Step("unloads it; refused while regions are registered", ("modprobe", "-r", "nvidia-peermem")),
-        load_step("nvidia-peermem"),
+        unload_step(examination),
+        load_step(examination, PEERMEM),
     )
     return Plan(title, steps, disturbs="jobs that register GPU memory through nvidia-peermem must have ended")
 
@@ -66,7 +68,9 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
         value[1],
         Evidence("ofed_info -s", release),
         fix=_reload(
-            "Drop the option", "delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d"
+            examination,
+            "Drop the option",
+            "delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
     )
@@ -96,7 +100,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
         "the PeerDirect of MLNX_OFED before 5.0 is another one: GPU memory does not register as it should",
         value[1],
         Evidence("ofed_info -s", ofed),
-        fix=_reload("Tell nvidia-peermem of the old OFED", first),
+        fix=_reload(examination, "Tell nvidia-peermem of the old OFED", first),
         devices=(PEERMEM,),
     )
 
@@ -118,7 +122,9 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
         "with the older interface the driver takes GPU memory back from regions that are still registered",
         value[1],
         fix=_reload(
-            "Take the default", "delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d"
+            examination,
+            "Take the default",
+            "delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
     )
@@ -147,7 +153,7 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
         instruction(
             "correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
         ),
-        load_step("nvidia-peermem"),
+        load_step(examination, PEERMEM),
     )
     return peermem_fault(
         examination,

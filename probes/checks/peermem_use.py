@@ -6,7 +6,6 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.module_facts import (
     PEERMEM,
     is_present,
-    load_step,
     log_needed,
     log_of,
     log_seen,
@@ -20,6 +19,7 @@ from probes.checks.module_need import loaded_peermem
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
+from probes.plans.loading import load_step
 from probes.unknown import Reason, Unknown
 
 AREA = Area("modules")
@@ -140,7 +140,7 @@ def peermem_invalid_context_flood(examination: Examination) -> Outcome:
         return passed(*log_seen(examination, messages))
     steps = (
         instruction("update the NVIDIA driver to 560 or newer at the next opportunity"),
-        load_step("nvidia-peermem"),
+        load_step(examination, PEERMEM),
     )
     return found(
         "the module meets regions of programs that ended without freeing them, and says so each time; "

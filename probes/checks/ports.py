@@ -2,66 +2,28 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.port_use import ACTIVE, NO_PORTS, Port, alike, cost_of_loss, devices_of, names, ports_of
-from probes.checks.wording import SHOWN, at_most
+from probes.checks.port_condition import Condition, condition_of
+from probes.checks.port_use import NO_PORTS, Port, alike, cost_of_loss, devices_of, names, ports_of
+from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
-from probes.unknown import Maybe, Unknown, known
+from probes.plans.ports import KEEP, enable_steps, netdev_steps
+from probes.unknown import Unknown, known
 
 AREA = Area("nic")
 _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband"
 _IBPORTSTATE = "ibportstate(8) of infiniband-diags"
 
 
-class _Condition(Enum):
-    """Why a port carries no traffic."""
-
-    NONE = "it does"
-    NO_SIGNAL = "nothing answers at the other end"
-    DISABLED = "switched off"
-    NETDEV_DOWN = "its netdev is set down"
-    NO_SUBNET_MANAGER = "no subnet manager"
-    STALLED = "the subnet manager has not finished"
-
-
-def _condition(port: Port) -> Maybe[_Condition]:
-    state, layer = port.facts.state, port.facts.link_layer
-    if isinstance(state, Unknown):
-        return state
-    if state in ACTIVE:
-        return _Condition.NONE
-    if isinstance(layer, Unknown):
-        return layer
-    if layer == "Ethernet":
-        # RoCE calls its physical state Disabled also where only the cable is missing (mlx5, main.c).
-        is_up = port.health if isinstance(port.health, Unknown) else port.health.netdev_is_up
-        return is_up if isinstance(is_up, Unknown) else _ETHERNET[is_up]
-    if state in ("INIT", "ARMED"):
-        sm_lid = port.health if isinstance(port.health, Unknown) else port.health.sm_lid
-        if state == "ARMED":
-            return _Condition.STALLED
-        if isinstance(sm_lid, Unknown):
-            return sm_lid
-        return _Condition.STALLED if sm_lid else _Condition.NO_SUBNET_MANAGER
-    if isinstance(port.facts.physical_state, Unknown):
-        return port.facts.physical_state
-    return _Condition.DISABLED if port.facts.physical_state == "Disabled" else _Condition.NO_SIGNAL
-
-
-_ETHERNET = {True: _Condition.NO_SIGNAL, False: _Condition.NETDEV_DOWN}
-
-
-def _sorted_out(examination: Examination, wanted: _Condition) -> Outcome | list[Port]:
+def _sorted_out(examination: Examination, wanted: Condition) -> Outcome | list[Port]:
     """The ports in this condition; else what the check says."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
     if not ports:
         return passed(NO_PORTS)
-    conditions = [(port, _condition(port)) for port in ports]
+    conditions = [(port, condition_of(port)) for port in ports]
     chosen = [port for port, condition in conditions if condition is wanted]
     if chosen:
         return chosen
@@ -87,7 +49,7 @@ def _physical(port: Port) -> Evidence:
 )
 def port_without_signal(examination: Examination) -> Outcome:
     """Ports that are down though nobody has switched them off."""
-    chosen = _sorted_out(examination, _Condition.NO_SIGNAL)
+    chosen = _sorted_out(examination, Condition.NO_SIGNAL)
     if isinstance(chosen, Outcome):
         return chosen
     look = [
@@ -113,22 +75,16 @@ def port_without_signal(examination: Examination) -> Outcome:
 )
 def port_disabled(examination: Examination) -> Outcome:
     """InfiniBand ports whose physical state is Disabled."""
-    chosen = _sorted_out(examination, _Condition.DISABLED)
+    chosen = _sorted_out(examination, Condition.DISABLED)
     if isinstance(chosen, Outcome):
         return chosen
     return found(
         f"{names(chosen)}: somebody has disabled the port, here or at the switch",
         *at_most(_physical(port) for port in chosen),
-        fix=Plan("Switch the port on", tuple(_enable(port) for port in chosen[:SHOWN])),
+        fix=Plan("Switch the port on", enable_steps(chosen)),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
     )
-
-
-def _enable(port: Port) -> Step:
-    name, number = port.device.name, str(port.facts.number)
-    command = ("ibportstate", "-C", name, "-P", number, "-D", "0", number)
-    return Step(f"enables {port.name}", (*command, "enable"), undo=(*command, "disable"))
 
 
 @AREA.check(
@@ -139,25 +95,16 @@ def _enable(port: Port) -> Step:
 )
 def netdev_down(examination: Examination) -> Outcome:
     """RoCE ports whose netdev an admin, or nobody, has set up."""
-    chosen = _sorted_out(examination, _Condition.NETDEV_DOWN)
+    chosen = _sorted_out(examination, Condition.NETDEV_DOWN)
     if isinstance(chosen, Outcome):
         return chosen
-    up = [
-        Step(
-            f"sets {netdev} up, and {port.name} with it",
-            ("ip", "link", "set", "dev", netdev, "up"),
-            undo=("ip", "link", "set", "dev", netdev, "down"),
-        )
-        for port in chosen[:SHOWN]
-        if not isinstance(netdev := port.facts.netdev, Unknown)
-    ]
     return found(
         f"{names(chosen)}: RoCE follows its netdev, and that is set down",
         *at_most(
             Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
             for port in chosen
         ),
-        fix=Plan("Set the netdev up", tuple(up), note="name it in netplan or NetworkManager to keep it so"),
+        fix=Plan("Set the netdev up", netdev_steps(chosen), note=KEEP),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
     )
@@ -171,7 +118,7 @@ def netdev_down(examination: Examination) -> Outcome:
 )
 def no_subnet_manager(examination: Examination) -> Outcome:
     """Ports in state INIT that know of no subnet manager."""
-    chosen = _sorted_out(examination, _Condition.NO_SUBNET_MANAGER)
+    chosen = _sorted_out(examination, Condition.NO_SUBNET_MANAGER)
     if isinstance(chosen, Outcome):
         return chosen
     return found(
@@ -192,7 +139,7 @@ def no_subnet_manager(examination: Examination) -> Outcome:
 )
 def subnet_manager_stalled(examination: Examination) -> Outcome:
     """Ports in state ARMED, or in INIT with a subnet manager that is known."""
-    chosen = _sorted_out(examination, _Condition.STALLED)
+    chosen = _sorted_out(examination, Condition.STALLED)
     if isinstance(chosen, Outcome):
         return chosen
     return found(

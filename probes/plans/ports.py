@@ -12,7 +12,7 @@ from probes.pci import PciKind
 from probes.plan import Plan, Step
 from probes.unknown import Unknown, known
 
-_KEEP = "name the netdevs in netplan or NetworkManager to keep them so"
+KEEP = "name the netdevs in netplan or NetworkManager to keep them so"
 
 
 def raise_ports(examination: Examination) -> Plan | str:
@@ -34,7 +34,7 @@ def raise_ports(examination: Examination) -> Plan | str:
     return Plan(
         "Set ports up that are switched off",
         steps,
-        note="; ".join(filter(None, (_KEEP if down else "", told))),
+        note="; ".join(filter(None, (KEEP if down else "", told))),
     )
 
 

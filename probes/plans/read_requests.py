@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probes.checks.pcie_paths import nic_registers, reason_of
 from probes.examination import Examination
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
 from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
 from probes.unknown import Unknown
 
@@ -14,7 +16,9 @@ _FIELD = 0x7000  # PCI_EXP_DEVCTL_READRQ, include/uapi/linux/pci_regs.h
 
 def raise_reads(examination: Examination) -> Plan | str:
     """Sets MaxReadReq of each NIC that has less to 4096 bytes."""
-    steps: list[Step] = []
+    if isinstance(examination.node.pci, Unknown):
+        return f"the PCI functions could not be read: {examination.node.pci}"
+    low: dict[str, int] = {}
     unknown: list[Unknown] = []
     nics = nic_registers(examination)
     for bdf, express in nics.items():
@@ -22,14 +26,28 @@ def raise_reads(examination: Examination) -> Plan | str:
         if isinstance(size, Unknown):
             unknown.append(size)
         elif size < USUAL_READ_BYTES:
-            why = f"sets MaxReadReq of {bdf} from {size} to {USUAL_READ_BYTES} bytes, and no other bit"
-            steps.append(set_bits(bdf, why, _code(USUAL_READ_BYTES) << 12, _code(size) << 12, _FIELD))
-    if not steps:
-        if unknown:
-            return reason_of(unknown[0])
-        if not nics:
-            return "no NIC here whose settings are this node's"
-        return f"all {len(nics)} NICs have {USUAL_READ_BYTES} bytes or more"
+            low[bdf] = size
+    if low:
+        return raising(low)
+    if unknown:
+        return reason_of(unknown[0])
+    if not nics:
+        return "no NIC here whose settings are this node's"
+    return f"all {len(nics)} NICs have {USUAL_READ_BYTES} bytes or more"
+
+
+def raising(low: Mapping[str, int]) -> Plan:
+    """Sets the NICs of these BDFs, which have so many bytes now."""
+    steps = [
+        set_bits(
+            bdf,
+            f"sets MaxReadReq of {bdf} from {size} to {USUAL_READ_BYTES} bytes, and no other bit",
+            _code(USUAL_READ_BYTES) << 12,
+            _code(size) << 12,
+            _FIELD,
+        )
+        for bdf, size in low.items()
+    ]
     return Plan("Raise MaxReadReq", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN)
 
 

@@ -38,7 +38,9 @@ def grow(description: NodeDescription, seed: int) -> Tree:
     grow_driver_libraries(tree)
     grow_module_files(tree)
     grow_surroundings(tree)
-    tree.mig = set(range(len(tree.gpus))) if description.nvml.mig else set()
+    gpus = range(len(tree.gpus))
+    tree.mig.update(gpus if description.nvml.mig else ())
+    tree.persistent.update(gpus if description.nvml.persistence else ())
     return tree
 
 

@@ -120,7 +120,7 @@ class SimulatedHost:
         """Driver and GPUs as described."""
         if "nvidia" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        driver, special = self._description.driver, self.tree.nvml
+        driver, special = self._description.driver, self._description.nvml
         if special.refusal:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
         return NvmlFacts(
@@ -136,7 +136,7 @@ class SimulatedHost:
         )
 
     def _gpu(self, number: int, bdf: str) -> Maybe[NvmlGpu]:
-        gpu, special = self._description.gpu, self.tree.nvml
+        gpu, special = self._description.gpu, self._description.nvml
         if number in special.lost:
             told = "the GPU has fallen off the bus: reboot, see the kernel log"
             return Unknown(Reason.DRIVER_ERROR, bdf, told)
@@ -156,7 +156,7 @@ class SimulatedHost:
             nvlinks=sum(links for _, links in peers),
             nvlink_peers=peers,
             c2c_links=gpu.c2c,
-            persistence=special.persistence,
+            persistence=number in self.tree.persistent,
             mig=number in self.tree.mig,
             is_vgpu=special.is_vgpu,
         )
@@ -176,7 +176,7 @@ class SimulatedHost:
         """One reading of every GPU."""
         if "nvidia" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        special = self.tree.nvml
+        special = self._description.nvml
         if special.refusal:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
         silent = special.lost | special.unlisted

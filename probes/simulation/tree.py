@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from probes.simulation.description import NicDescription, NodeDescription, NvmlDescription
+from probes.simulation.description import NicDescription, NodeDescription
 from probes.unknown import Maybe, Reason, Unknown
 
 Content = str | bytes | Callable[[float], str]
@@ -92,11 +92,8 @@ class Tree:
     """Module and who holds it -> how many references, at so many seconds."""
     refusals: dict[str, Refusal] = field(default_factory=dict)  # module -> why it is not taken
     aside: dict[str, list[Removed]] = field(default_factory=dict)  # module -> what went with it
-    nvml: NvmlDescription = field(init=False)
-    mig: set[int] = field(default_factory=set)  # GPUs with MIG on
-
-    def __post_init__(self) -> None:
-        self.nvml = self.description.nvml
+    mig: set[int] = field(default_factory=set)  # GPUs on which MIG is on
+    persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
 
     def add(self, path: str, content: Content) -> None:
         """Adds a file with its directories."""

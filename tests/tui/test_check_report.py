@@ -36,7 +36,7 @@ def test_a_ticket_says_what_is_wrong_where_it_was_seen_and_what_to_do() -> None:
         "no-gdr-path",
         "critical",
         "SEEN",
-        "modprobe nvidia-peermem",
+        "modprobe nvidia_peermem",
         "READ ON",
     ):
         assert part in text
@@ -55,7 +55,7 @@ def test_json_has_every_check_with_its_status() -> None:
     assert broken["severity"] == "critical"
     assert broken["evidence"][0].keys() == {"source", "value"}
     step = broken["fix"][0]
-    assert step["argv"] == ["modprobe", "nvidia-peermem"]
+    assert step["argv"] == ["modprobe", "nvidia_peermem"]
     assert step["needs_root"] is True
     assert step["needs_reboot"] is False
 

@@ -38,7 +38,7 @@ async def test_what_is_wrong_why_and_what_to_do(size: tuple[int, int]) -> None:
         assert "✗ no-gdr-path" in seen(pilot, "findings")
         assert "nvidia_peermem is not loaded" in seen(pilot, "details")
         await pilot.press("f")
-        assert "modprobe nvidia-peermem" in seen(pilot, "details")
+        assert "modprobe nvidia_peermem" in seen(pilot, "details")
         assert "needs root" in seen(pilot, "details")
         assert "SEEN" not in seen(pilot, "details")
         await pilot.press("e")

@@ -5,6 +5,7 @@ A run without an end in the log was cut off with its gdrtop: what it did is not 
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from tui.actions.outcome import Outcome
 
 _WORD_LIMIT = 4096
 _MOST_STEPS = 256
+_RUNS = itertools.count(1)  # of this process: two runs of one second are two
 
 
 class AuditError(Exception):
@@ -79,12 +81,10 @@ class Audit:
     def __init__(self, file: AuditFile, actor: Actor, clock: Any = time.time) -> None:
         self._file, self._actor, self._clock = file, actor, clock
         self._run = ""
-        self._runs = 0
 
     def begin(self, action: str, plan: Plan) -> None:
         """A run of an action begins; AuditError where the log cannot be written."""
-        self._runs += 1
-        self._run = f"{self._clock():.0f}-{self._actor.pid}-{self._runs}"
+        self._run = f"{self._clock():.0f}-{self._actor.pid}-{next(_RUNS)}"
         actor = self._actor
         who = {"host": actor.host, "boot_id": actor.boot_id, "user": actor.user, "pid": actor.pid}
         self._write("begin", {**who, "action": action, "title": plan.title, "steps": len(plan.steps)})

@@ -7,14 +7,13 @@ import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from probes.plans.offers import Offer, offers
-
 from probes import processes
 from probes.checks.finding import Finding
 from probes.examination import Examination
 from probes.host import Host
 from probes.origin import Source
 from probes.plan import Plan
+from probes.plans.offers import Offer, offers
 from probes.text import printable
 from probes.unknown import known
 from tui.actions.audit import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
@@ -25,7 +24,7 @@ from tui.actions.outcome import Event, Outcome, RunEnded
 from tui.actions.runner import Commands, LocalCommands, Runner
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_ACS_OFF = ("acs-redirect-off", "fix:acs-redirect")
+_ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
 _MOST_TAKEN_BACK = 5  # runs offered to be taken back
 
 
@@ -42,6 +41,13 @@ class MemoryLog:
     def lines(self) -> list[str]:
         """All lines."""
         return list(self._lines)
+
+
+@dataclass(frozen=True)
+class UndoOffer(Offer):
+    """Takes a past run back."""
+
+    run: str = ""  # its id in the log
 
 
 @dataclass(frozen=True)
@@ -95,13 +101,15 @@ class Dispatcher:
 
     def _undo_offer(self, run: PastRun, name: str, title: str) -> Offer:
         plan = undo_plan(run, self._boot_id())
-        return Offer(name, title, None, plan) if isinstance(plan, str) else Offer(name, title, plan)
+        if isinstance(plan, str):
+            return Offer(name, title, None, plan)
+        return UndoOffer(name, title, plan, run=run.id)
 
     def undo_of(self, run: PastRun) -> Offer:
         """What takes a past run back."""
         runs = self.own_history()
         name, title = f"undo:{run.id}", f"Take back: {run.title}"
-        if run not in runs:
+        if run.id not in {one.id for one in runs}:
             return Offer(name, title, None, "it stands in another user's log")
         if is_taken_back(run, runs):
             return Offer(name, title, None, "it has been taken back")
@@ -112,7 +120,8 @@ class Dispatcher:
         if offer.plan is None:
             return offer.why_not or "there is nothing to do"
         cleared = clearance(offer.plan, examination, self._read_only)
-        return Prepared(offer.id, offer.title, offer.plan, cleared, node_name(examination))
+        action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
+        return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
 
     # What was done
 

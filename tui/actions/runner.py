@@ -214,6 +214,7 @@ class Runner:
                 outcome, why = self._step(number, step)
             except AuditError as error:
                 outcome, why = Outcome.FAILED, str(error)
+                self._hear(StepEnded(number, outcome, None, 0.0, why))
             if outcome is not Outcome.DONE:
                 ended = RunEnded(outcome, f"step {number}: {why}", plan.steps[number:])
                 break

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from probes.command import TRUSTED_PATH
 from probes.host import Host
 from probes.simulation.commands import asking, files, modprobe, nvidia, ports, setpci, system, systemctl
 from probes.simulation.commands.performed import Obeyed, Order, Performed, not_obeyed
 from probes.simulation.tree import Tree
+from probes.tools import DIRECTORIES
 
 OBEYED: Mapping[str, Obeyed] = {
     **modprobe.COMMANDS,
@@ -31,7 +31,7 @@ def perform(host: Host, tree: Tree, argv: Sequence[str], given: str, seconds: fl
         return not_obeyed("an empty command")
     directory, slash, name = argv[0].rpartition("/")
     obeyed = OBEYED.get(name)
-    if slash and directory not in TRUSTED_PATH:
+    if slash and directory not in DIRECTORIES:
         return not_obeyed(argv[0])
     order = Order(host, tree, name, tuple(argv[1:]), given, seconds)
     if obeyed is not None:

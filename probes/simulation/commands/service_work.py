@@ -25,7 +25,7 @@ def start(order: Order, name: str, modprobe: Performing) -> bool:
     run(order.tree, name)
     hold_by_service(order.tree, name)
     if name == "nvidia-persistenced" and "--no-persistence-mode" not in _unit_text(order.tree, name):
-        order.tree.nvml = replace(order.tree.nvml, persistence=True)
+        order.tree.persistent.update(range(len(order.tree.gpus)))
     return True
 
 
@@ -42,7 +42,7 @@ def end(order: Order, name: str, modprobe: Performing) -> bool:
     if name == "nv_peer_mem" and "nv_peer_mem" in tree.live_modules:
         _errors(order, "rmmod", ["nv_peer_mem"], modprobe)
     if name == "nvidia-persistenced" and tree.units.get(name) == "active":
-        tree.nvml = replace(tree.nvml, persistence=False)
+        tree.persistent.clear()
     let_go(tree, name)
     stop(tree, name)
     return True

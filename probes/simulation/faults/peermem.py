@@ -114,6 +114,9 @@ def _not_persistent(tree: Tree) -> None:
 def _boot_failed(tree: Tree) -> None:
     take_out(tree, _PEERMEM)
     stop(tree, "systemd-modules-load", "failed")
+    tree.journal["systemd-modules-load"] = [
+        "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
+    ]
 
 
 def _old_module(tree: Tree) -> None:

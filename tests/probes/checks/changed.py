@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from probes.checks.finding import Finding, Status
 from probes.checks.registry import findings
 from probes.examination import Examination, examine
 from probes.gpus import Gpu
 from probes.kernel_log import parse_log
+from probes.module_files import ModuleFileFacts
+from probes.modules import ModuleFacts, ModuleState
 from probes.nvml import NvmlGpu
 from probes.port_health import PortHealth
 from probes.rdma import RdmaDevice, RdmaPort
+from probes.services import ServiceFacts
 from probes.simulation import SimulatedHost
 from probes.unknown import Unknown
 
@@ -84,3 +88,42 @@ def two_examinations(name: str, apart_seconds: float = 60.0) -> Examination:
     before = examine(host)
     now += apart_seconds
     return examine(host, before=before)
+
+
+def with_module(examination: Examination, name: str, **facts: Any) -> Examination:
+    """A module of the ladder changed."""
+    modules = examination.node.modules
+    assert isinstance(modules, ModuleFacts)
+    changed = {**modules.modules, name: replace(modules.modules[name], **facts)}
+    return replace(examination, node=replace(examination.node, modules=replace(modules, modules=changed)))
+
+
+def without(examination: Examination, *names: str) -> Examination:
+    """Modules that are not loaded."""
+    for name in names:
+        examination = with_module(examination, name, state=ModuleState.NOT_LOADED)
+    return examination
+
+
+def with_kernel(examination: Examination, **facts: Any) -> Examination:
+    """Facts of the kernel changed."""
+    kernel = examination.node.kernel
+    assert not isinstance(kernel, Unknown)
+    return replace(examination, node=replace(examination.node, kernel=replace(kernel, **facts)))
+
+
+def with_file(examination: Examination, name: str, **facts: Any) -> Examination:
+    """What modinfo says of a module's file changed."""
+    found = examination.module_files
+    assert isinstance(found, ModuleFileFacts)
+    assert not isinstance(found.files, Unknown)
+    files = {**found.files, name: replace(found.files[name], **facts)}
+    return replace(examination, module_files=replace(found, files=files))
+
+
+def with_service(examination: Examination, name: str, **facts: Any) -> Examination:
+    """A service changed."""
+    services = examination.services
+    assert isinstance(services, ServiceFacts)
+    changed = {**services.services, name: replace(services.services[name], **facts)}
+    return replace(examination, services=ServiceFacts(changed))

@@ -15,10 +15,11 @@ from probes.examination import Examination
 from probes.kernel_log import parse_log
 from probes.module_files import ModuleFileFacts
 from probes.modules import KernelModule, ModuleFacts, ModuleState
-from probes.services import ServiceFacts, ServiceState
+from probes.services import ServiceState
 from probes.simulated_names import SIMULATED_NAMES
 from probes.simulation.faults import FAULTS, NoSuchFault
 from probes.unknown import Reason, Unknown
+from tests.probes.checks.changed import with_file, with_kernel, with_module, with_service, without
 from tests.probes.checks.doctor import examination_of, findings_on, found_on
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
@@ -30,40 +31,6 @@ FAULTED = {found: fault for fault in FAULTS.values() for found in fault.finds}
 def says(examination: Examination, name: str) -> Finding:
     """One finding on an examination."""
     return findings(examination, only=(name,))[0]
-
-
-def with_module(examination: Examination, name: str, **facts: Any) -> Examination:
-    modules = examination.node.modules
-    assert isinstance(modules, ModuleFacts)
-    changed = {**modules.modules, name: replace(modules.modules[name], **facts)}
-    return replace(examination, node=replace(examination.node, modules=replace(modules, modules=changed)))
-
-
-def without(examination: Examination, *names: str) -> Examination:
-    for name in names:
-        examination = with_module(examination, name, state=ModuleState.NOT_LOADED)
-    return examination
-
-
-def with_kernel(examination: Examination, **facts: Any) -> Examination:
-    kernel = examination.node.kernel
-    assert not isinstance(kernel, Unknown)
-    return replace(examination, node=replace(examination.node, kernel=replace(kernel, **facts)))
-
-
-def with_file(examination: Examination, name: str, **facts: Any) -> Examination:
-    found = examination.module_files
-    assert isinstance(found, ModuleFileFacts)
-    assert not isinstance(found.files, Unknown)
-    files = {**found.files, name: replace(found.files[name], **facts)}
-    return replace(examination, module_files=replace(found, files=files))
-
-
-def with_service(examination: Examination, name: str, **facts: Any) -> Examination:
-    services = examination.services
-    assert isinstance(services, ServiceFacts)
-    changed = {**services.services, name: replace(services.services[name], **facts)}
-    return replace(examination, services=ServiceFacts(changed))
 
 
 def log(text: str) -> Any:
@@ -326,7 +293,7 @@ def test_peermem_that_is_absent_is_critical_where_dmabuf_does_not_work() -> None
     finding = says(without_dmabuf(without(examination_of(HGX), "nvidia_peermem")), "peermem-not-loaded")
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.CRITICAL)
     assert finding.fix is not None
-    assert finding.fix.steps[0].argv == ("modprobe", "nvidia-peermem")
+    assert finding.fix.steps[0].argv == ("modprobe", "nvidia_peermem")
 
 
 def test_whether_peermem_is_needed_is_unknown_where_dmabuf_is() -> None:

@@ -1,0 +1,187 @@
+"""Loading modules: what is missing, in order, and what is not even tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.examination import Examination
+from probes.modules import ModuleFacts, ModuleState
+from probes.unknown import Reason, Unknown
+from tests.probes.checks.changed import with_module, without
+from tests.probes.checks.doctor import examination_of
+from tests.probes.plans.looks import commands, offers_on, plan, undone, why_not
+
+HGX, DGX = "hgx-h100", "dgx-a100"
+PEERMEM = "nvidia_peermem"
+
+
+def with_ofed(examination: Examination, release: str) -> Examination:
+    tools = examination.tools
+    assert not isinstance(tools, Unknown)
+    return replace(examination, tools=replace(tools, ofed=release))
+
+
+def with_module_facts(examination: Examination, **facts: object) -> Examination:
+    modules = examination.node.modules
+    assert isinstance(modules, ModuleFacts)
+    changed = replace(modules, **facts)  # type: ignore[arg-type]
+    return replace(examination, node=replace(examination.node, modules=changed))
+
+
+def bare(examination: Examination) -> Examination:
+    """A node on which nothing is loaded yet."""
+    names = ("ib_core", "ib_uverbs", "rdma_cm", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
+    return without(examination, *names)
+
+
+def test_a_node_that_has_all_it_needs_is_told_so() -> None:
+    told = why_not("load-modules", examination_of(HGX))
+    assert (
+        told == "all that this node needs is loaded: mlx5_core, mlx5_ib, nvidia, nvidia_uvm, nvidia_peermem"
+    )
+
+
+def test_everything_in_order_each_by_its_own_modprobe() -> None:
+    fix = plan("load-modules", bare(examination_of(DGX)))
+    assert commands(fix) == [
+        "modprobe mlx5_core",
+        "modprobe mlx5_ib",
+        "modprobe nvidia",
+        "modprobe nvidia_uvm",
+        "modprobe nvidia_peermem",
+    ]
+    assert undone(fix)[-1] == "rmmod nvidia_peermem"
+    assert "after ib_core, ib_uverbs, which it needs" in fix.steps[1].why.replace(
+        "ib_uverbs, ib_core", "ib_core, ib_uverbs"
+    )
+    assert "which it needs" not in fix.steps[3].why  # nvidia has come with the step before
+
+
+def test_what_comes_with_an_earlier_step_is_not_loaded_again() -> None:
+    fix = offers_on("pcie-l40s+mlx5-core-not-loaded")["load-modules"].plan
+    assert fix is not None
+    assert commands(fix) == ["modprobe mlx5_core", "modprobe mlx5_ib"]
+    fix = offers_on("pcie-l40s+ib-core-not-loaded")["load-modules"].plan
+    assert fix is not None
+    assert commands(fix) == ["modprobe mlx5_ib"]
+
+
+def test_old_kernels_ib_uverbs_is_loaded_for_itself() -> None:
+    node = with_module(examination_of(HGX), "mlx5_ib", depends=("ib_core", "mlx5_core"))
+    assert commands(plan("load-modules", without(node, "ib_uverbs"))) == ["modprobe ib_uverbs"]
+
+
+def test_peermem_is_loaded_where_dmabuf_cannot_be_used_and_where_the_boot_was_to_load_it() -> None:
+    for node in (examination_of(DGX), examination_of(HGX)):
+        assert commands(plan("load-modules", without(node, PEERMEM))) == ["modprobe nvidia_peermem"]
+
+
+def test_peermem_is_not_loaded_where_dmabuf_does_and_nobody_asks_for_it() -> None:
+    node = without(with_module(examination_of(HGX), PEERMEM, persistent=None), PEERMEM)
+    assert why_not("load-modules", node).startswith("all that this node needs is loaded")
+    by_name = plan("load-peermem", node)
+    assert commands(by_name) == ["modprobe nvidia_peermem"]
+    assert "NCCL goes on taking DMA-BUF" in by_name.note
+
+
+def test_whether_peermem_is_needed_is_no_guess() -> None:
+    node = with_module(bare(examination_of(DGX)), PEERMEM, persistent=None)
+    fix = plan("load-modules", node)
+    assert commands(fix)[-1] == "modprobe nvidia_uvm"
+    assert "whether nvidia_peermem is needed as well is unknown: nvidia has to be loaded before" in fix.note
+
+
+def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
+    node = bare(examination_of(HGX))
+    pci = node.node.pci
+    assert not isinstance(pci, Unknown)
+    gpus = {bdf: one for bdf, one in pci.functions.items() if one.kind.name == "GPU"}
+    alone = replace(
+        node,
+        node=replace(node.node, pci=replace(pci, functions=gpus)),
+        topology=replace(node.topology, nics=()),
+    )
+    assert commands(plan("load-modules", alone)) == ["modprobe nvidia", "modprobe nvidia_uvm"]
+    assert why_not("load-peermem", alone) == "no RDMA NIC here"
+
+
+def test_legacy_peerdirect_is_told_of_and_nothing_else_is() -> None:
+    node = without(examination_of(DGX), PEERMEM)
+    old = with_ofed(node, "MLNX_OFED_LINUX-4.9-7.1.0.0")
+    assert commands(plan("load-modules", old)) == ["modprobe nvidia_peermem peerdirect_support=1"]
+    new = with_ofed(node, "MLNX_OFED_LINUX-24.10-0.7.0.0")
+    assert commands(plan("load-modules", new)) == ["modprobe nvidia_peermem"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("peermem-not-on-disk", "no .ko for kernel"),
+        ("peermem-built-without-symbols", "built without peer-memory symbols"),
+        ("module-blacklisted-install", "replaced by `install nvidia_peermem /bin/false`"),
+        (
+            "module-blacklisted-cmdline",
+            "refused by the kernel: /proc/cmdline: module_blacklist=nvidia_peermem",
+        ),
+        ("module-wrong-vermagic", "its file was built for kernel 6.8.0-58-generic"),
+        ("secure-boot-unsigned", "its file is unsigned, and this kernel takes signed modules only"),
+        (
+            "peermem-symbol-version-mismatch-nvidia",
+            "its file is of driver 565.57.01, and 570.124.06 is loaded",
+        ),
+    ],
+)
+def test_what_cannot_be_loaded_is_not_tried(fault: str, reason: str) -> None:
+    for action in ("load-modules", "load-peermem"):
+        told = why_not(action, examination_of(f"{HGX}+{fault}"))
+        assert told.startswith("nvidia_peermem cannot be loaded: ")
+        assert reason in told
+
+
+def test_what_cannot_be_loaded_stands_behind_what_can() -> None:
+    node = without(examination_of(f"{HGX}+peermem-built-without-symbols"), "nvidia_uvm")
+    fix = plan("load-modules", node)
+    assert commands(fix) == ["modprobe nvidia_uvm", "…"]
+    assert fix.steps[-1].why.startswith("nvidia_peermem cannot be loaded: built without")
+
+
+def test_what_needs_a_module_that_cannot_be_loaded_is_not_tried_either() -> None:
+    node = without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM)
+    node = with_module(node, "nvidia", install_line="/etc/modprobe.d/x.conf:1: install nvidia /bin/false")
+    told = why_not("load-modules", node)
+    assert "nvidia cannot be loaded: replaced by" in told
+    assert "nvidia_uvm cannot be loaded: it needs nvidia: replaced by" in told
+
+
+def test_a_kernel_that_loads_nothing_more_is_not_asked() -> None:
+    node = with_module_facts(without(examination_of(HGX), "nvidia_uvm"), loading_disabled=True)
+    assert "modules_disabled is 1" in why_not("load-modules", node)
+
+
+def test_a_blacklist_does_not_stop_loading_by_name() -> None:
+    node = with_module(without(examination_of(HGX), PEERMEM), PEERMEM, blacklisted="/etc/modprobe.d/x.conf:1")
+    assert commands(plan("load-modules", node)) == ["modprobe nvidia_peermem"]
+
+
+def test_an_install_line_that_loads_in_its_own_way_does_not_stop_it_either() -> None:
+    """As Debian's: the file is called nvidia-current.ko there."""
+    node = with_module(
+        without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM),
+        "nvidia",
+        install_line="/etc/modprobe.d/nvidia.conf:1: install nvidia modprobe -i nvidia-current",
+        on_disk=Unknown(Reason.NOT_THERE, "modules.dep"),
+        depends=Unknown(Reason.NOT_THERE, "modules.dep"),
+    )
+    assert commands(plan("load-modules", node))[0] == "modprobe nvidia"
+
+
+def test_a_module_that_is_just_coming_is_waited_for() -> None:
+    node = with_module(examination_of(HGX), "nvidia_uvm", state=ModuleState.LOADING)
+    assert "look again in a minute" in why_not("load-modules", node)
+
+
+def test_a_built_in_module_is_there() -> None:
+    node = with_module(examination_of(HGX), "mlx5_core", state=ModuleState.BUILTIN)
+    assert why_not("load-modules", node).startswith("all that this node needs is loaded")

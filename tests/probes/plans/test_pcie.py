@@ -1,0 +1,76 @@
+"""ACS redirects and MaxReadReq: which registers are written, and on which nodes none is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.examination import Examination
+from probes.unknown import Reason, Unknown
+from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.plans.looks import commands, plan, undone, why_not
+
+HGX = "hgx-h100"
+ACS_ON = f"{HGX}+acs-on"
+NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "/sys/bus/pci/devices/x/config", "PCI config beyond 64 bytes")
+
+
+def with_driver(examination: Examination, bdf: str, driver: str) -> Examination:
+    pci = examination.node.pci
+    assert not isinstance(pci, Unknown)
+    changed = {**pci.functions, bdf: replace(pci.functions[bdf], driver=driver)}
+    return replace(examination, node=replace(examination.node, pci=replace(pci, functions=changed)))
+
+
+def with_platform(examination: Examination, **facts: object) -> Examination:
+    platform = examination.node.platform
+    assert not isinstance(platform, Unknown)
+    changed = replace(platform, **facts)  # type: ignore[arg-type]
+    return replace(examination, node=replace(examination.node, platform=changed))
+
+
+def without_config(examination: Examination) -> Examination:
+    return replace(examination, config_space=NEEDS_ROOT)
+
+
+def test_only_the_redirecting_bits_are_cleared_and_the_old_ones_come_back() -> None:
+    fix = plan("acs-redirect-off", examination_of(ACS_ON))
+    assert commands(fix)[0] == "setpci -s 0000:17:00.0 ECAP_ACS+6.w=0000:000c"
+    assert undone(fix)[0] == "setpci -s 0000:17:00.0 ECAP_ACS+6.w=000c:000c"
+    assert commands(fix)[-1] == "…"
+    assert "pci=disable_acs_redir=0000:17:00.0;" in fix.steps[-1].why
+    assert fix.disturbs
+
+
+def test_the_doctor_proposes_the_same() -> None:
+    assert findings_on(ACS_ON)["acs-redirect-enabled"].fix == plan("acs-redirect-off", examination_of(ACS_ON))
+
+
+def test_redirects_stay_where_they_are_right() -> None:
+    node = examination_of(ACS_ON)
+    assert "redirects keep such devices apart" in why_not(
+        "acs-redirect-off", with_driver(node, "0000:5a:00.0", "vfio-pci")
+    )
+    assert "a virtual machine" in why_not("acs-redirect-off", with_platform(node, hypervisor="KVM"))
+    unclear = with_platform(node, hypervisor=NEEDS_ROOT, environment=NEEDS_ROOT)
+    assert "whether this is a virtual machine" in why_not("acs-redirect-off", unclear)
+    assert "Direct NIC platform" in why_not("acs-redirect-off", examination_of("gb200+acs-direct-nic"))
+
+
+def test_what_only_root_can_read_is_no_guess() -> None:
+    for action in ("acs-redirect-off", "mrrs"):
+        told = why_not(action, without_config(examination_of(HGX)))
+        assert told == "needs root: PCI config beyond 64 bytes"
+
+
+def test_nothing_to_do_is_said_with_numbers() -> None:
+    node = examination_of(HGX)
+    assert why_not("acs-redirect-off", node) == "no redirect on the 16 switch ports between GPUs and NICs"
+    assert why_not("mrrs", node) == "all 10 NICs have 4096 bytes or more"
+
+
+def test_read_requests_of_those_that_have_less() -> None:
+    fix = plan("mrrs", examination_of(f"{HGX}+pcie-devctl-read-request"))
+    assert commands(fix) == ["setpci -s 0000:1a:00.0 CAP_EXP+8.w=5000:7000", "…"]
+    assert undone(fix)[0] == "setpci -s 0000:1a:00.0 CAP_EXP+8.w=2000:7000"
+    assert "a reboot or a reset of the NIC" in fix.steps[-1].why
+    assert findings_on(f"{HGX}+pcie-devctl-read-request")["pcie-devctl-read-request"].fix == fix

@@ -1,0 +1,140 @@
+"""Taking nvidia_peermem out, loading it anew, and retiring its predecessor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.examination import Examination
+from probes.modules import ModuleState
+from probes.services import ServiceState
+from probes.unknown import Maybe, Reason, Unknown
+from tests.probes.checks.changed import with_file, with_module, with_service, without
+from tests.probes.checks.doctor import examination_of
+from tests.probes.plans.looks import commands, offers_on, plan, undone, why_not
+
+HGX, DGX = "hgx-h100", "dgx-a100"
+PEERMEM = "nvidia_peermem"
+
+
+def with_refcnt(examination: Examination, refcnt: Maybe[int]) -> Examination:
+    reading = examination.reading
+    return replace(examination, reading=replace(reading, peermem=replace(reading.peermem, refcnt=refcnt)))
+
+
+# Unloading
+
+
+def test_unloading_takes_nothing_else_with_it() -> None:
+    fix = plan("unload-peermem", examination_of(HGX))
+    assert commands(fix) == ["rmmod nvidia_peermem"]
+    assert undone(fix) == ["modprobe nvidia_peermem"]
+    assert fix.reversible
+
+
+def test_who_is_disturbed_is_said_with_the_number() -> None:
+    assert "(refcnt 12 now)" in plan("unload-peermem", with_refcnt(examination_of(HGX), 12)).disturbs
+    assert plan("unload-peermem", with_refcnt(examination_of(HGX), 0)).disturbs == ""
+
+
+def test_what_is_lost_is_said_where_dmabuf_does_not_do() -> None:
+    assert "DMA-BUF cannot be used here" in plan("unload-peermem", examination_of(DGX)).note
+    assert plan("unload-peermem", examination_of(HGX)).note == ""
+
+
+def test_what_is_not_there_or_cannot_go_is_not_unloaded() -> None:
+    node = examination_of(HGX)
+    assert why_not("unload-peermem", without(node, PEERMEM)) == "nvidia_peermem is not loaded"
+    built_in = with_module(node, PEERMEM, state=ModuleState.BUILTIN)
+    assert "built into the kernel" in why_not("unload-peermem", built_in)
+    fixed = with_refcnt(node, Unknown(Reason.NOT_THERE, "refcnt"))
+    assert why_not("unload-peermem", fixed) == "this kernel cannot unload modules (no refcnt)"
+    hidden = with_refcnt(node, Unknown(Reason.TIMED_OUT, "refcnt"))
+    assert "timed out" in why_not("unload-peermem", hidden)
+
+
+def test_a_module_whose_file_is_gone_does_not_come_back() -> None:
+    """As one that a container loaded."""
+    node = with_module(examination_of(HGX), PEERMEM, on_disk=Unknown(Reason.NOT_THERE, "modules.dep"))
+    fix = plan("unload-peermem", node)
+    assert not fix.reversible
+    assert undone(fix) == [""]
+    assert "it cannot be loaded again afterwards: no .ko for kernel" in fix.note
+    assert "could be unloaded, but not loaded again: no .ko" in why_not("reload-peermem", node)
+
+
+# Loading anew
+
+
+def test_reloading_is_rmmod_then_modprobe() -> None:
+    fix = plan("reload-peermem", examination_of(HGX))
+    assert commands(fix) == ["rmmod nvidia_peermem", "modprobe nvidia_peermem"]
+    assert "the loaded one is the one on disk" in fix.note
+
+
+def test_reloading_says_what_differs() -> None:
+    node = with_file(examination_of(HGX), PEERMEM, srcversion="51A01A7E51A01A7E51A01A7E")
+    note = plan("reload-peermem", node).note
+    assert "the loaded one is not the one on disk: srcversion" in note
+    assert "51A01A7E51A01A7E51A01A7E" in note
+
+
+def test_a_file_of_another_driver_is_not_loaded_beside_the_running_one() -> None:
+    told = offers_on(f"{HGX}+driver-half-updated")["reload-peermem"].why_not
+    assert told.endswith("not loaded again: its file is of driver 570.133.20, and 570.124.06 is loaded")
+
+
+# nv_peer_mem
+
+
+def test_the_old_module_goes_before_its_service_and_the_new_one_comes() -> None:
+    """The service's stop unloads the module itself, and is content where there is none."""
+    node = with_service(
+        examination_of(f"{DGX}+nv-peer-mem-conflict"),
+        "nv_peer_mem",
+        path="/etc/init.d/nv_peer_mem",
+        enabled=True,
+        state=ServiceState.ACTIVE,
+    )
+    fix = plan("replace-nv-peer-mem", node)
+    assert commands(fix) == [
+        "rmmod nv_peer_mem",
+        "systemctl disable --now nv_peer_mem",
+        "modprobe nvidia_peermem",
+        "…",
+    ]
+    assert undone(fix)[:3] == ["modprobe nv_peer_mem", "systemctl enable nv_peer_mem", "rmmod nvidia_peermem"]
+    for package in ("nvidia-peer-memory", "nvidia-peer-memory-dkms", "nvidia_peer_memory"):
+        assert package in fix.steps[-1].why
+
+
+def test_only_what_is_there_is_taken_away() -> None:
+    assert commands(plan("replace-nv-peer-mem", examination_of(f"{DGX}+nv-peer-mem-conflict"))) == [
+        "rmmod nv_peer_mem",
+        "modprobe nvidia_peermem",
+        "…",
+    ]
+    assert commands(plan("replace-nv-peer-mem", examination_of(f"{DGX}+nv-peer-mem-conflict-twice"))) == [
+        "rmmod nv_peer_mem",
+        "…",
+    ]
+    assert commands(plan("replace-nv-peer-mem", examination_of(f"{HGX}+nv-peer-mem-conflict-service"))) == [
+        "systemctl disable --now nv_peer_mem",
+        "…",
+    ]
+    assert "no service loads it" in why_not("replace-nv-peer-mem", examination_of(HGX))
+
+
+def test_the_old_module_stays_where_the_new_one_cannot_come() -> None:
+    node = with_module(
+        examination_of(f"{DGX}+nv-peer-mem-conflict"),
+        PEERMEM,
+        on_disk=Unknown(Reason.NOT_THERE, "modules.dep"),
+    )
+    assert "nvidia_peermem cannot be loaded in its place: no .ko" in why_not("replace-nv-peer-mem", node)
+
+
+def test_an_unknown_service_is_no_guess() -> None:
+    node = replace(
+        examination_of(f"{DGX}+nv-peer-mem-conflict"), services=Unknown(Reason.NOT_RECORDED, "/usr")
+    )
+    assert "whether the service nv_peer_mem is there is unknown" in why_not("replace-nv-peer-mem", node)

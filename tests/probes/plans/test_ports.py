@@ -1,0 +1,60 @@
+"""Ports that somebody has switched off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.unknown import Reason, Unknown
+from tests.probes.checks.changed import with_health, with_ports
+from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.plans.looks import commands, plan, undone, why_not
+
+HGX = "hgx-h100"
+NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
+
+
+def test_infiniband_is_enabled_and_roce_follows_its_netdev() -> None:
+    node = examination_of(f"{HGX}+port-disabled,netdev-down")
+    fix = plan("raise-ports", node)
+    first, second = commands(fix)
+    assert first.startswith("ibportstate -C mlx5_")
+    assert first.endswith("-P 1 -D 0 1 enable")
+    assert undone(fix)[0] == first.replace("enable", "disable")
+    assert second.startswith("ip link set dev ")
+    assert second.endswith(" up")
+    assert undone(fix)[1] == second.removesuffix("up") + "down"
+    assert "netplan" in fix.note
+
+
+def test_the_doctor_proposes_the_same_steps() -> None:
+    for fault, finding in (
+        ("port-disabled", "ib-port-not-active-disabled"),
+        ("netdev-down", "ib-port-not-active-netdev-down"),
+    ):
+        node = f"{HGX}+{fault}"
+        fix = findings_on(node)[finding].fix
+        assert fix is not None
+        assert fix.steps == plan("raise-ports", examination_of(node)).steps
+
+
+def test_a_port_without_a_cable_is_not_set_up() -> None:
+    assert why_not("raise-ports", examination_of(f"{HGX}+port-down")) == ("none of 10 ports is switched off")
+
+
+def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
+    node = with_ports(
+        examination_of(HGX), lambda port: replace(port, state="DOWN", physical_state="Disabled"), "mlx5_0"
+    )
+    assert len(commands(plan("raise-ports", node))) == 1
+    pci = node.node.pci
+    assert not isinstance(pci, Unknown)
+    own, other = "0000:1a:00.0", "0000:1b:00.0"
+    shared = {**pci.functions, own: replace(pci.functions[own], physical_function=other)}
+    node = replace(node, node=replace(node.node, pci=replace(pci, functions=shared)))
+    assert why_not("raise-ports", node) == "none of 9 ports is switched off"
+
+
+def test_a_state_that_is_unknown_is_no_guess() -> None:
+    down = with_ports(examination_of(HGX), lambda port: replace(port, state="DOWN"), "mlx5_4")
+    node = with_health(down, lambda health: replace(health, netdev_is_up=NEEDS_ROOT), "mlx5_4")
+    assert why_not("raise-ports", node) == "the state of mlx5_4 is unknown: needs root"

@@ -1,0 +1,135 @@
+"""Restarting openibd, Fabric Manager and nvidia-persistenced; GPU persistence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.examination import Examination
+from probes.services import ServiceState
+from probes.unknown import Reason, Unknown
+from tests.probes.checks.changed import with_gpus, with_module, with_nvml, with_service, without
+from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.plans.looks import commands, plan, undone, why_not
+
+HGX, DGX = "hgx-h100", "dgx-a100"
+NOT_THERE = Unknown(Reason.NOT_THERE, "somewhere")
+
+
+def with_openibd(examination: Examination) -> Examination:
+    return with_service(
+        examination, "openibd", path="/etc/init.d/openibd", enabled=True, state=ServiceState.ACTIVE
+    )
+
+
+# openibd
+
+
+def test_peermem_is_out_of_openibds_way_and_comes_back() -> None:
+    fix = plan("restart-openibd", with_openibd(examination_of(HGX)))
+    assert commands(fix) == [
+        "rmmod nvidia_peermem",
+        "systemctl restart openibd",
+        "modprobe nvidia_peermem",
+    ]
+    assert fix.disturbs.startswith("all RDMA of this node")
+    assert "refcnt" in fix.disturbs
+    assert not fix.reversible
+
+
+def test_nv_peer_mem_is_as_well() -> None:
+    fix = plan("restart-openibd", with_openibd(examination_of(f"{DGX}+nv-peer-mem-conflict")))
+    assert commands(fix) == ["rmmod nv_peer_mem", "systemctl restart openibd", "modprobe nv_peer_mem"]
+
+
+def test_openibd_alone_where_nothing_is_in_its_way() -> None:
+    fix = plan("restart-openibd", with_openibd(without(examination_of(HGX), "nvidia_peermem")))
+    assert commands(fix) == ["systemctl restart openibd"]
+    assert "refcnt" not in fix.disturbs
+
+
+def test_storage_over_rdma_is_not_torn_down() -> None:
+    node = with_module(
+        with_openibd(examination_of(HGX)), "rdma_cm", used_by=("rpcrdma", "rdma_ucm", "ib_isert")
+    )
+    assert "while ib_isert, rpcrdma use the RDMA stack" in why_not("restart-openibd", node)
+
+
+def test_a_peermem_that_would_not_come_back_is_not_taken() -> None:
+    node = with_module(with_openibd(examination_of(HGX)), "nvidia_peermem", on_disk=NOT_THERE)
+    assert "could not be loaded again afterwards: no .ko" in why_not("restart-openibd", node)
+
+
+# Installed or not
+
+
+def test_what_is_not_installed_is_not_restarted() -> None:
+    assert why_not("restart-openibd", examination_of(HGX)) == "openibd is not installed"
+    bare = with_service(examination_of(HGX), "nvidia-persistenced", path=NOT_THERE, state=NOT_THERE)
+    assert why_not("restart-persistence-daemon", bare) == "nvidia-persistenced is not installed"
+    from_container = with_service(examination_of(HGX), "nvidia-fabricmanager", path=NOT_THERE)
+    assert "restart the container" in why_not("restart-fabric-manager", from_container)
+    masked = with_service(examination_of(HGX), "nvidia-fabricmanager", masked=True)
+    assert why_not("restart-fabric-manager", masked) == "nvidia-fabricmanager is masked"
+
+
+def test_fabric_manager_only_where_there_are_switches() -> None:
+    fix = plan("restart-fabric-manager", examination_of(HGX))
+    assert commands(fix) == ["systemctl restart nvidia-fabricmanager"]
+    assert fix.disturbs.startswith("CUDA")
+    assert why_not("restart-fabric-manager", examination_of("pcie-l40s")) == "no NVSwitch here"
+
+
+def test_the_persistence_daemon() -> None:
+    fix = plan("restart-persistence-daemon", examination_of(HGX))
+    assert commands(fix) == ["systemctl restart nvidia-persistenced"]
+    assert fix.disturbs == ""
+
+
+# Persistence
+
+
+def persistence_off(examination: Examination) -> Examination:
+    return with_nvml(examination, lambda nvml: replace(nvml, persistence=False))
+
+
+def test_the_daemon_is_started_where_it_is_installed() -> None:
+    stopped = with_service(
+        persistence_off(examination_of(HGX)), "nvidia-persistenced", state=ServiceState.INACTIVE
+    )
+    fix = plan("persistence-on", stopped)
+    assert commands(fix) == ["systemctl start nvidia-persistenced"]
+    assert undone(fix) == ["systemctl stop nvidia-persistenced"]
+    fix = plan("persistence-on", with_service(stopped, "nvidia-persistenced", enabled=False))
+    assert commands(fix) == ["systemctl enable --now nvidia-persistenced"]
+    assert undone(fix) == ["systemctl disable --now nvidia-persistenced"]
+
+
+def test_the_mode_itself_where_there_is_no_daemon_or_it_waits_to_be_told() -> None:
+    node = persistence_off(examination_of(HGX))
+    fix = plan("persistence-on", node)
+    assert commands(fix) == ["nvidia-smi -pm 1"]
+    assert undone(fix) == ["nvidia-smi -pm 0"]
+    assert "--no-persistence-mode" in fix.note
+    bare = with_service(node, "nvidia-persistenced", path=NOT_THERE, state=NOT_THERE)
+    assert "until the next reboot" in plan("persistence-on", bare).note
+
+
+def test_gpus_that_have_it_on_are_not_turned_off_by_taking_it_back() -> None:
+    def turned_off(gpu):  # type: ignore[no-untyped-def]
+        return replace(gpu, nvml=replace(gpu.nvml, persistence=False))
+
+    fix = plan("persistence-on", with_gpus(examination_of(HGX), turned_off, 0))
+    assert commands(fix) == ["nvidia-smi -i 0000:18:00.0 -pm 1"]
+    assert undone(fix) == ["nvidia-smi -i 0000:18:00.0 -pm 0"]
+
+
+def test_nothing_to_do_or_nothing_known() -> None:
+    assert why_not("persistence-on", examination_of(HGX)) == "persistence mode is on in all 8 GPUs"
+    told = why_not("persistence-on", examination_of("pcie-l40s+nvidia-not-loaded"))
+    assert "the NVIDIA driver is not loaded" in told
+
+
+def test_the_doctor_proposes_the_same() -> None:
+    for fault in ("persistence-off", "persistence-off-daemon-runs"):
+        node = f"{HGX}+{fault}"
+        assert findings_on(node)[fault].fix == plan("persistence-on", examination_of(node))
