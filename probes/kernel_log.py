@@ -71,6 +71,7 @@ _XIDS = 256  # the numbers that there may be
 TEXT_LIMIT = 300
 _LINE_LIMIT = 1000
 _MAX_LINES = 200_000
+_NEWEST = 500
 _SECONDS = 3.0
 
 _DMESG = ("dmesg", "--raw", "--kernel")
@@ -188,6 +189,16 @@ def probe(host: Host) -> Maybe[KernelLogFacts]:
     if isinstance(answer, Unknown) and answer.reason is Reason.NOT_THERE and not isinstance(journal, Unknown):
         answer = journal
     return answer if isinstance(answer, Unknown) else _refusal(host, " ".join(answer.argv), answer.stderr)
+
+
+def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
+    """The whole log's newest lines as dmesg prints them, the oldest first; unknown as in `probe`."""
+    answer = host.run(_DMESG, _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    if answer.exit_status:
+        return _refusal(host, " ".join(_DMESG), answer.stderr)
+    return tuple(printable(line, TEXT_LIMIT) for line in answer.stdout.splitlines()[-_NEWEST:])
 
 
 def _refusal(host: Host, name: str, stderr: str) -> Unknown:

@@ -10,7 +10,8 @@ class FileChange:
     """A file's whole new text, or its removal; an earlier file is kept beside it."""
 
     path: str
-    text: str | None  # None: the file is removed
+    text: str | None  # None: the file is removed, or comes back from where it was kept
+    kept: str = ""  # the file that is put in its place
 
 
 @dataclass(frozen=True)

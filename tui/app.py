@@ -14,6 +14,7 @@ from textual.timer import Timer
 
 from probes.origin import Origin
 from tui.doctor_state import DoctorState
+from tui.examination_pace import ExaminationPace
 from tui.sampler import Examined, Probed, RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
 from tui.screens.doctor import DoctorScreen
 from tui.screens.overview import OverviewScreen
@@ -29,8 +30,6 @@ SHORTEST_INTERVAL_SECONDS = 0.1
 SILENCE_SECONDS = 3.0
 # Loading the probes takes the interpreter for a while; the first screen goes to the terminal before.
 FIRST_PAINT_SECONDS = 0.02
-# The doctor looks again by itself when the node has changed, but not at every step of many changes.
-EXAMINATION_SECONDS = 30.0
 
 
 class GdrtopApp(App[None]):
@@ -82,8 +81,7 @@ class GdrtopApp(App[None]):
         self._shown_moment = 0
         self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
         self._doctor = DoctorState()
-        self._changed = False
-        self._examined_at: float | None = None
+        self._examination_pace = ExaminationPace()
         self._overview = OverviewScreen(origin)
         if replay is not None:
             from tui.screens.replay import ReplayScreen
@@ -168,15 +166,9 @@ class GdrtopApp(App[None]):
         with self.batch_update():
             self._overview.take(report)
         probed = report.reports if isinstance(report, Replayed) else (report,)
-        self._changed = self._changed or any(isinstance(one, Probed) for one in probed)
-        if self.interval is not None:
-            self._examine_anew()
-
-    def _examine_anew(self) -> None:
-        """Has a node examined that has changed since, unless that was done just now."""
-        now = time.monotonic()
-        if self._changed and (self._examined_at is None or now - self._examined_at >= EXAMINATION_SECONDS):
-            self._changed, self._examined_at = False, now
+        if any(isinstance(one, Probed) for one in probed):
+            self._examination_pace.note_change()
+        if self.interval is not None and self._examination_pace.is_due(time.monotonic()):
             self._sampler.ask_examination()
 
     def _take_examination(self, report: Examined) -> None:

@@ -25,6 +25,7 @@ examples:
   gdrtop check                    what is wrong here, why, and what to do
   gdrtop topo --json              topology and path types, for a script
   gdrtop modules                  the kernel modules in load order
+  gdrtop do --list                what can be done about it; gdrtop do load-modules does one of these
   gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
   gdrtop record node.tar.gz       10 s of this node in one file, for someone else to look at
   gdrtop --replay node.tar.gz     the dashboard of what was recorded
@@ -37,6 +38,7 @@ _COMMANDS = {
     "topo": "print the topology, the affinity matrix and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
 }
+_DO = "list the actions that are possible on this node, or run one after showing its plan"
 _RECORD = "record this node into one file, to be replayed anywhere"
 MOST_SECONDS = 3600
 
@@ -127,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         default=1.0,
         help="seconds between readings of the dashboard (default: 1)",
     )
+    parser.add_argument("--read-only", action="store_true", help="nothing can be changed from this gdrtop")
     parser.add_argument("-V", "--version", action="store_true", help="print the version and leave")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, told in _COMMANDS.items():
@@ -136,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "check":
             for option, told in (("--only", "make only these checks"), ("--skip", "leave these checks out")):
                 command.add_argument(option, metavar="ID,…", type=_check_ids, default=(), help=told)
+    _add_do(commands.add_parser("do", help=_DO, description=_DO))
     record = commands.add_parser("record", help=_RECORD, description=_RECORD)
     _node_options(record, defaults=False)
     record.add_argument("file", metavar="FILE", help="the file to write, a .tar.gz; never overwritten")
@@ -154,11 +158,49 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_do(do: argparse.ArgumentParser) -> None:
+    _node_options(do, defaults=False)
+    do.add_argument(
+        "action", metavar="ACTION", nargs="?", help="what to do; without it, or with --list, the list"
+    )
+    do.add_argument("--list", action="store_true", help="list all actions, one a line")
+    do.add_argument("--json", action="store_true", help="the list as JSON")
+    do.add_argument("--dry-run", action="store_true", help="show the plan, run nothing")
+    do.add_argument("--script", action="store_true", help="print the plan as a shell script, run nothing")
+    do.add_argument("--yes", action="store_true", help="run it without asking")
+    do.add_argument(
+        "--disturb",
+        metavar="NODE",
+        default="",
+        help="run it though processes feel it; NODE is this node's name",
+    )
+
+
+def _do(options: argparse.Namespace, out: TextIO) -> int:
+    from tui import do
+
+    if options.action is not None and (options.list or options.json):
+        _parser().error("--list and --json list all actions: leave ACTION out")
+    return do.command(
+        open_host(options),
+        out,
+        options.action,
+        as_json=options.json,
+        ascii_only=options.ascii,
+        dry_run=options.dry_run,
+        script=options.script,
+        yes=options.yes,
+        named=options.disturb,
+        read_only=options.read_only,
+        answers=sys.stdin,
+    )
+
+
 def _arguments(argv: Sequence[str]) -> list[str]:
     """The arguments with a `--demo` right before a command marked as one without a name."""
     told = list(argv)
     for place, word in enumerate(told[:-1]):
-        if word == "--demo" and told[place + 1] in (*_COMMANDS, "record"):
+        if word == "--demo" and told[place + 1] in (*_COMMANDS, "do", "record"):
             told[place] = "--demo="
     return told
 
@@ -236,6 +278,8 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None:
         print("gdrtop: standard output is closed; nothing can be printed", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    if options.command == "do":
+        return _do(options, sys.stdout)
     if options.command == "check":
         from tui.check_report import write_check
 

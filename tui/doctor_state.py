@@ -128,12 +128,12 @@ class DoctorState:
         finding = next((one for one in self.findings if one.id == self.selected), None)
         if finding is None or self.examination is None:
             return []
-        from widgets import findings_drawing
+        from widgets import findings_drawing, plan_drawing
 
         if self.shows == "fix":
             if finding.fix is None:
                 return wrapped("There is nothing to be done here by a command.", width, Tone.DIM)
-            return findings_drawing.draw_plan(finding.fix, width)
+            return plan_drawing.draw_plan(finding.fix, width)
         if self.shows == "explanation":
             lines = wrapped(finding.title, width, Tone.TITLE)
             lines.extend(wrapped(finding.cause, width))

@@ -35,14 +35,14 @@ class Live:
         # A recording begins with the whole node.
         begins = self._recorder is not None and not self._recorder.moments
         node = self._watch.probe(probe or begins)
-        if begins:
-            self.examine()
         if node is not None:
             if self._recorder is not None:
                 self._recorder.host.note_probe()
             self._probed = Probed(node, build(node))
             yield self._probed
         assert self._probed is not None
+        if begins:  # what the doctor asks is recorded too
+            self.examine()
         reading = self._watch.read()
         if self._recorder is not None:
             yield from self._end_moment(self._recorder)

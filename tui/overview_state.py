@@ -46,7 +46,8 @@ class OverviewState:
         self._histories = _empty_histories()
         self._selected = ""
         self._partner = 0
-        self._verdict: Verdict | None = None
+        self.verdict: Verdict | None = None  # with what the doctor found; None before the first reading
+        self._judged: Verdict | None = None
         self._findings: tuple[Finding, ...] = ()
         self._marks: dict[str, Run] = {}
 
@@ -65,7 +66,8 @@ class OverviewState:
                 self._selected = ""
             return
         before, self._reading = self._reading, report.reading
-        self._verdict = report.verdict
+        self._judged = report.verdict
+        self._sum_up()
         self._rates = port_rates(before, report.reading) if before else {}
         at = report.reading.at
         refcnt = report.reading.peermem.refcnt
@@ -83,11 +85,10 @@ class OverviewState:
     def take_findings(self, findings: tuple[Finding, ...]) -> None:
         """Takes over what the doctor found last."""
         self._findings, self._marks = findings, marks_of(findings)
+        self._sum_up()
 
-    @property
-    def verdict(self) -> Verdict | None:
-        """The verdict with what the doctor found; None before the first reading."""
-        return summed_up(self._verdict, self._findings) if self._verdict is not None else None
+    def _sum_up(self) -> None:
+        self.verdict = summed_up(self._judged, self._findings) if self._judged is not None else None
 
     # Selection
 

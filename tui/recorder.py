@@ -17,7 +17,7 @@ from probes.recording_format import FORMAT_VERSION, Question, RecordingError
 from probes.redaction import Identifiers
 from probes.text import printable
 from probes.unknown import known
-from tui.recording_file import NewFile, told
+from tui.new_file import NewFile, told
 from tui.version import version
 
 _HOST_QUESTIONS = (Question("file", ("/proc/sys/kernel/hostname",)), Question("file", ("/etc/hostname",)))
@@ -55,7 +55,7 @@ class Recorder:
         self._origin = host.origin
         self._identifiers = Identifiers(redact)
         self._lock = threading.Lock()
-        self._file = NewFile(path)
+        self._file = NewFile(path, RecordingError)
         self._writer = ArchiveWriter(self._file.write)
         self._last_at = 0.0
         self._closed = False

@@ -1,116 +1,16 @@
-"""The file of a recording on disk: made beside its name, then put in place whole, never over another file.
-
-The only module of the program besides the runner that writes a file; it writes no other than this one.
-"""
+"""The bytes of a recording on disk."""
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
 
 from probes.recording_format import RecordingError
-from probes.text import printable
+from tui.new_file import why
 
 MAX_FILE_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 18
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-# Where a file system knows no hard links (vfat, some network and user-space ones).
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-
-
-def told(path: str) -> str:
-    """A path as it may be shown."""
-    return printable(path, 4096)
-
-
-class NewFile:
-    """A file in the making, readable by its owner alone; gone unless `keep` is called."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        directory, name = os.path.split(path)
-        if not name:
-            raise RecordingError(f"{told(path)!r} names no file")
-        self._directory = directory or "."
-        try:
-            os.lstat(path)
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            raise RecordingError(f"{told(path)} cannot be written: {_why(error)}") from None
-        else:
-            raise RecordingError(_exists(path))
-        self._part = os.path.join(self._directory, f".{name[:200]}.{os.getpid()}.part")
-        try:
-            self._descriptor = os.open(self._part, _CREATE, 0o600)
-        except FileExistsError:
-            raise RecordingError(f"{told(self._part)} is left of a killed recording: remove it") from None
-        except (OSError, ValueError) as error:
-            raise RecordingError(f"{told(path)} cannot be written: {_why(error)}") from None
-        self.bytes_written = 0
-
-    def write(self, content: bytes) -> None:
-        """Adds a piece; a piece that is interrupted is not in the file."""
-        left = memoryview(content)
-        try:
-            while left:
-                left = left[os.write(self._descriptor, left) :]
-        except OSError as error:
-            raise RecordingError(f"{told(self.path)} cannot be written: {_why(error)}") from None
-        self.bytes_written += len(content)
-
-    def trim(self) -> None:
-        """Cuts off what an interrupt left behind the last whole piece."""
-        os.ftruncate(self._descriptor, self.bytes_written)
-        os.lseek(self._descriptor, self.bytes_written, os.SEEK_SET)
-
-    def keep(self) -> None:
-        """Puts the file in its place."""
-        try:
-            os.fsync(self._descriptor)
-            self._place()
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except FileExistsError:
-            raise RecordingError(_exists(self.path)) from None
-        except OSError as error:
-            raise RecordingError(f"{told(self.path)} cannot be written: {_why(error)}") from None
-        finally:
-            self.drop()
-
-    def _place(self) -> None:
-        try:
-            os.link(self._part, self.path)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            # The name is taken first, so that what is replaced is our own empty file.
-            os.close(os.open(self.path, _CREATE, 0o600))
-            os.replace(self._part, self.path)
-
-    def drop(self) -> None:
-        """Removes what was made so far; nothing happens after `keep`."""
-        if self._descriptor < 0:
-            return
-        os.close(self._descriptor)
-        self._descriptor = -1
-        try:
-            os.unlink(self._part)
-        except FileNotFoundError:
-            return
-
-
-def _exists(path: str) -> str:
-    return f"{told(path)} is there already and is not overwritten: choose another name"
-
-
-def _why(error: OSError | ValueError) -> str:
-    return (error.strerror or "unknown error") if isinstance(error, OSError) else "no file can have this name"
 
 
 def chunks_of(path: str) -> Iterator[bytes]:
@@ -130,4 +30,4 @@ def chunks_of(path: str) -> Iterator[bytes]:
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
-        raise RecordingError(_why(error)) from None
+        raise RecordingError(why(error)) from None

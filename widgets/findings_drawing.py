@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from probes.checks.finding import Finding, Severity, Status
 from probes.gpudirect import GdrPath
-from probes.plan import Plan, Step
 from widgets.lines import Line, Run, Tone, fit, wrapped
+from widgets.plan_drawing import draw_plan
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
 _MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
@@ -93,37 +92,6 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
         lines.extend(draw_plan(finding.fix, width))
     lines.extend([(), (Run("READ ON", Tone.TITLE),)])
     lines.extend(wrapped(finding.reference, width, Tone.DIM))
-    return lines
-
-
-def draw_plan(plan: Plan, width: int) -> list[Line]:
-    """A fix: what it is, what it means for the node, and its steps."""
-    lines: list[Line] = [(Run("FIX", Tone.TITLE), Run(f"  {plan.title}"))]
-    lines.extend(wrapped(" · ".join(consequences(plan)), width, Tone.WARNING if plan.disturbs else Tone.DIM))
-    for step in plan.steps:
-        lines.extend(_step(step, width))
-    if plan.note:
-        lines.extend(wrapped(plan.note, width, Tone.DIM))
-    return lines
-
-
-def consequences(plan: Plan) -> list[str]:
-    """What a fix needs and does, in a few words each."""
-    told = ["needs root" if plan.needs_root else "needs no root"]
-    if plan.needs_reboot:
-        told.append("needs a reboot")
-    told.append("can be taken back" if plan.reversible else "cannot be taken back")
-    told.append(f"disturbs: {plan.disturbs}" if plan.disturbs else "disturbs no running job")
-    return told
-
-
-def _step(step: Step, width: int) -> list[Line]:
-    if not step.argv:
-        return wrapped(f"by hand: {step.why}", width, Tone.PLAIN, "  ")
-    lines = wrapped(f"# {step.why}", width, Tone.DIM, "  ")
-    lines.extend(wrapped(shlex.join(step.argv), width, Tone.GOOD, "  "))
-    if step.undo:
-        lines.extend(wrapped(f"back: {shlex.join(step.undo)}", width, Tone.DIM, "    "))
     return lines
 
 

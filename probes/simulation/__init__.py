@@ -1,6 +1,7 @@
 """Simulated nodes: made up, described in nodes/*.toml, and marked SIMULATED wherever they are shown."""
 
+from probes.simulation.commands import Performed
 from probes.simulation.description import simulated_names, title
 from probes.simulation.host import SimulatedHost
 
-__all__ = ["SimulatedHost", "simulated_names", "title"]
+__all__ = ["Performed", "SimulatedHost", "simulated_names", "title"]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from probes.simulation.tree import Tree
 
 
-def grow_device_files(tree: Tree) -> None:
-    """/dev/infiniband, and what the NVIDIA driver and gdrdrv put into /dev."""
-    live = tree.live_modules
+def grow_device_files(tree: Tree, modules: Iterable[str]) -> None:
+    """What these modules put into /dev: devtmpfs for those of RDMA, udev's rules for the NVIDIA driver's."""
     tree.directory("/dev")
-    if "ib_uverbs" in live and "mlx5_ib" in live:
-        for number in range(len(tree.nics)):
-            tree.add(f"/dev/infiniband/uverbs{number}", "")
-    if "rdma_cm" in live:
-        tree.add("/dev/infiniband/rdma_cm", "")
-    if "nvidia" in live:
-        tree.add("/dev/nvidiactl", "")
-        for number in range(len(tree.gpus)):
-            tree.add(f"/dev/nvidia{number}", "")
-    if "nvidia_uvm" in live:
-        tree.add("/dev/nvidia-uvm", "")
-    if "gdrdrv" in live:
-        tree.add("/dev/gdrdrv", "")
+    for name in modules:
+        for path in _files_of(tree, name):
+            tree.add(path, "")
+
+
+def _files_of(tree: Tree, name: str) -> list[str]:
+    if name == "mlx5_ib":
+        return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.nics))]
+    if name == "nvidia":
+        return ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(tree.gpus)))]
+    return {
+        "rdma_cm": ["/dev/infiniband/rdma_cm"],
+        "rdma_ucm": ["/dev/infiniband/rdma_cm"],
+        "nvidia_uvm": ["/dev/nvidia-uvm"],
+        "gdrdrv": ["/dev/gdrdrv"],
+    }.get(name, [])

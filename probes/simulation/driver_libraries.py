@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from probes.simulation.processes import library_directory
 from probes.simulation.tree import Tree
 
 _OF_DRIVER = ("libnvidia-ml.so.1", "libcuda.so.1")
 
 
 def grow_driver_libraries(tree: Tree) -> None:
-    """NVML and CUDA, of the driver's version."""
+    """NVML and CUDA, of the driver's version, and the link that packages for development have."""
     set_library_version(tree, tree.description.driver.version)
+    tree.link(f"{library_directory(tree)}/libcuda.so", "libcuda.so.1")
 
 
 def set_library_version(tree: Tree, version: str) -> None:
@@ -20,7 +22,6 @@ def set_library_version(tree: Tree, version: str) -> None:
 
 def install_library(tree: Tree, soname: str, file: str) -> None:
     """A library as packages lay it down: the file, and the name that programs load."""
-    machine = "aarch64" if tree.description.architecture == "aarch64" else "x86_64"
-    directory = f"/usr/lib/{machine}-linux-gnu"
+    directory = library_directory(tree)
     tree.add(f"{directory}/{file}", b"\x7fELF")
     tree.link(f"{directory}/{soname}", file)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from probes.simulation.config_space import grow_config_space
 from probes.simulation.description import NodeDescription
 from probes.simulation.driver_libraries import grow_driver_libraries
+from probes.simulation.driver_proc import show_driver
 from probes.simulation.kernel_log import grow_kernel_log
 from probes.simulation.liveliness import Wave, phase
 from probes.simulation.module_files import grow_module_files
-from probes.simulation.modules import grow_modules
+from probes.simulation.module_index import grow_module_index
+from probes.simulation.modules import grow_modules, hold_modules
 from probes.simulation.pci import grow_pci
 from probes.simulation.ports import grow_ports
 from probes.simulation.services import grow_services
 from probes.simulation.surroundings import grow_surroundings
-from probes.simulation.tree import GIB, Content, PlacedNic, Tree, uuid_of
+from probes.simulation.tree import GIB, Content, PlacedNic, Tree
 
 
 def grow(description: NodeDescription, seed: int) -> Tree:
@@ -23,17 +25,22 @@ def grow(description: NodeDescription, seed: int) -> Tree:
     _platform(tree)
     _numa(tree)
     grow_pci(tree)
-    _nvidia(tree)
+    show_driver(tree, description.driver.version)
     for number, nic in enumerate(tree.nics):
         _rdma(tree, nic, number)
     grow_modules(tree)
+    grow_module_index(tree)
     grow_config_space(tree)
     grow_ports(tree)
     grow_kernel_log(tree)
     grow_services(tree)
+    hold_modules(tree)
     grow_driver_libraries(tree)
     grow_module_files(tree)
     grow_surroundings(tree)
+    gpus = range(len(tree.gpus))
+    tree.mig.update(gpus if description.nvml.mig else ())
+    tree.persistent.update(gpus if description.nvml.persistence else ())
     return tree
 
 
@@ -66,25 +73,6 @@ def _numa(tree: Tree) -> None:
         tree.add(f"{base}/node{number}/distance", " ".join(map(str, numa.distances)) + "\n")
         kib = numa.memory_gib * GIB // 1024
         tree.add(f"{base}/node{number}/meminfo", f"Node {number} MemTotal:       {kib} kB\n")
-
-
-def _nvidia(tree: Tree) -> None:
-    driver = tree.description.driver
-    architecture = tree.description.architecture
-    banner = (
-        f"NVIDIA UNIX Open Kernel Module for {architecture}"
-        if driver.flavour == "open"
-        else f"NVIDIA UNIX {architecture} Kernel Module"
-    )
-    proc = "/proc/driver/nvidia"
-    tree.add(f"{proc}/version", f"NVRM version: {banner}  {driver.version}  Release Build  (simulated)\n")
-    tree.add(f"{proc}/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\n')
-    for number, gpu in enumerate(tree.gpus):
-        tree.add(
-            f"{proc}/gpus/{gpu.bdf}/information",
-            f"Model: \t\t {tree.description.gpu.name}\nGPU UUID: \t {uuid_of(number)}\n"
-            f"Bus Location: \t {gpu.bdf}\nDevice Minor: \t {number}\n",
-        )
 
 
 def _rdma(tree: Tree, nic: PlacedNic, number: int) -> None:

@@ -12,15 +12,16 @@ from probes.link_speed import generation
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.origin import Origin, Source
 from probes.pci import parse_speed
+from probes.simulation.commands import Performed, perform
 from probes.simulation.description import describe
 from probes.simulation.faults import NoSuchFault, split_name
 from probes.simulation.growth import grow
 from probes.simulation.liveliness import Wave, phase
+from probes.simulation.processes import FIRST_RANK
 from probes.simulation.tree import GIB, uuid_of
 from probes.text import printable_lines
 from probes.unknown import Maybe, Reason, Unknown, known
 
-_MAX_LINKS = 40  # as the kernel's, path_resolution(7)
 _BEGAN_BEFORE_SECONDS = 3600.0  # the simulated job has been running for an hour
 
 
@@ -47,39 +48,9 @@ class SimulatedHost:
     def _seconds(self) -> float:
         return self._clock() - self._began
 
-    def _real(self, path: str) -> str | Unknown:
-        """The path with its links resolved."""
-        if path in self.tree.files or (path in self.tree.directories and path not in self.tree.links):
-            return path
-        done: list[str] = []
-        left = path.split("/")[::-1]
-        links = 0
-        while left:
-            part = left.pop()
-            if part in ("", "."):
-                continue
-            if part == "..":
-                del done[-1:]
-                continue
-            here = "/" + "/".join((*done, part))
-            target = self.tree.links.get(here)
-            if target is None:
-                done.append(part)
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                return Unknown(Reason.MALFORMED, path, "too many links")
-            if target.startswith("/"):
-                done.clear()
-            left.extend(target.split("/")[::-1])
-        real = "/" + "/".join(done)
-        if real in self.tree.files or real in self.tree.directories:
-            return real
-        return Unknown(Reason.NOT_THERE, path)
-
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """A file's bytes."""
-        real = self._real(path)
+        real = self.tree.real(path)
         if isinstance(real, Unknown):
             # debugfs is root's, and nobody is root on a simulated node.
             hidden = path.startswith("/sys/kernel/debug/")
@@ -100,7 +71,7 @@ class SimulatedHost:
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """The sorted names in a directory."""
-        real = self._real(path)
+        real = self.tree.real(path)
         if isinstance(real, Unknown):
             return real
         listed = self.tree.directories.get(real)
@@ -109,7 +80,7 @@ class SimulatedHost:
     def link(self, path: str) -> Maybe[str]:
         """The target a symbolic link names."""
         parent, _, name = path.rpartition("/")
-        real = self._real(parent)
+        real = self.tree.real(parent)
         if isinstance(real, Unknown):
             return real
         target = self.tree.links.get(f"{real}/{name}")
@@ -117,7 +88,7 @@ class SimulatedHost:
 
     def resolve(self, path: str) -> Maybe[str]:
         """The path with every link resolved."""
-        return self._real(path)
+        return self.tree.real(path)
 
     def size(self, path: str) -> Maybe[int]:
         """A file's size in bytes."""
@@ -126,7 +97,7 @@ class SimulatedHost:
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         """Everything that is there may be read; of device files those may be written that are not denied."""
-        real = self._real(path)
+        real = self.tree.real(path)
         if isinstance(real, Unknown):
             return real
         return (not write or real.startswith("/dev/")) and real not in self.tree.denied
@@ -141,6 +112,10 @@ class SimulatedHost:
             return told
         return CommandOutput(tuple(argv), 0, printable_lines(told), "")
 
+    def perform(self, argv: Sequence[str], given: str = "") -> Performed:
+        """Obeys a command that changes the simulated node; `given` is its standard input."""
+        return perform(self, self.tree, argv, given, self._seconds())
+
     def nvml(self) -> Maybe[NvmlFacts]:
         """Driver and GPUs as described."""
         if "nvidia" not in self.tree.live_modules:
@@ -149,7 +124,7 @@ class SimulatedHost:
         if special.refusal:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
         return NvmlFacts(
-            driver_version=driver.version,
+            driver_version=self.tree.text("/sys/module/nvidia/version").strip() or driver.version,
             nvml_version=f"{driver.cuda}.{driver.version}",
             cuda_version=driver.cuda,
             gpus=tuple(
@@ -181,8 +156,8 @@ class SimulatedHost:
             nvlinks=sum(links for _, links in peers),
             nvlink_peers=peers,
             c2c_links=gpu.c2c,
-            persistence=special.persistence,
-            mig=special.mig,
+            persistence=number in self.tree.persistent,
+            mig=number in self.tree.mig,
             is_vgpu=special.is_vgpu,
         )
 
@@ -229,7 +204,7 @@ class SimulatedHost:
             pcie_rx_bytes_per_second=received,
             link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
-            processes=(41000 + number,),
+            processes=(FIRST_RANK + number,),
         )
 
     def _link(self, bdf: str, what: str) -> str:

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from probes.simulation.tree import Tree
-from probes.unknown import Maybe, Unknown
 
+WARNING = 4
 _BOOT = (
-    "<5>[    0.000000] Linux version {kernel} (simulated) #1 SMP",
-    "<6>[    0.000000] Command line: {cmdline}",
-    "<4>[   11.204118] nvidia: loading out-of-tree module taints kernel.",
-    "<6>[   12.731604] nvidia-nvlink: Nvlink Core is being initialized, major device number 235",
+    (5, 0.0, "Linux version {kernel} (simulated) #1 SMP"),
+    (6, 0.0, "Command line: {cmdline}"),
+    (4, 11.204118, "nvidia: loading out-of-tree module taints kernel."),
+    (6, 12.731604, "nvidia-nvlink: Nvlink Core is being initialized, major device number 235"),
 )
 
 
 def grow_kernel_log(tree: Tree) -> None:
     """What any boot says."""
     tree.add("/proc/sys/kernel/dmesg_restrict", "0\n")
+    tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
     node = tree.description
-    for line in _BOOT:
-        _append(tree, line.format(kernel=node.kernel, cmdline=node.cmdline))
+    for level, at_seconds, line in _BOOT:
+        say(tree, line.format(kernel=node.kernel, cmdline=node.cmdline), at_seconds, level)
 
 
-def say(tree: Tree, text: str, at_seconds: float = 3000.0) -> None:
+def say(tree: Tree, text: str, at_seconds: float = 3000.0, level: int = WARNING) -> None:
     """Adds a line at the end of the kernel log."""
-    _append(tree, f"<4>[{at_seconds:12.6f}] {text}")
-
-
-def _append(tree: Tree, line: str) -> None:
-    before = tree.commands.get("dmesg")
-
-    def dmesg(argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        earlier = before(argv, seconds) if before else ""
-        return earlier if isinstance(earlier, Unknown) else f"{earlier}{line}\n"
-
-    tree.commands["dmesg"] = dmesg
+    tree.kernel_log.append(f"<{level}>[{at_seconds:12.6f}] {text}\n")

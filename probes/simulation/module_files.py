@@ -1,12 +1,14 @@
-"""Module files of a simulated node: modinfo, Module.symvers, DKMS, OFED, the boot, the kernel log."""
+"""Module files of a simulated node: modinfo, Module.symvers, DKMS, OFED, the boot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from probes.simulation.description import NodeDescription
-from probes.simulation.tree import Tree, file_of, hash_of, needs_of
-from probes.unknown import Maybe, Reason, Unknown
+from probes.simulation.module_index import name_of_file, on_disk, write_index
+from probes.simulation.modules import srcversion_of
+from probes.simulation.tree import Tree, file_of, needs_of
+from probes.unknown import Maybe
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
 OFED_SYMVERS = "/usr/src/ofa_kernel/default/Module.symvers"
@@ -27,9 +29,9 @@ class Modinfo:
 
 
 def grow_module_files(tree: Tree) -> None:
-    """Adds modinfo, the symbols to build against, DKMS, OFED, systemd-modules-load and a quiet kernel log."""
+    """Adds modinfo, the symbols to build against, DKMS, OFED and systemd-modules-load."""
     node = tree.description
-    files = {name: _fields(node, name) for name in (*node.modules.live, *node.modules.on_disk)}
+    files = {name: _fields(node, name) for name in on_disk(node)}
     tree.commands["modinfo"] = Modinfo(files)
     symvers = "0x1b2c3d4e\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
     tree.add(f"/lib/modules/{node.kernel}/build/Module.symvers", symvers)
@@ -47,8 +49,7 @@ def grow_module_files(tree: Tree) -> None:
         "/usr/lib/systemd/system/sysinit.target.wants/systemd-modules-load.service",
         f"../{MODULES_LOAD.rpartition('/')[2]}",
     )
-    set_unit_state(tree, "systemd-modules-load", "active")
-    log_line(tree, 0.0, f"Linux version {node.kernel} (simulated)")
+    tree.units["systemd-modules-load"] = "active"
 
 
 def modinfo_of(tree: Tree) -> Modinfo:
@@ -64,45 +65,23 @@ def set_field(tree: Tree, module: str, field_name: str, value: str) -> None:
         modinfo_of(tree).files[module][field_name] = value
 
 
-def set_unit_state(tree: Tree, name: str, state: str) -> None:
-    """What systemctl says of a unit; what it says of others stays."""
-    before = tree.commands.get("systemctl")
-
-    def answer(argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        text = "" if before is None else before(argv, seconds)
-        if isinstance(text, Unknown):
-            text = ""
-        blocks = [
-            block for block in text.split("\n\n") if block.strip() and f"Id={name}.service" not in block
-        ]
-        if f"{name}.service" in argv:
-            blocks.append(f"Id={name}.service\nActiveState={state}\n")
-        # Of a unit that nothing is said about, systemctl says that it is not active.
-        told = "\n".join(blocks)
-        blocks.extend(
-            f"Id={unit}\nActiveState=inactive\n"
-            for unit in argv
-            if unit.endswith(".service") and f"Id={unit}" not in told
-        )
-        return "\n\n".join(block.strip("\n") for block in blocks) + "\n"
-
-    tree.commands["systemctl"] = answer
+def put_on_disk(tree: Tree, name: str) -> None:
+    """Adds a module's file for the running kernel."""
+    modinfo_of(tree).files[name] = _fields(tree.description, name)
+    write_index(tree, modinfo_of(tree).files)
 
 
-def log_line(tree: Tree, at: float, text: str, level: int = 6) -> None:
-    """One more line in the kernel log."""
-    before = tree.commands.get("dmesg")
-
-    def answer(argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        earlier = "" if before is None else before(argv, seconds)
-        return f"{'' if isinstance(earlier, Unknown) else earlier}<{level}>[{at:12.6f}] {text}\n"
-
-    tree.commands["dmesg"] = answer
+def take_from_disk(tree: Tree, name: str) -> None:
+    """Takes a module's file from the tree of the running kernel."""
+    modinfo_of(tree).files.pop(name, None)
+    path = f"/lib/modules/{tree.description.kernel}/modules.dep"
+    lines = tree.text(path).splitlines(True)
+    tree.add(path, "".join(line for line in lines if name_of_file(line.partition(":")[0]) != name))
 
 
-def without_modinfo(tree: Tree) -> None:
-    """A node on which modinfo is not installed."""
-    tree.commands["modinfo"] = lambda argv, seconds: Unknown(Reason.NOT_THERE, argv[0], "not installed")
+def fields_of(tree: Tree, name: str) -> dict[str, str]:
+    """What modinfo says of a module's file; nothing where there is none."""
+    return modinfo_of(tree).files.get(name, {})
 
 
 def _fields(node: NodeDescription, name: str) -> dict[str, str]:
@@ -114,7 +93,7 @@ def _fields(node: NodeDescription, name: str) -> dict[str, str]:
         fields["license"] = open_license if node.driver.flavour == "open" else "NVIDIA"
     else:
         fields["license"] = "Dual BSD/GPL"
-    fields["srcversion"] = f"{abs(hash_of(name)):024X}"[:24]
+    fields["srcversion"] = srcversion_of(name)
     fields["depends"] = ",".join(
         need.replace("_", "-") if need.startswith("nvidia_") else need for need in needs_of(node, name)
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from probes.simulation.tree import Tree
 
-FIRST_RANK = 41000  # as NVML names them (SimulatedHost.nvml_live)
+FIRST_RANK = 41000
 _OWN = 40000
 NCCL_VERSION = "2.27.7"
 

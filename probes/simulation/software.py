@@ -23,18 +23,13 @@ def grow_software(tree: Tree) -> None:
     place = library_directory(tree)
     tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}")
     tree.add("/proc/net/tcp6", SOCKETS)
-    driver = tree.description.driver.version
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
         ("libibverbs.so.1", "libibverbs.so.1.14.39.0"),
         ("libmlx5.so.1", "libmlx5.so.1.24.39.0"),
-        ("libcuda.so.1", f"libcuda.so.{driver}"),
-        ("libcuda.so", "libcuda.so.1"),
-        ("libnvidia-ml.so.1", f"libnvidia-ml.so.{driver}"),
         *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
     ):
-        if file != "libcuda.so.1":
-            tree.add(f"{place}/{file}", "")
+        tree.add(f"{place}/{file}", "")
         tree.link(f"{place}/{soname}", file)
 
 

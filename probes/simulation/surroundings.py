@@ -10,6 +10,6 @@ from probes.simulation.tree import Tree
 
 def grow_surroundings(tree: Tree) -> None:
     """All of it."""
-    grow_device_files(tree)
+    grow_device_files(tree, tree.live_modules)
     grow_processes(tree)
     grow_software(tree)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
 from tests.node_vm.image import Image, build
 from tests.node_vm.machine import Machine
@@ -63,3 +64,42 @@ def deep_node(two_levels: Machine) -> Guest:
     """Root on the node with switches below switches."""
     two_levels.guest.run("reset-node")
     return two_levels.guest
+
+
+class _Shared:
+    """A dashboard that runs on through many tests, as an admin's does through a day."""
+
+    def __init__(self, guest: Guest, columns: int, rows: int) -> None:
+        self._guest, self._columns, self._rows = guest, columns, rows
+        self._dashboard: Dashboard | None = None
+
+    def get(self) -> Dashboard:
+        if self._dashboard is not None and self._dashboard.has_ended():
+            self._dashboard.__exit__()
+            self._dashboard = None
+        if self._dashboard is None:
+            size = {"columns": self._columns, "rows": self._rows}
+            self._dashboard = Dashboard(self._guest, session=f"shared-{self._columns}", **size)
+        return self._dashboard
+
+
+@pytest.fixture(scope="session")
+def _wide(two_sockets: Machine) -> _Shared:
+    return _Shared(two_sockets.guest, 120, 40)
+
+
+@pytest.fixture(scope="session")
+def _small(two_sockets: Machine) -> _Shared:
+    return _Shared(two_sockets.guest, 80, 24)
+
+
+@pytest.fixture
+def dashboard(node: Guest, _wide: _Shared) -> Dashboard:
+    """Root's dashboard of `node`, 120×40; it has seen what earlier tests did."""
+    return _wide.get()
+
+
+@pytest.fixture
+def small_dashboard(node: Guest, _small: _Shared) -> Dashboard:
+    """The same, 80×24."""
+    return _small.get()

@@ -7,14 +7,17 @@ from tests.node_vm.guest import COMMAND_SECONDS, Guest
 
 
 class Dashboard:
-    """gdrtop started in a terminal of the guest; leave the context to end it."""
+    """gdrtop started in a terminal of the guest; leave the context to end it.
+
+    `reset-node` ends the sessions whose names begin with "test".
+    """
 
     def __init__(
-        self, guest: Guest, *arguments: str, columns: int = 120, rows: int = 40, session: str = "one"
+        self, guest: Guest, *arguments: str, columns: int = 120, rows: int = 40, session: str = "test"
     ) -> None:
         self._guest = guest
         # A server of its own: tmux ends it with its last session.
-        self._tmux = ("tmux", "-L", f"test-{session}")
+        self._tmux = ("tmux", "-L", session)
         start = ("new-session", "-d", "-x", str(columns), "-y", str(rows), "gdrtop", *arguments)
         # The screen stays when the program ends, so that a test sees its last words.
         keep = (";", "set-option", "-g", "remain-on-exit", "on")

@@ -1,14 +1,8 @@
 """The module ladder through everything that happens to it, against lsmod and modprobe."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
-from tests.node_vm.image import STUBS, Image
-from tests.node_vm.machine import Machine
-from tests.node_vm.shape import TWO_SOCKETS
+from tests.node_vm.image import STUBS
 
 STEPS = ("mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
 RULES = "/etc/modprobe.d/test.conf"
@@ -27,15 +21,17 @@ def lsmod(guest: Guest) -> dict[str, tuple[int, set[str]]]:
     return found
 
 
-def assert_equal_to_lsmod(guest: Guest) -> None:
-    loaded = lsmod(guest)
-    for name, module in ladder(guest).items():
+def assert_equal_to_lsmod(guest: Guest) -> dict[str, dict[str, object]]:
+    """The ladder, which says what lsmod says."""
+    loaded, told = lsmod(guest), ladder(guest)
+    for name, module in told.items():
         if name in loaded:
             assert module["state"] == "live", name
             assert (module["refcnt"], set(module["used_by"])) == loaded[name], name  # type: ignore[call-overload]
         else:
             assert module["state"] == "not loaded", name
             assert module["refcnt"] is None
+    return told
 
 
 def stub(guest: Guest, name: str) -> str:
@@ -47,36 +43,26 @@ def explanation(guest: Guest, name: str) -> object:
 
 
 def test_loading_in_order_and_unloading(node: Guest) -> None:
-    assert_equal_to_lsmod(node)
-    for module in STEPS:
-        node.run("modprobe", module)
-    assert_equal_to_lsmod(node)
-    assert all(ladder(node)[name]["state"] == "live" for name in STEPS)
-    for module in reversed(STEPS):
-        node.run("rmmod", module)
+    node.shell("".join(f"modprobe {module};" for module in STEPS))
+    told = assert_equal_to_lsmod(node)
+    assert all(told[name]["state"] == "live" for name in STEPS)
+    node.run("rmmod", *reversed(STEPS))
     assert_equal_to_lsmod(node)
 
 
-def test_the_dashboard_follows_loading_and_unloading(node: Guest) -> None:
-    with Dashboard(node) as dashboard:
-        dashboard.until_shown("✗ nvidia_peermem", "BROKEN", "needs nvidia first")
-        node.run("modprobe", "mlx5_ib")
-        node.run("modprobe", "nvidia_uvm")
-        node.run("modprobe", "nvidia_peermem")
-        dashboard.until_shown("✓ mlx5_ib", "✓ nvidia_uvm", "✓ nvidia_peermem", "READY by peermem")
-        node.run("rmmod", "nvidia_peermem")
-        dashboard.until_shown("✗ nvidia_peermem", "BROKEN")
+def test_the_dashboard_follows_loading_and_unloading(node: Guest, dashboard: Dashboard) -> None:
+    dashboard.until_shown("✗ nvidia_peermem", "BROKEN", "needs nvidia first")
+    node.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
+    dashboard.until_shown("✓ mlx5_ib", "✓ nvidia_uvm", "✓ nvidia_peermem", "READY by peermem")
+    node.run("rmmod", "nvidia_peermem")
+    dashboard.until_shown("✗ nvidia_peermem", "BROKEN")
 
 
-def test_the_nvidia_driver_unloaded_while_the_dashboard_runs(node: Guest) -> None:
-    node.run("modprobe", "mlx5_ib")
-    node.run("modprobe", "nvidia_peermem")
-    with Dashboard(node, columns=80, rows=24) as dashboard:
-        dashboard.until_shown("READY")
-        node.run("rmmod", "nvidia_peermem", "nvidia")
-        dashboard.until_shown("BROKEN", "✗nvidia ", "✗nvidia_peermem")
-        dashboard.press("q")
-        dashboard.until(lambda _: dashboard.has_ended())
+def test_the_nvidia_driver_unloaded_while_the_dashboard_runs(node: Guest, small_dashboard: Dashboard) -> None:
+    node.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
+    small_dashboard.until_shown("READY")
+    node.run("rmmod", "nvidia_peermem", "nvidia")
+    small_dashboard.until_shown("BROKEN", "✗nvidia ", "✗nvidia_peermem")
 
 
 def test_the_wrong_order(node: Guest) -> None:
@@ -115,8 +101,8 @@ def test_built_against_another_version_of_a_symbol(node: Guest) -> None:
     node.run("cp", "/usr/src/stubs/other_version/nvidia-peermem.ko", stub(node, "nvidia-peermem"))
     assert node.ask("modprobe", "nvidia_peermem").status == 1
     assert "disagrees about version of symbol nvidia_p2p_put_pages" in node.run("dmesg")
-    assert_equal_to_lsmod(node)  # what modprobe loaded on the way is there, peermem is not
-    assert ladder(node)["nvidia_peermem"]["state"] == "not loaded"
+    told = assert_equal_to_lsmod(node)  # what modprobe loaded on the way is there, peermem is not
+    assert told["nvidia_peermem"]["state"] == "not loaded"
 
 
 def test_no_registry_of_peer_memory_clients(node: Guest) -> None:
@@ -134,46 +120,18 @@ def test_a_module_in_use(node: Guest) -> None:
         "until grep -q held /tmp/held; do sleep 0.05; done"
     )
     assert "in use" in node.ask("rmmod", "nvidia_uvm").errors
-    module = ladder(node)["nvidia_uvm"]
+    module = assert_equal_to_lsmod(node)["nvidia_uvm"]
     assert (module["refcnt"], module["used_by"]) == (1, [])
-    assert_equal_to_lsmod(node)
 
 
-def test_the_rival_of_peermem(node: Guest) -> None:
+def test_the_rival_of_peermem(node: Guest, dashboard: Dashboard) -> None:
     node.run("modprobe", "nv_peer_mem")
     refused = node.ask("modprobe", "nvidia_peermem")
     assert "Invalid argument" in refused.errors
     assert explanation(node, "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be"
-    with Dashboard(node) as dashboard:
-        dashboard.until_shown("✓ nv_peer_mem", "– nvidia_peermem", "nv_peer_mem serves")
+    dashboard.until_shown("✓ nv_peer_mem", "– nvidia_peermem", "nv_peer_mem serves")
 
 
 def test_the_memory_peers_that_the_kernel_lists(node: Guest) -> None:
     node.run("modprobe", "nvidia_peermem")
     assert node.json("modules")["memory_peers"] == node.run("ls", "/sys/kernel/mm/memory_peers").split()
-
-
-# What lasts until the next boot is tried on a guest of its own.
-
-
-@pytest.fixture(scope="module")
-def doomed(image: Image) -> Iterator[Guest]:
-    machine = Machine(image, TWO_SOCKETS)
-    yield machine.guest
-    machine.end()
-
-
-def test_signatures_enforced_and_then_all_loading_forbidden(doomed: Guest) -> None:
-    doomed.write("/sys/module/module/parameters/sig_enforce", "1\n")
-    assert "Key was rejected by service" in doomed.ask("modprobe", "nvidia").errors
-    told = explanation(doomed, "nvidia")
-    assert told == "on disk, not loaded; this kernel takes signed modules only"
-    doomed.run("modprobe", "mlx5_ib")  # the distribution's own are signed
-    assert_equal_to_lsmod(doomed)
-    with Dashboard(doomed, columns=80, rows=24) as dashboard:
-        dashboard.until_shown("✗nvidia ", "✓mlx5_ib")
-        doomed.write("/proc/sys/kernel/modules_disabled", "1\n")
-    assert doomed.ask("modprobe", "rdma_cm").status == 1
-    told = explanation(doomed, "rdma_cm")
-    assert told == "kernel.modules_disabled is 1: no module can be loaded until a reboot"
-    assert_equal_to_lsmod(doomed)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
-from tests.node_vm.machine import Machine
 
-REFRESHES = 1500  # of each dashboard
-WARM_UP = 800  # until then imports, caches, histories and the allocator's pools fill
+REFRESHES = 1000  # of each dashboard
+WARM_UP = 400  # until then imports, caches, histories and the allocator's pools fill
 LONGEST_SECONDS = 900.0
 # Under emulation the allocator's pools go on settling, in steps of a megabyte and more (4 to 6 MB were seen
 # here, none outside of the guest): a net for leaks of 12 kB a refresh and more.
-GROWTH_KB = 8000
+GROWTH_KB = 7000
 EVERY_READING = "/sys/class/infiniband/mlx5_3/ports/1/state"  # is read once
 
 
@@ -47,14 +46,12 @@ def at_rest(guest: Guest, pid: int) -> Usage:
     return least
 
 
-def test_nothing_grows(two_levels: Machine) -> None:
-    guest = two_levels.guest
-    guest.run("reset-node")
-    guest.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
-    guest.shell(f"count-opens {EVERY_READING} >/tmp/opens 2>&1 </dev/null & sleep 2")
+def test_nothing_grows(node: Guest) -> None:
+    node.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
+    node.shell(f"count-opens {EVERY_READING} >/tmp/opens 2>&1 </dev/null & sleep 2")
     with (
-        Dashboard(guest, "--interval", "0.1", session="large") as large,
-        Dashboard(guest, "--interval", "0.1", columns=80, rows=24, session="small") as small,
+        Dashboard(node, "--interval", "0.1", session="test-large") as large,
+        Dashboard(node, "--interval", "0.1", columns=80, rows=24, session="test-small") as small,
     ):
         for dashboard in (large, small):
             dashboard.until_shown("READY by peermem")
@@ -65,21 +62,21 @@ def test_nothing_grows(two_levels: Machine) -> None:
         while opens < 2 * REFRESHES:
             assert time.monotonic() < deadline, f"only {opens} readings"
             # Not oftener: each change has the whole node probed anew, which takes emulation seconds.
-            guest.shell(
+            node.shell(
                 "rmmod nvidia_peermem; sleep 1; modprobe nvidia_peermem; "
                 "echo 5 > /sys/module/nvidia_peermem/parameters/hold; sleep 20; "
                 "echo 0 > /sys/module/nvidia_peermem/parameters/hold"
             )
-            opens = int(guest.run("tail", "-n", "1", "/tmp/opens") or 0)
+            opens = int(node.run("tail", "-n", "1", "/tmp/opens") or 0)
             if not before and opens >= 2 * WARM_UP:
-                before = [at_rest(guest, pid) for pid in pids]
-        after = [at_rest(guest, pid) for pid in pids]
+                before = [at_rest(node, pid) for pid in pids]
+        after = [at_rest(node, pid) for pid in pids]
         for then, now in zip(before, after, strict=True):
             assert now.memory_kb - then.memory_kb < GROWTH_KB
             assert (now.files, now.threads, now.children) == (then.files, then.threads, then.children)
         large.until_shown("READY by peermem")
         defunct = [
-            line for line in guest.run("ps", "-e", "-o", "stat=,args=").splitlines() if line.startswith("Z")
+            line for line in node.run("ps", "-e", "-o", "stat=,args=").splitlines() if line.startswith("Z")
         ]
         assert defunct == []
-    guest.run("pkill", "count-opens")
+    node.run("pkill", "count-opens")

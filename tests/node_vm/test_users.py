@@ -38,14 +38,13 @@ def test_the_dashboard_of_a_visitor(node: Guest) -> None:
     )
     with Dashboard(node.as_user("visitor")) as dashboard:
         dashboard.until_shown("ACTIVE by peermem", "needs root")
-
-
-def test_help_leaves_and_comes_back(node: Guest) -> None:
-    with Dashboard(node, columns=80, rows=24) as dashboard:
-        dashboard.until_shown("BROKEN")
-        dashboard.press("?")
-        dashboard.until(lambda screen: "BROKEN" not in screen)
-        dashboard.press("Escape")
-        dashboard.until_shown("BROKEN")
         dashboard.press("q")
         dashboard.until(lambda _: dashboard.has_ended())
+
+
+def test_help_leaves_and_comes_back(small_dashboard: Dashboard) -> None:
+    small_dashboard.until_shown("BROKEN")
+    small_dashboard.press("?")
+    small_dashboard.until(lambda screen: "BROKEN" not in screen)
+    small_dashboard.press("Escape")
+    small_dashboard.until_shown("BROKEN")

@@ -10,7 +10,7 @@ from probes.simulation.description import NodeDescription, RootDescription
 from probes.simulation.driver_libraries import install_library, set_library_version
 from probes.simulation.faults.fault import Fault
 from probes.simulation.kernel_log import say
-from probes.simulation.services import set_fabric_manager_version, stop, uninstall
+from probes.simulation.services import UNITS, set_fabric_manager_version, stop, uninstall
 from probes.simulation.tree import Tree
 
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS, _WITH_FEWER_NVLINKS = 5, 6, 7, 4, 2, 3
@@ -68,6 +68,11 @@ def _other_libraries(tree: Tree) -> None:
     set_library_version(tree, "535.216.01")
 
 
+def _daemon_without_mode(tree: Tree) -> None:
+    command = "/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose"
+    tree.add(f"{UNITS}/nvidia-persistenced.service", f"[Service]\nExecStart={command}\n")
+
+
 def _without_manager(tree: Tree) -> None:
     uninstall(tree, "nvidia-fabricmanager")
     tree.remove("/usr/bin/nv-fabricmanager")
@@ -120,7 +125,12 @@ FAULTS: tuple[Fault, ...] = (
     _fault("gpu-missing-from-nvml", describe=_unlisted(_UNLISTED)),
     _fault("gpu-driver-start-failed", _start_failed, _unlisted(_UNLISTED)),
     _fault("persistence-off", lambda tree: stop(tree, "nvidia-persistenced"), _nvml(persistence=False)),
-    _fault("persistence-off-daemon-runs", describe=_nvml(persistence=False), excludes=("persistence-off",)),
+    _fault(
+        "persistence-off-daemon-runs",
+        _daemon_without_mode,
+        _nvml(persistence=False),
+        excludes=("persistence-off",),
+    ),
     _fault("gpu-without-near-nic", describe=_nics_elsewhere, on="dgx-a100"),
     _fault("mig-with-gdr", describe=_nvml(mig=True)),
     _fault("vgpu-without-gdr", describe=_nvml(is_vgpu=True), on="cloud-vm"),

@@ -7,32 +7,14 @@ from dataclasses import replace
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.module_files import log_line, modinfo_of, set_field
-from probes.simulation.tree import Tree, file_of
+from probes.simulation.module_files import modinfo_of, set_field, take_from_disk
+from probes.simulation.module_loading import refuse, take_out
+from probes.simulation.tree import Refusal, Tree
 
 _PEERMEM = "nvidia_peermem"
+_OF_DRIVER = ("nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = ("mlx5_ib", "ib_uverbs", "rdma_cm", "ib_core")
 OTHER_KERNEL = "6.8.0-58-generic"
-
-
-def unload(tree: Tree, *names: str) -> None:
-    """Takes modules out of the kernel; those that use them have to be named before."""
-    for name in names:
-        if name in tree.live_modules:
-            tree.live_modules.remove(name)
-        tree.remove(f"/sys/module/{name}")
-    if _PEERMEM in names:
-        tree.remove("/sys/kernel/mm/memory_peers/nv_mem")
-
-
-def take_from_disk(tree: Tree, name: str) -> None:
-    """Takes a module's file from the tree of the running kernel."""
-    path = f"/lib/modules/{tree.description.kernel}/modules.dep"
-    lines = tree.files[path]
-    assert isinstance(lines, str)
-    start = f"{file_of(tree.description, name)}:"
-    tree.add(path, "".join(line for line in lines.splitlines(True) if not line.startswith(start)))
-    modinfo_of(tree).files.pop(name, None)
 
 
 def take_driver_from_disk(tree: Tree) -> None:
@@ -42,42 +24,8 @@ def take_driver_from_disk(tree: Tree) -> None:
     tree.remove("/var/lib/dkms/nvidia")
 
 
-def _without_rdma_devices(tree: Tree) -> None:
-    """What sysfs shows of RDMA goes with the module that made it."""
-    tree.remove("/sys/class/infiniband")
-    tree.remove("/sys/class/infiniband_verbs")
-    for nic in tree.nics:
-        tree.remove(f"{nic.path}/infiniband")
-
-
-def _unloaded(*names: str, devices: bool = False) -> Callable[[Tree], None]:
-    def spoil(tree: Tree) -> None:
-        unload(tree, *names)
-        if devices:
-            _without_rdma_devices(tree)
-
-    return spoil
-
-
-def _mlx5_core_not_loaded(tree: Tree) -> None:
-    unload(tree, "mlx5_ib", "mlx5_core")
-    _without_rdma_devices(tree)
-    for nic in tree.nics:
-        event = tree.files[f"{nic.path}/uevent"]
-        assert isinstance(event, str)
-        tree.add(f"{nic.path}/uevent", event.replace("DRIVER=mlx5_core\n", ""))
-        tree.remove(f"{nic.path}/driver")
-        tree.remove(f"{nic.path}/net")
-
-
-def _nvidia_not_loaded(tree: Tree) -> None:
-    unload(tree, "nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")
-    tree.remove("/proc/driver/nvidia")
-    for gpu in tree.gpus:
-        path = next(one for one in tree.files if one.endswith(f"/{gpu.bdf}/uevent"))
-        event = tree.files[path]
-        assert isinstance(event, str)
-        tree.add(path, event.replace("DRIVER=nvidia\n", ""))
+def _unloaded(*names: str) -> Callable[[Tree], None]:
+    return lambda tree: take_out(tree, *names)
 
 
 def _blacklisted(tree: Tree) -> None:
@@ -85,7 +33,7 @@ def _blacklisted(tree: Tree) -> None:
 
 
 def _install_false(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     tree.add("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")
 
 
@@ -98,27 +46,27 @@ def _modules_disabled(tree: Tree) -> None:
 
 
 def _lockdown(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     tree.add("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
 
 
 def _enforced(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     tree.add("/sys/module/module/parameters/sig_enforce", "Y\n")
 
 
 def _key_rejected(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
-    log_line(tree, 14.2, "Loading of module with unavailable key is rejected", 5)
+    said = ((5, "Loading of module with unavailable key is rejected"),)
+    refuse(tree, _PEERMEM, Refusal("Key was rejected by service", said), 14.2)
 
 
 def _other_vermagic(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     set_field(tree, _PEERMEM, "vermagic", f"{OTHER_KERNEL} SMP preempt mod_unload modversions")
 
 
 def _built_for_other_kernel(tree: Tree) -> None:
-    _nvidia_not_loaded(tree)
+    take_out(tree, *_OF_DRIVER)
     take_driver_from_disk(tree)
     version, machine = tree.description.driver.version, tree.description.architecture
     tree.add(f"/var/lib/dkms/nvidia/{version}/{OTHER_KERNEL}/{machine}/module/nvidia.ko", "")
@@ -151,11 +99,11 @@ NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-n
 
 FAULTS: tuple[Fault, ...] = (
     # Those that leave hardly anything to be judged stay apart from the others' combinations.
-    _fault("ib-core-not-loaded", _unloaded(*_RDMA, devices=True), on="pcie-l40s"),
-    _fault("mlx5-core-not-loaded", _mlx5_core_not_loaded, on="pcie-l40s"),
-    _fault("mlx5-ib-not-loaded", _unloaded("mlx5_ib", devices=True), on="pcie-l40s"),
-    _fault("ib-uverbs-not-loaded", _unloaded("mlx5_ib", "ib_uverbs", devices=True), on="pcie-l40s"),
-    _fault("nvidia-not-loaded", _nvidia_not_loaded, on="pcie-l40s"),
+    _fault("ib-core-not-loaded", _unloaded(*_RDMA), on="pcie-l40s"),
+    _fault("mlx5-core-not-loaded", _unloaded("mlx5_ib", "mlx5_core"), on="pcie-l40s"),
+    _fault("mlx5-ib-not-loaded", _unloaded("mlx5_ib"), on="pcie-l40s"),
+    _fault("ib-uverbs-not-loaded", _unloaded("mlx5_ib", "ib_uverbs"), on="pcie-l40s"),
+    _fault("nvidia-not-loaded", _unloaded(*_OF_DRIVER), on="pcie-l40s"),
     _fault("nvidia-uvm-not-loaded", _unloaded("nvidia_uvm")),
     _fault("module-blacklisted", _blacklisted, "module-blacklisted-cmdline"),
     _fault("module-blacklisted-install", _install_false),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.peermem import GONE
-from probes.simulation.module_files import log_line
+from probes.simulation.kernel_log import say
 from probes.simulation.tree import Tree
 
 
@@ -60,7 +60,7 @@ def _denied(tree: Tree) -> None:
 
 
 def _said(text: str) -> Callable[[Tree], None]:
-    return lambda tree: log_line(tree, 612.4, f"NVRM: dma-buf attach failed: {text}", 3)
+    return lambda tree: say(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
 def _old_nccl(tree: Tree) -> None:

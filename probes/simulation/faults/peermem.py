@@ -7,31 +7,29 @@ from dataclasses import replace
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.faults.modules import (
-    NO_FILE,
-    OTHER_KERNEL,
-    take_driver_from_disk,
-    take_from_disk,
-    unload,
-)
-from probes.simulation.module_files import log_line, set_field, set_unit_state
-from probes.simulation.tree import Tree, file_of
+from probes.simulation.faults.modules import NO_FILE, OTHER_KERNEL, take_driver_from_disk
+from probes.simulation.kernel_log import say
+from probes.simulation.module_files import put_on_disk, set_field, take_from_disk
+from probes.simulation.module_loading import INVALID, refuse, take_in, take_out
+from probes.simulation.modules import show_module, srcversion_of
+from probes.simulation.services import stop
+from probes.simulation.tree import Refusal, Tree, file_of
 
 _PEERMEM = "nvidia_peermem"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
 
 
 def _not_loaded(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
 
 
 def _not_on_disk(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     take_from_disk(tree, _PEERMEM)
 
 
 def _driver_container(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     take_driver_from_disk(tree)
 
 
@@ -52,7 +50,7 @@ def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
 
 
 def _without_symbols(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     node = tree.description
     own, nvidia = file_of(node, _PEERMEM), file_of(node, "nvidia")
     _edit_dependencies(tree, lambda line: f"{own}: {nvidia}\n" if line.startswith(f"{own}:") else line)
@@ -60,35 +58,46 @@ def _without_symbols(tree: Tree) -> None:
 
 
 def _symbol_of_other_ofed(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
     symbol = "ib_register_peer_memory_client"
-    log_line(tree, 15.1, f"nvidia_peermem: disagrees about version of symbol {symbol}", 4)
-    log_line(tree, 15.1, f"nvidia_peermem: Unknown symbol {symbol} (err -22)", 4)
+    said = (
+        (4, f"nvidia_peermem: disagrees about version of symbol {symbol}"),
+        (4, f"nvidia_peermem: Unknown symbol {symbol} (err -22)"),
+    )
+    refuse(tree, _PEERMEM, Refusal(INVALID.error, said), 15.1)
 
 
 def _file_of_other_driver(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     set_field(tree, _PEERMEM, "version", "565.57.01")
 
 
 def _unknown_symbol(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
-    log_line(tree, 15.2, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)", 4)
+    said = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
+    refuse(tree, _PEERMEM, Refusal("Unknown symbol in module, or unknown parameter (see dmesg)", said), 15.2)
 
 
 def _inbox_core(tree: Tree) -> None:
     ofed, inbox = file_of(tree.description, "ib_core"), "kernel/drivers/infiniband/core/ib_core.ko"
     _edit_dependencies(tree, lambda line: line.replace(ofed, inbox))
+    set_field(tree, "ib_core", "filename", f"/lib/modules/{tree.description.kernel}/{inbox}")
+
+
+def _options(tree: Tree, option: str) -> None:
+    tree.add("/etc/modprobe.d/nvidia-peermem.conf", f"options nvidia-peermem {option}\n")
 
 
 def _parameter(name: str, value: str) -> Callable[[Tree], None]:
-    return lambda tree: tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
+    def spoil(tree: Tree) -> None:
+        _options(tree, f"{name}={value}")
+        tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
+
+    return spoil
 
 
 def _parameter_refused(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
-    said = "nvidia-peermem nv_mem_param_conf_check:617 ERROR invalid peerdirect_support param value 2"
-    log_line(tree, 15.3, said, 3)
+    take_out(tree, _PEERMEM)
+    _options(tree, "peerdirect_support=2")
+    take_in(tree, _PEERMEM, {"peerdirect_support": "2"}, 15.3)
 
 
 def _ofed(release: str) -> Callable[[Tree], None]:
@@ -103,24 +112,32 @@ def _not_persistent(tree: Tree) -> None:
 
 
 def _boot_failed(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
-    set_unit_state(tree, "systemd-modules-load", "failed")
+    take_out(tree, _PEERMEM)
+    stop(tree, "systemd-modules-load", "failed")
+    tree.journal["systemd-modules-load"] = [
+        "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
+    ]
 
 
 def _old_module(tree: Tree) -> None:
+    _old_package(tree)
     tree.live_modules.append("nv_peer_mem")
-    tree.add("/sys/module/nv_peer_mem/initstate", "live\n")
-    tree.add("/sys/module/nv_peer_mem/refcnt", "0\n")
-    tree.add("/sys/module/nv_peer_mem/version", "1.3-0\n")
+    show_module(tree, "nv_peer_mem", "1.3-0", srcversion_of("nv_peer_mem"))
+
+
+def _old_package(tree: Tree) -> None:
+    put_on_disk(tree, "nv_peer_mem")
+    set_field(tree, "nv_peer_mem", "version", "1.3-0")
+    tree.add("/etc/init.d/nv_peer_mem", "#!/bin/bash\n")
 
 
 def _old_module_alone(tree: Tree) -> None:
-    unload(tree, _PEERMEM)
+    take_out(tree, _PEERMEM)
     _old_module(tree)
 
 
 def _old_service(tree: Tree) -> None:
-    tree.add("/etc/init.d/nv_peer_mem", "#!/bin/bash\n")
+    _old_package(tree)
     tree.link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")
 
 
@@ -130,14 +147,14 @@ def _leak(tree: Tree) -> None:
     tree.directory("/proc/1/fd")
     tree.add("/proc/1/comm", "systemd\n")
     tree.add("/proc/1/cmdline", "/sbin/init\0")
-    tree.add("/sys/module/nvidia_peermem/refcnt", "12\n")
+    tree.holds[_PEERMEM, "job"] = lambda seconds: 12
 
 
 def _flood(tree: Tree) -> None:
     for number in range(3):
         said = "ERROR detected invalid context, skipping further processing"
         said = f"nvidia-peermem nv_get_p2p_free_callback:127 {said}"
-        log_line(tree, 900.0 + number, said, 3)
+        say(tree, said, 900.0 + number, 3)
 
 
 def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str, on: str = "hgx-h100") -> Fault:

@@ -1,0 +1,151 @@
+"""nvidia-smi and nvidia-modprobe, as far as they change something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from probes.simulation.commands.modprobe import modprobe
+from probes.simulation.commands.performed import Obeyed, Order, Performed, done, failed, not_obeyed
+from probes.simulation.tree import Tree, uuid_of
+
+_NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+    "NVIDIA driver is installed and running."
+)
+_MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+_IN_USE = (
+    "is currently being used by one or more other processes (e.g. CUDA application or a monitoring "
+    "application such as another instance of nvidia-smi). Please first kill all processes using the device "
+    "and retry the command or reboot the system to make MIG mode effective."
+)
+_NO_DEVICES, _NOT_LOADED, _OTHER_VERSION = 6, 9, 18
+_OPTIONS = {"-pm": "-pm", "--persistence-mode": "-pm", "-mig": "-mig", "--multi-instance-gpu": "-mig",
+            "-i": "-i", "--id": "-i"}  # fmt: skip
+_CONTROL_MINOR = 255
+_SWITCH = {"0": False, "1": True, "DISABLED": False, "ENABLED": True}
+
+
+def _nvidia_smi(order: Order) -> Performed:
+    options = _options(order.words)
+    if options is None or not options.keys() & {"-pm", "-mig"}:
+        return not_obeyed(" ".join((order.name, *order.words)))
+    tree = order.tree
+    if "nvidia" not in tree.live_modules:
+        return failed(_NO_DRIVER, exit_status=_NOT_LOADED)
+    if tree.description.nvml.refusal:
+        return failed(_MISMATCH, exit_status=_OTHER_VERSION)
+    gpus = _chosen(tree, options.get("-i"))
+    if not gpus:
+        return failed("No devices were found", exit_status=_NO_DEVICES)
+    lines: list[str] = []
+    for option, change in (("-pm", _persistence), ("-mig", _mig)):
+        if option not in options:
+            continue
+        wanted = _SWITCH.get(options[option].upper())
+        if wanted is None:
+            return failed(f"Option {option}: '{options[option]}' is not a valid value.")
+        lines += [line for number in gpus for line in change(tree, number, wanted)]
+    return done(*lines, "All done.", seconds=0.4 + 0.2 * len(gpus))
+
+
+def _options(words: tuple[str, ...]) -> dict[str, str] | None:
+    """Option -> value, of "-i 0 -pm 1" and "--id=0"; None: there is one that is not obeyed here."""
+    options: dict[str, str] = {}
+    left = list(words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if name not in _OPTIONS or (not equals and not left):
+            return None
+        options[_OPTIONS[name]] = value if equals else left.pop(0)
+    return options
+
+
+def _chosen(tree: Tree, named: str | None) -> list[int]:
+    """The GPUs that NVML lists, all or those named by index, UUID or BDF."""
+    nvml = tree.description.nvml
+    listed = [number for number in range(len(tree.gpus)) if number not in nvml.unlisted | nvml.lost]
+    if named is None:
+        return listed
+    names = {name.strip().lower() for name in named.split(",")}
+
+    def is_named(number: int) -> bool:
+        bdf = tree.gpus[number].bdf
+        return bool(names & {str(number), uuid_of(number).lower(), bdf, f"0000{bdf}", bdf[5:]})
+
+    return [number for number in listed if is_named(number)]
+
+
+def _bus_id(tree: Tree, number: int) -> str:
+    return f"0000{tree.gpus[number].bdf}".upper()
+
+
+def _persistence(tree: Tree, number: int, on: bool) -> list[str]:
+    word, gpu = ("Enabled" if on else "Disabled"), _bus_id(tree, number)
+    if (number in tree.persistent) == on:
+        return [f"Persistence mode is already {word} for GPU {gpu}."]
+    _switch(tree.persistent, number, on)
+    return [f"{word} persistence mode for GPU {gpu}."]
+
+
+def _mig(tree: Tree, number: int, on: bool) -> list[str]:
+    gpu, able = _bus_id(tree, number), tree.description.gpu.capability >= (8, 0)
+    word, verb = ("Enabled", "enable") if on else ("Disabled", "disable")
+    if not able:
+        unable = f"Unable to {verb} MIG Mode for GPU {gpu}: Not Supported"
+        return [unable, "Treating as warning and moving on."]
+    if (number in tree.mig) != on and _is_used(tree, number):
+        pending = f"MIG mode is in pending {verb} state for GPU {gpu}:In use by another client"
+        return [f"Warning: {pending}", f"{gpu} {_IN_USE}"]
+    _switch(tree.mig, number, on)
+    return [f"{word} MIG Mode for GPU {gpu}"]
+
+
+def _is_used(tree: Tree, number: int) -> bool:
+    """Whether a process has the GPU's device file open."""
+    file = f"/dev/nvidia{number}"
+    return any(target == file and link.startswith("/proc/") for link, target in list(tree.links.items()))
+
+
+def _switch(numbers: set[int], number: int, on: bool) -> None:
+    change: Callable[[int], None] = numbers.add if on else numbers.discard
+    change(number)
+
+
+def _nvidia_modprobe(order: Order) -> Performed:
+    """Loads the driver or unified memory, and makes the device files asked for with -c, no others."""
+    minors: list[int] = []
+    unified = False
+    left = list(order.words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        if name in ("-u", "--unified-memory"):
+            unified = True
+            continue
+        if name not in ("-c", "--create-nvidia-device-file") or (not equals and not left):
+            return _malformed(order)
+        number = value if equals else left.pop(0)
+        if not number.isascii() or not number.isdecimal() or int(number[:9]) > _CONTROL_MINOR:
+            return _malformed(order)
+        minors.append(int(number))
+    module = "nvidia_uvm" if unified else "nvidia"
+    loaded = modprobe(replace(order, name="modprobe", words=(module,), given=""))
+    if loaded.exit_status:
+        return failed(seconds=loaded.seconds)
+    for minor in minors:
+        order.tree.add(_device_file(minor, unified), "")
+    return done(seconds=loaded.seconds)
+
+
+def _device_file(minor: int, unified: bool) -> str:
+    if unified:
+        return "/dev/nvidia-uvm" if minor == 0 else "/dev/nvidia-uvm-tools"
+    return "/dev/nvidiactl" if minor == _CONTROL_MINOR else f"/dev/nvidia{minor}"
+
+
+def _malformed(order: Order) -> Performed:
+    usage = f"please run `{order.name} --help` for usage information."
+    return failed("", f"ERROR: Invalid commandline, {usage}", "")
+
+
+COMMANDS: Mapping[str, Obeyed] = {"nvidia-smi": _nvidia_smi, "nvidia-modprobe": _nvidia_modprobe}

@@ -1,0 +1,197 @@
+"""Commands about ports: ip link set, ibportstate, perfquery -R, sminfo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from probes.port_health import ERROR_COUNTER_BITS
+from probes.simulation.commands.performed import (
+    BRIEFLY,
+    Obeyed,
+    Order,
+    Performed,
+    done,
+    failed,
+    not_obeyed,
+    split_options,
+)
+from probes.simulation.ports import port_of
+from probes.simulation.tree import Content, PlacedNic, Tree
+from probes.unknown import Unknown
+
+_UP = 0x1  # IFF_UP
+_SMALLEST_MTU, _LARGEST_MTU, _LARGEST_IB_MTU = 68, 9978, 4092
+_DOWN, _INIT, _ACTIVE = "1: DOWN", "2: INIT", "4: ACTIVE"
+_DISABLED, _LINK_UP = "3: Disabled", "5: LinkUp"
+_PATH = "# Port info: DR path slid 65535; dlid 65535; 0 port 1"
+_IB_ERROR = 255  # what the programs of infiniband-diags end with
+
+
+def _ip(order: Order) -> Performed:
+    """`ip link set [dev] NETDEV [up|down] [mtu N]`."""
+    words = list(order.words)
+    if words[:2] not in (["link", "set"], ["l", "set"], ["link", "s"]):
+        return not_obeyed(" ".join((order.name, *words)))
+    words = words[2:]
+    if words[:1] == ["dev"]:
+        words = words[1:]
+    if not words:
+        return failed('Not enough information: "dev" argument is required.', exit_status=255)
+    netdev, *changes = words
+    path = order.tree.real(f"/sys/class/net/{netdev}")
+    if "/" in netdev or isinstance(path, Unknown):
+        return failed(f'Cannot find device "{netdev}"')
+    wanted: dict[str, str] = {}
+    while changes:
+        word = changes.pop(0)
+        if word in ("up", "down"):
+            wanted["state"] = word
+        elif word == "mtu" and changes:
+            wanted["mtu"] = changes.pop(0)
+        elif word == "mtu":
+            return failed('Command line is not complete. Try option "help"', exit_status=255)
+        else:
+            return failed(f'Error: either "dev" is duplicate, or "{word}" is a garbage.', exit_status=255)
+    nic = next((one for one in order.tree.nics if path.startswith(f"{one.path}/")), None)
+    if "mtu" in wanted:
+        wrong = _set_mtu(order.tree, path, nic, wanted["mtu"])
+        if wrong is not None:
+            return wrong
+    if "state" in wanted:
+        _set_state(order.tree, path, nic, wanted["state"] == "up")
+    return done()
+
+
+def _set_mtu(tree: Tree, path: str, nic: PlacedNic | None, text: str) -> Performed | None:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        return failed(f'Error: argument "{text}" is wrong: Invalid "mtu" value', exit_status=255)
+    largest = _LARGEST_IB_MTU if nic is not None and nic.kind.layer == "InfiniBand" else _LARGEST_MTU
+    if int(text) > largest:
+        return failed("Error: mtu greater than device maximum.", exit_status=2)
+    if int(text) < _SMALLEST_MTU:
+        return failed("Error: mtu less than device minimum.", exit_status=2)
+    tree.add(f"{path}/mtu", f"{int(text)}\n")
+    return None
+
+
+def _set_state(tree: Tree, path: str, nic: PlacedNic | None, up: bool) -> None:
+    """The netdev; a RoCE port is Disabled while its netdev is down (mlx5, main.c)."""
+    try:
+        flags = int(tree.text(f"{path}/flags").strip() or "0", 16)
+    except ValueError:
+        flags = 0
+    if bool(flags & _UP) == up:
+        return
+    tree.add(f"{path}/flags", f"{flags | _UP if up else flags & ~_UP:#x}\n")
+    tree.add(f"{path}/operstate", "up\n" if up else "down\n")
+    if nic is None or nic.kind.layer != "Ethernet" or not tree.is_there(port_of(nic)):
+        return
+    if not up:
+        _set_port(tree, nic, _DOWN, _DISABLED)
+    elif tree.text(f"{port_of(nic)}/phys_state").strip() == _DISABLED:
+        _set_port(tree, nic, _ACTIVE, _LINK_UP)
+
+
+def _set_port(tree: Tree, nic: PlacedNic, state: str, phys_state: str) -> None:
+    tree.add(f"{port_of(nic)}/state", f"{state}\n")
+    tree.add(f"{port_of(nic)}/phys_state", f"{phys_state}\n")
+
+
+def _infiniband_port(order: Order, valued: str) -> tuple[PlacedNic, dict[str, str], list[str]] | Performed:
+    """The port that -C and -P name, the options, the other words; or what the program says instead."""
+    options, words = split_options(order.words, valued=valued)
+    name, port = options.get("-C", ""), options.get("-P", "1")
+    tree = order.tree
+    chosen = (nic for nic in tree.nics if nic.name == name or (not name and nic.kind.layer == "InfiniBand"))
+    nic = next(chosen, None)
+    is_infiniband = nic is not None and tree.text(f"{port_of(nic)}/link_layer").strip() == "InfiniBand"
+    if nic is None or port != "1" or not is_infiniband:
+        return failed(
+            f"ibwarn: [4711] mad_rpc_open_port: can't open UMAD port ({name or '(null)'}:{port})",
+            f"{order.name}: iberror: failed: Failed to open '{name or '(null)'}' port '{port}'",
+            exit_status=_IB_ERROR,
+        )
+    return nic, options, words
+
+
+def _ibportstate(order: Order) -> Performed:
+    found = _infiniband_port(order, valued="CPtL")
+    if isinstance(found, Performed):
+        return found
+    nic, options, words = found
+    tree = order.tree
+    if "-D" not in options or len(words) not in (2, 3) or words[:2] != ["0", "1"]:
+        return not_obeyed(" ".join((order.name, *order.words)))
+    before = _port_lines(tree, nic)
+    verb = words[2] if len(words) == 3 else "query"
+    if verb == "query":
+        return done("CA/RT PortInfo:", *before)
+    if verb not in ("enable", "disable"):
+        return not_obeyed(f"{order.name} {verb}")
+    if verb == "disable":
+        _set_port(tree, nic, _DOWN, _DISABLED)
+    elif tree.text(f"{port_of(nic)}/phys_state").strip() == _DISABLED:
+        has_manager = tree.text(f"{port_of(nic)}/sm_lid").strip() not in ("", "0x0")
+        _set_port(tree, nic, _ACTIVE if has_manager else _INIT, _LINK_UP)
+    after = _port_lines(tree, nic)
+    return done("Initial CA/RT PortInfo:", *before, "", "After PortInfo set:", *after, seconds=3.0)
+
+
+def _port_lines(tree: Tree, nic: PlacedNic) -> tuple[str, ...]:
+    state, phys_state = (
+        tree.text(f"{port_of(nic)}/{file}").strip().partition(": ")[2] for file in ("state", "phys_state")
+    )
+    return (_PATH, f"{'LinkState:':.<33}{state.capitalize()}", f"{'PhysLinkState:':.<33}{phys_state}")
+
+
+def _perfquery(order: Order) -> Performed:
+    """`perfquery -R` sets the error counters to zero; without -R nothing is told here."""
+    found = _infiniband_port(order, valued="CPtL")
+    if isinstance(found, Performed):
+        return found
+    nic, options, _ = found
+    if not options.keys() & {"-R", "--Reset_only"}:
+        return not_obeyed(" ".join((order.name, *order.words)))
+    for name in ERROR_COUNTER_BITS:
+        path = f"{port_of(nic)}/counters/{name}"
+        if path in order.tree.files:
+            order.tree.add(path, _from_zero(order.tree.files[path], order.seconds))
+    return done()
+
+
+def _from_zero(content: Content, now: float) -> Content:
+    """A counter that has been set to zero; what makes it rise goes on."""
+    if not callable(content):
+        return "0\n"
+    counted, before = content, _number(content(now))
+    return lambda seconds: f"{max(0, _number(counted(seconds)) - before)}\n"
+
+
+def _number(text: str) -> int:
+    word = text.strip()
+    return int(word) if word.isdecimal() else 0
+
+
+def _sminfo(order: Order) -> Performed:
+    found = _infiniband_port(order, valued="CPtL")
+    if isinstance(found, Performed):
+        return found
+    lid = order.tree.text(f"{port_of(found[0])}/sm_lid").strip()
+    if lid in ("", "0x0"):
+        return failed(
+            "ibwarn: [4711] mad_rpc: _do_madrpc failed; dport (Lid 0)",
+            "sminfo: iberror: failed: query",
+            exit_status=_IB_ERROR,
+            seconds=3.0,
+        )
+    count = 1000 + round(order.seconds)
+    manager = f"sm lid {int(lid, 16)} sm guid 0x51a01a7e0000ffff, activity count {count} priority 15"
+    return Performed((f"sminfo: {manager} state 3 SMINFO_MASTER",), 0, BRIEFLY)
+
+
+COMMANDS: Mapping[str, Obeyed] = {
+    "ip": _ip,
+    "ibportstate": _ibportstate,
+    "perfquery": _perfquery,
+    "sminfo": _sminfo,
+}

@@ -1,0 +1,195 @@
+"""What speaks against an action is said before it runs, with names."""
+
+from dataclasses import replace
+
+import pytest
+
+from probes.checks.registry import findings
+from probes.examination import Examination, examine
+from probes.origin import Origin, Source
+from probes.plan import FileChange, Plan, Step, instruction
+from probes.plans.offers import Offer
+from probes.simulation import SimulatedHost
+from probes.unknown import Reason, Unknown
+from tui.actions.by_hand import runnable, why_by_hand
+from tui.actions.dispatcher import Dispatcher, Prepared
+from tui.actions.guards import clearance, unloads_driver
+from tui.actions.outcome import Event, Outcome
+
+BUSY = "hgx-h100"  # a job runs on it, through nvidia-peermem
+IDLE = "hgx-h100+peermem-not-loaded"
+
+
+def examination(name: str = BUSY) -> Examination:
+    return examine(SimulatedHost(name))
+
+
+def unload() -> Plan:
+    return Plan("Unload nvidia_peermem", (Step("unloads it", ("rmmod", "nvidia_peermem")),))
+
+
+def test_unloading_what_is_held_names_the_count_and_the_processes() -> None:
+    cleared = clearance(unload(), examination(), read_only=False)
+    assert not cleared.refused
+    assert cleared.word == "hgx-h100"
+    assert "nvidia_peermem is held (refcnt " in cleared.felt_by[0]
+    assert any("process 41000 (python3, uid 1000) uses GPUs and RDMA" in line for line in cleared.felt_by)
+
+
+def test_what_nobody_feels_needs_nothing_typed() -> None:
+    plan = Plan("Load nvidia_uvm", (Step("loads it", ("modprobe", "nvidia_uvm")),))
+    assert clearance(plan, examination(), read_only=False).felt_by == ()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("systemctl", "restart", "openibd"),
+        ("ip", "link", "set", "ens0np0", "down"),
+        ("ip", "link", "set", "ens0np0", "mtu", "1500"),
+        ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=0000:000c"),
+        ("modprobe", "-r", "nvidia-peermem"),
+        ("nvidia-smi", "--gpu-reset", "-i", "0"),
+    ],
+)
+def test_what_jobs_may_feel_needs_the_nodes_name_whatever_the_plan_says_of_itself(
+    argv: tuple[str, ...],
+) -> None:
+    plan = Plan("Harmless", (Step("no harm", argv),))
+    assert clearance(plan, examination(), read_only=False).felt_by
+
+
+def test_processes_that_cannot_be_seen_count_as_there() -> None:
+    unseen = replace(examination(), processes=Unknown(Reason.NEEDS_ROOT, "/proc"))
+    (*_, told) = clearance(unload(), unseen, read_only=False).felt_by
+    assert "not known: needs root" in told
+
+
+def test_read_only_runs_nothing() -> None:
+    assert clearance(unload(), examination(), read_only=True).refused == "gdrtop was started with --read-only"
+
+
+@pytest.mark.parametrize("source", [Source.TREE, Source.RECORDED])
+def test_trees_and_recordings_are_not_acted_on(source: Source) -> None:
+    seen = examination()
+    elsewhere = replace(seen, node=replace(seen.node, origin=Origin(source, "/dump")))
+    assert "not a running node" in clearance(unload(), elsewhere, read_only=False).refused
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (("systemctl", "reboot"), "a reboot is yours to time"),
+        (("systemctl", "poweroff"), "gdrtop runs no systemctl poweroff"),
+        (("dkms", "autoinstall"), "run it yourself"),
+        (("mlxconfig", "-y", "set"), "firmware"),
+        (("sh", "-c", "true"), "gdrtop does not run this program"),
+        (("rm", "-rf", "/"), "gdrtop does not run this program"),
+        (("modprobe", "nvidia"), ""),
+    ],
+)
+def test_what_is_a_persons_to_do_is_shown_and_not_run(argv: tuple[str, ...], why: str) -> None:
+    told = why_by_hand(Step("does it", argv))
+    assert told == why if not why else why in told
+
+
+def test_what_follows_a_step_by_hand_is_not_run_either() -> None:
+    load = Step("loads it", ("modprobe", "nvidia"))
+    plan = Plan("Rebuild", (load, instruction("install the headers"), load))
+    assert runnable(plan) == (load,)
+
+
+def test_a_plan_that_only_a_person_can_carry_out_is_refused_with_the_reason() -> None:
+    plan = Plan("Reboot", (Step("starts anew", ("systemctl", "reboot")),))
+    assert "a reboot is yours to time" in clearance(plan, examination(), read_only=False).refused
+
+
+def test_unloading_the_driver_is_told_from_unloading_what_uses_it() -> None:
+    assert unloads_driver(Plan("", (Step("", ("modprobe", "-r", "nvidia_uvm", "nvidia")),)))
+    assert not unloads_driver(unload())
+    assert not unloads_driver(Plan("", (Step("", ("modprobe", "nvidia")),)))
+
+
+# The dispatcher
+
+
+def prepared_of(host: SimulatedHost, name: str, read_only: bool = False) -> tuple[Dispatcher, Prepared]:
+    dispatcher = Dispatcher(host, read_only)
+    seen = examine(host)
+    offer = next(one for one in dispatcher.offers(seen, findings(seen)) if one.id == name)
+    prepared = dispatcher.prepared(offer, seen)
+    assert isinstance(prepared, Prepared), prepared
+    return dispatcher, prepared
+
+
+def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
+    host = SimulatedHost(f"{BUSY}+acs-on")
+    dispatcher, prepared = prepared_of(host, "acs-redirect-off")
+    events: list[Event] = []
+    ended = dispatcher.run(prepared, "other-node", events.append)
+    assert ended.outcome is Outcome.REFUSED
+    assert "hgx-h100" in ended.why
+    assert dispatcher.history() == ()
+    ended = dispatcher.run(prepared, " hgx-h100 ", events.append)
+    assert ended.outcome is Outcome.LEFT
+    assert dispatcher.history()[0].action == "acs-redirect-off"
+
+
+def test_a_job_that_began_after_the_plan_was_shown_is_seen() -> None:
+    host = SimulatedHost(BUSY)
+    dispatcher, prepared = prepared_of(host, "unload-peermem")
+    idle = replace(prepared, clearance=replace(prepared.clearance, felt_by=(), word=""))
+    ended = dispatcher.run(idle, "", lambda event: None)
+    assert ended.outcome is Outcome.REFUSED
+    assert "meanwhile process 41000" in ended.why
+
+
+def test_unloading_what_is_held_is_refused_by_the_kernel_and_explained() -> None:
+    host = SimulatedHost(BUSY)
+    dispatcher, prepared = prepared_of(host, "unload-peermem")
+    ended = dispatcher.run(prepared, "hgx-h100", lambda event: None)
+    assert ended.outcome is Outcome.FAILED
+    assert "nvidia_peermem is held" in ended.why
+
+
+def test_read_only_is_a_guard_of_the_dispatcher_too() -> None:
+    dispatcher, prepared = prepared_of(SimulatedHost(IDLE), "load-peermem", read_only=True)
+    assert "--read-only" in prepared.clearance.refused
+    assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.REFUSED
+
+
+def acs(dispatcher: Dispatcher, host: SimulatedHost, name: str) -> Offer:
+    seen = examine(host)
+    return next(one for one in dispatcher.offers(seen, findings(seen)) if one.id == name)
+
+
+def test_acs_redirects_go_and_come_back_as_they_were() -> None:
+    host = SimulatedHost(f"{BUSY}+acs-on")
+    dispatcher, prepared = prepared_of(host, "acs-redirect-off")
+    assert acs(dispatcher, host, "acs-redirect-back").plan is None
+    dispatcher.run(prepared, "hgx-h100", lambda event: None)
+    assert "acs-redirect-enabled" not in found(host)
+    back = dispatcher.prepared(acs(dispatcher, host, "acs-redirect-back"), examine(host))
+    assert isinstance(back, Prepared)
+    assert dispatcher.run(back, "hgx-h100", lambda event: None).outcome is Outcome.DONE
+    assert "acs-redirect-enabled" in found(host)
+    assert acs(dispatcher, host, "acs-redirect-back").plan is None
+
+
+def found(host: SimulatedHost) -> set[str]:
+    return {one.id for one in findings(examine(host)) if one.status.value == "found"}
+
+
+def test_what_was_done_is_taken_back_once() -> None:
+    host = SimulatedHost(IDLE)
+    dispatcher, prepared = prepared_of(host, "persist-modules")
+    file = next(step.file for step in prepared.plan.steps if step.file)
+    assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.DONE
+    assert isinstance(host.read(file.path), str)
+    (run,) = dispatcher.history()
+    undo = dispatcher.prepared(dispatcher.undo_of(run), examine(host))
+    assert isinstance(undo, Prepared)
+    assert undo.plan.steps[0].file == FileChange(file.path, None)
+    assert dispatcher.run(undo, "", lambda event: None).outcome is Outcome.DONE
+    assert isinstance(host.read(file.path), Unknown)
+    assert dispatcher.undo_of(run).why_not == "it has been taken back"

@@ -1,0 +1,291 @@
+"""Steps run in order, stop at the first that fails, and what happens is told and logged."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from probes.host import LocalHost
+from probes.plan import FileChange, Plan, Step, instruction
+from probes.simulation import SimulatedHost
+from tui.actions.audit import Actor, Audit, AuditError, past_runs
+from tui.actions.dispatcher import MemoryLog
+from tui.actions.lock import ActionLock, LockTaken
+from tui.actions.outcome import Event, Outcome, Printed, RunEnded, StepBegan, StepEnded
+from tui.actions.runner import Ended, LocalCommands, Runner
+
+HERE = Actor("h100-07", "boot-1", "root", 4242)
+
+
+class Told:
+    """Everything a run has said."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.log = MemoryLog()
+
+    def run(
+        self, commands: object, *steps: Step, get_password: Callable[[], bool] = lambda: False
+    ) -> RunEnded:
+        runner = Runner(
+            LocalHost(),
+            commands,  # type: ignore[arg-type]
+            Audit(self.log, HERE),
+            self.events.append,
+            get_password,
+        )
+        return runner.run("test", Plan("Test", steps))
+
+    @property
+    def printed(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, Printed)]
+
+    @property
+    def begun(self) -> list[int]:
+        return [event.number for event in self.events if isinstance(event, StepBegan)]
+
+
+def command(*argv: str) -> Step:
+    """A step that this machine may run: it needs no root and changes nothing."""
+    return Step("tries the runner", argv, needs_root=False)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    # What is by hand is another test's: here the harmless programs of this machine are run.
+    monkeypatch.setattr("tui.actions.by_hand._RUN", {"printf", "false", "sleep", "env", "true", "seq", "sh"})
+    return Told()
+
+
+def test_steps_run_in_order_and_their_lines_come_through(told: Told) -> None:
+    ended = told.run(LocalCommands(), command("printf", "one\\ntwo\\n"), command("printf", "\\033[31mthree"))
+    assert ended.outcome is Outcome.DONE
+    assert told.printed == ["one", "two", "\x1b[31mthree"]
+    assert [event.exit_status for event in told.events if isinstance(event, StepEnded)] == [0, 0]
+
+
+def test_nothing_runs_after_a_step_that_fails(told: Told) -> None:
+    ended = told.run(LocalCommands(), command("true"), command("false"), command("printf", "never"))
+    assert ended.outcome is Outcome.FAILED
+    assert "step 2" in ended.why
+    assert told.printed == []
+    assert [step.argv[0] for step in ended.left] == ["printf"]
+    (run,) = past_runs(told.log.lines())
+    assert [step.outcome for step in run.steps] == [Outcome.DONE, Outcome.FAILED]
+
+
+def test_nothing_runs_after_a_step_that_is_by_hand(told: Told) -> None:
+    ended = told.run(LocalCommands(), command("true"), instruction("think"), command("printf", "never"))
+    assert ended.outcome is Outcome.LEFT
+    assert [step.why for step in ended.left] == ["think", "tries the runner"]
+    assert told.begun == [1]
+
+
+def test_a_program_that_no_rule_names_is_never_run(told: Told) -> None:
+    ended = told.run(LocalCommands(), command("rm", "/nothing/is/here"))
+    assert ended.outcome is Outcome.REFUSED
+    assert told.begun == []
+
+
+def test_the_environment_is_clean(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "/tmp/evil.so")
+    monkeypatch.setenv("MODPROBE_OPTIONS", "--force")
+    told.run(LocalCommands(), command("env"))
+    names = {line.partition("=")[0] for line in told.printed}
+    assert names <= {"PATH", "LC_ALL", "TERM", "PWD", "SHLVL", "_"}
+    assert "/usr/sbin" in next(line for line in told.printed if line.startswith("PATH="))
+
+
+def test_a_program_that_is_not_installed_says_so(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.actions.by_hand._RUN", {"no-such-program"})
+    ended = told.run(LocalCommands(), command("no-such-program"))
+    assert ended.outcome is Outcome.FAILED
+    assert "not installed" in ended.why
+
+
+def test_a_step_that_does_not_end_is_reported_and_left_alone(told: Told) -> None:
+    ended = told.run(LocalCommands(seconds=0.2), command("sleep", "2"), command("true"))
+    assert ended.outcome is Outcome.STILL_RUNNING
+    pid = int(ended.why.split("process ")[1])
+    os.kill(pid, 0)  # it was not killed
+    assert told.begun == [1]
+    (run,) = past_runs(told.log.lines())
+    assert run.steps[0].outcome is Outcome.STILL_RUNNING
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_stop_lets_the_step_end_and_begins_no_other(told: Told) -> None:
+    runner: list[Runner] = []
+
+    def stop_at_first_line(event: Event) -> None:
+        told.events.append(event)
+        if isinstance(event, Printed):
+            runner[0].stop("interrupted")
+
+    runner.append(Runner(LocalHost(), LocalCommands(), Audit(told.log, HERE), stop_at_first_line))
+    steps = (command("seq", "1", "3"), command("printf", "never"))
+    ended = runner[0].run("test", Plan("Test", steps))
+    assert ended.outcome is Outcome.STOPPED
+    assert "interrupted" in ended.why
+    assert told.printed == ["1", "2", "3"]
+    (run,) = past_runs(told.log.lines())
+    assert run.outcome is Outcome.STOPPED
+    assert len(run.steps) == 1
+
+
+def test_giving_up_waiting_tells_that_the_step_goes_on(told: Told) -> None:
+    commands = LocalCommands()
+    threading.Timer(0.2, commands.given_up.set).start()
+    ended = told.run(commands, command("sleep", "2"))
+    assert ended.outcome is Outcome.STILL_RUNNING
+
+
+def test_nothing_runs_where_it_cannot_be_logged(told: Told) -> None:
+    class Full(MemoryLog):
+        def append(self, line: str) -> None:
+            raise AuditError(
+                "the log /var/log/gdrtop/actions.jsonl cannot be written: No space left on device"
+            )
+
+    told.log = Full()
+    ended = told.run(LocalCommands(), command("printf", "never"))
+    assert ended.outcome is Outcome.REFUSED
+    assert "No space left on device" in ended.why
+    assert told.begun == []
+
+
+def test_a_flood_of_lines_is_cut_and_counted(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.actions.runner._LINES_LIMIT", 100)
+    told.run(LocalCommands(), command("seq", "1", "1000"))
+    assert len(told.printed) == 101
+    assert told.printed[-1] == "… and 900 more lines"
+
+
+def test_what_a_killed_gdrtop_had_begun_goes_on_and_keeps_the_lock(tmp_path: Path) -> None:
+    """A gdrtop killed in the middle: its step ends by itself, and no other acts meanwhile."""
+    name = f"\0gdrtop-test-{os.getpid()}"
+    done = tmp_path / "done"
+    code = f"""
+import sys
+from tui.actions.lock import ActionLock
+from tui.actions.runner import LocalCommands
+with ActionLock({name!r}) as lock:
+    argv = ("sh", "-c", "echo begun; sleep 1; echo to nobody; touch {done}")
+    LocalCommands(keep=(lock.descriptor,)).run(argv, False, "", lambda line: print(line, flush=True))
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"begun\n"
+    child.kill()
+    child.communicate()
+    with pytest.raises(LockTaken, match="another gdrtop is acting"), ActionLock(name):
+        pass
+    until(done.exists)
+    until(lambda: free(name))
+
+
+def free(name: str) -> bool:
+    try:
+        with ActionLock(name):
+            return True
+    except LockTaken:
+        return False
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_two_never_act_at_once_and_the_second_learns_who_does() -> None:
+    name = f"\0gdrtop-test-two-{os.getpid()}"
+    with (
+        ActionLock(name),
+        pytest.raises(LockTaken, match=f"pid {os.getpid()}, uid {os.getuid()}"),
+        ActionLock(name),
+    ):
+        pass
+    assert free(name)
+
+
+class WantsPassword:
+    """sudo, as long as nobody has given it the password."""
+
+    as_root = "by sudo"
+
+    def __init__(self) -> None:
+        self.is_given = False
+
+    def run(self, argv: Sequence[str], root: bool, given: str, hear: Callable[[str], None]) -> Ended:
+        return Ended(0, 0.1) if self.is_given else Ended(1, 0.1, wants_password=True)
+
+
+def test_sudo_gets_its_password_once_and_the_step_runs(told: Told) -> None:
+    sudo = WantsPassword()
+    asked = []
+
+    def give() -> bool:
+        asked.append(1)
+        sudo.is_given = True
+        return True
+
+    assert told.run(sudo, command("true"), command("true"), get_password=give).outcome is Outcome.DONE
+    assert asked == [1]
+
+
+def test_without_a_password_nothing_is_run(told: Told) -> None:
+    ended = told.run(WantsPassword(), command("true"))
+    assert ended.outcome is Outcome.FAILED
+    assert "password" in ended.why
+
+
+def test_a_sudo_that_asks_each_time_is_told(told: Told) -> None:
+    ended = told.run(WantsPassword(), command("true"), get_password=lambda: True)
+    assert "each time" in ended.why
+
+
+# Files, on a simulated node: its own tree alone is written
+
+
+def change(host: SimulatedHost, log: MemoryLog, file: FileChange) -> RunEnded:
+    from tui.actions.simulated_commands import SimulatedCommands
+
+    commands = SimulatedCommands(host, wait=lambda seconds: None)
+    runner = Runner(host, commands, Audit(log, HERE), lambda event: None)
+    return runner.run("test", Plan("Test", (Step("changes a file", file=file),)))
+
+
+def test_a_file_is_written_whole_and_what_was_there_is_kept() -> None:
+    host, log = SimulatedHost("hgx-h100"), MemoryLog()
+    path = "/etc/modules-load.d/nvidia.conf"
+    before = host.read(path)
+    assert change(host, log, FileChange(path, "nvidia_uvm\n")).outcome is Outcome.DONE
+    assert host.read(path) == "nvidia_uvm"
+    (run,) = past_runs(log.lines())
+    assert host.read(run.steps[0].kept) == before
+    names = host.names("/etc/modules-load.d")
+    assert isinstance(names, tuple)
+    assert not [name for name in names if name.endswith(".new")]
+    # Only files that end in .conf are read at boot.
+    assert not run.steps[0].kept.endswith(".conf")
+
+
+def test_a_file_is_put_back_and_a_new_one_removed() -> None:
+    host, log = SimulatedHost("hgx-h100"), MemoryLog()
+    path = "/etc/some.d/new.conf"
+    assert change(host, log, FileChange(path, "text\n")).outcome is Outcome.DONE
+    assert host.read(path) == "text"
+    assert change(host, log, FileChange(path, None)).outcome is Outcome.DONE
+    kept = past_runs(log.lines())[0].steps[0].kept
+    assert not isinstance(host.read(kept), str) or host.read(kept) == "text"
+    assert change(host, log, FileChange(path, None, kept)).outcome is Outcome.DONE
+    assert host.read(path) == "text"

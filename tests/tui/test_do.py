@@ -1,0 +1,181 @@
+"""`gdrtop do`: list, look, confirm, run, look again; exit codes."""
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tui.test_cli import ROOT
+from tui.cli import main
+
+IDLE = "hgx-h100+peermem-not-loaded"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(["do", *arguments])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def test_the_list_has_one_action_a_line_with_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", IDLE, "--list")
+    assert status == 0
+    lines = {line.split()[1]: line for line in out.splitlines()}
+    assert lines["load-peermem"].startswith("▸")
+    assert lines["unload-peermem"].startswith("–")
+    assert "nvidia_peermem is not loaded" in lines["unload-peermem"]
+    assert "fix:peermem-not-loaded" in lines
+
+
+def test_the_list_is_the_same_without_the_option_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    _, listed, _ = run(capsys, "--demo", IDLE, "--list")
+    _, plain, _ = run(capsys, "--demo", IDLE)
+    assert plain == listed
+    _, told, _ = run(capsys, "--demo", IDLE, "--json")
+    actions = json.loads(told)["actions"]
+    assert [action["id"] for action in actions] == [line.split()[1] for line in listed.splitlines()]
+    load = next(action for action in actions if action["id"] == "load-peermem")
+    assert load["possible"] is True
+    assert load["steps"][0]["argv"] == ["modprobe", "nvidia_peermem"]
+
+
+def test_a_dry_run_shows_all_and_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", IDLE, "load-peermem", "--dry-run", "--yes")
+    assert status == 0
+    assert "modprobe nvidia_peermem" in out
+    assert "back: rmmod nvidia_peermem" in out
+    assert "✓ done" not in out
+
+
+def test_without_yes_and_without_a_terminal_nothing_is_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    status, out, err = run(capsys, "--demo", IDLE, "load-peermem")
+    assert status == 2
+    assert "✓ done" not in out
+    assert "--yes" in err
+
+
+def test_what_is_done_is_told_and_the_node_looked_at_again(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", IDLE, "load-peermem", "--yes")
+    assert status == 0
+    assert "on the simulated node" in out
+    assert "✓ done" in out
+    assert "gone: " in out
+    assert "peermem-not-loaded" in out.partition("gone: ")[2]
+
+
+def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "--demo", "hgx-h100", "unload-peermem", "--yes")
+    assert status == 2
+    assert "process 41000 (python3, uid 1000) uses GPUs and RDMA" in out
+    assert "--disturb hgx-h100" in err
+    assert run(capsys, "--demo", "hgx-h100", "unload-peermem", "--disturb", "other")[0] == 2
+    status, out, _ = run(capsys, "--demo", "hgx-h100", "unload-peermem", "--disturb", "hgx-h100")
+    assert status == 1  # the kernel refuses: a job holds it
+    assert "is in use" in out
+
+
+@pytest.mark.parametrize(
+    ("fault", "explained", "kernel"),
+    [
+        ("peermem-unknown-symbol-inbox-core", "the kernel's own ib_core is loaded", "Unknown symbol"),
+        ("peermem-symbol-version-mismatch", "built against another version", "disagrees about version"),
+        ("secure-boot-key-rejected", "nobody whom it trusts has signed", "unavailable key is rejected"),
+        ("peermem-parameter-invalid", "gives peerdirect_support a bad value", "invalid peerdirect_support"),
+    ],
+)
+def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
+    capsys: pytest.CaptureFixture[str], fault: str, explained: str, kernel: str
+) -> None:
+    status, out, _ = run(capsys, "--demo", f"hgx-h100+{fault}", "load-peermem", "--yes")
+    assert status == 1
+    assert explained in " ".join(out.split())
+    assert kernel in out.partition("the kernel said meanwhile:")[2]
+
+
+def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "--demo", IDLE, "make-coffee\x1b[2J")
+    assert status == 2
+    assert "no action" in err
+    assert "\x1b" not in err
+
+
+def test_an_impossible_action_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", IDLE, "unload-peermem", "--yes")
+    assert status == 2
+    assert "nvidia_peermem is not loaded" in out
+
+
+@pytest.mark.parametrize("options", [("--read-only", "do", "--demo", IDLE), ("do", "--root", "{tree}")])
+def test_nothing_runs_where_nothing_may(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    arguments = [option.replace("{tree}", str(tmp_path)) for option in options]
+    status = main([*arguments, "load-peermem", "--yes"])
+    assert status == 2
+    assert "✓ done" not in capsys.readouterr().out
+
+
+def test_the_script_is_one_that_a_shell_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    for action in ("load-peermem", "persist-modules"):
+        status, out, _ = run(capsys, "--demo", IDLE, action, "--script")
+        assert status == 0
+        assert out.startswith("#!/bin/sh\n")
+        assert subprocess.run(["sh", "-n"], input=out, text=True).returncode == 0
+
+
+def test_the_script_of_a_file_writes_that_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    _, out, _ = run(capsys, "--demo", IDLE, "persist-modules", "--script")
+    path = tmp_path / "etc" / "gdrtop.conf"
+    script = out.replace("/etc/modules-load.d/gdrtop.conf", str(path)).replace(
+        "/etc/modules-load.d", str(path.parent)
+    )
+    assert subprocess.run(["sh"], input=script, text=True, capture_output=True).returncode == 0
+    first = path.read_text()
+    assert "nvidia_uvm" in first
+    path.write_text("mine\n")
+    assert subprocess.run(["sh"], input=script, text=True).returncode == 0
+    assert path.read_text() == first
+    assert Path(f"{path}.before").read_text() == "mine\n"
+
+
+def test_ctrl_c_ends_a_run_after_the_step_under_way(tmp_path: Path) -> None:
+    """Of sixteen steps some are done; the rest is not begun, and the node is looked at again."""
+    demo = "hgx-h100+acs-on"
+    master, slave = pty.openpty()
+    argv = [sys.executable, "-m", "tui", "do", "--demo", demo, "acs-redirect-off", "--disturb", "hgx-h100"]
+    environment = {**os.environ, "COLUMNS": "120"}
+    child = subprocess.Popen(
+        argv, cwd=ROOT, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+    )
+    os.close(slave)
+    out = b""
+    deadline = time.monotonic() + 60
+    while b"\n3 setpci" not in out.replace(b"\r", b""):
+        assert time.monotonic() < deadline, out[-2000:]
+        out += os.read(master, 1 << 16)
+    child.send_signal(signal.SIGINT)
+    while True:
+        try:
+            piece = os.read(master, 1 << 16)
+        except OSError:
+            break
+        if not piece:
+            break
+        out += piece
+    assert child.wait(60) == 130
+    text = out.decode("utf-8", "replace").replace("\r", "")
+    assert "■ stopped" in text
+    assert "interrupted; the rest was not begun" in text
+    assert "not run:" in text
+    assert "\nnow  " in text
+    os.close(master)

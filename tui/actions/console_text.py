@@ -1,0 +1,77 @@
+"""What a run tells, as lines: for the console pane and for the command line alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.plan import Step
+from probes.unknown import Unknown
+from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from widgets.lines import Line, Run, Tone, line, wrapped
+from widgets.plan_drawing import command_of, draw_step
+from widgets.terminal_colours import toned
+
+_MARKS = {
+    Outcome.DONE: Run("✓", Tone.GOOD),
+    Outcome.FAILED: Run("✗", Tone.BAD),
+    Outcome.STILL_RUNNING: Run("?", Tone.BAD),
+    Outcome.STOPPED: Run("■", Tone.WARNING),
+    Outcome.LEFT: Run("✓", Tone.WARNING),
+    Outcome.REFUSED: Run("✗", Tone.WARNING),
+    Outcome.UNKNOWN: Run("?", Tone.WARNING),
+}
+
+
+def mark_of(outcome: Outcome) -> Run:
+    """`✓` done, `✗` failed or refused, `■` stopped, `?` not known."""
+    return _MARKS[outcome]
+
+
+def lines_of(event: Event, width: int) -> list[Line]:
+    """The lines of one event, in the order in which they are shown."""
+    if isinstance(event, RunBegan):
+        return [line(Run(event.plan.title, Tone.TITLE), Run(f"  {event.as_root}", Tone.DIM))]
+    if isinstance(event, StepBegan):
+        why = wrapped(f"# {event.step.why}", width, Tone.DIM)
+        return [(), *why, line(Run(f"{event.number} ", Tone.DIM), Run(command_of(event.step), Tone.TITLE))]
+    if isinstance(event, Printed):
+        return [(Run("  "), *toned(event.text))]
+    if isinstance(event, StepEnded):
+        return _step_ended(event, width)
+    return _run_ended(event, width)
+
+
+def _step_ended(event: StepEnded, width: int) -> list[Line]:
+    told = event.outcome.value
+    if event.exit_status:
+        told += f", exit status {event.exit_status}"
+    lines: list[Line] = [
+        line("  ", mark_of(event.outcome), f" {told}", Run(f"  {event.seconds:.1f} s", Tone.DIM))
+    ]
+    if event.explanation:
+        lines.extend(wrapped(event.explanation, width, Tone.WARNING, "    "))
+    if isinstance(event.kernel_lines, Unknown):
+        if event.outcome is Outcome.FAILED:
+            lines.extend(wrapped(f"kernel log: {event.kernel_lines}", width, Tone.DIM, "    "))
+    elif event.kernel_lines:
+        lines.extend(wrapped("the kernel said meanwhile:", width, Tone.DIM, "    "))
+        for text in event.kernel_lines:
+            lines.extend(wrapped(text, width, Tone.PLAIN, "    │ "))
+    return lines
+
+
+def _run_ended(event: RunEnded, width: int) -> list[Line]:
+    lines: list[Line] = [(), line(mark_of(event.outcome), Run(f" {event.outcome.value}", Tone.TITLE))]
+    # Why a step failed stands right above.
+    if event.why and event.outcome not in (Outcome.FAILED, Outcome.STILL_RUNNING):
+        lines.extend(wrapped(event.why, width, Tone.PLAIN, "  "))
+    return [*lines, *_left(event.left, width)]
+
+
+def _left(steps: Sequence[Step], width: int) -> list[Line]:
+    if not steps:
+        return []
+    lines: list[Line] = [(), (Run("not run:", Tone.TITLE),)]
+    for step in steps:
+        lines.extend(draw_step(step, width))
+    return lines

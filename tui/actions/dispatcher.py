@@ -1,0 +1,226 @@
+"""The one way to act: keys, command palette, doctor and command line all offer and run what this offers."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from probes import processes
+from probes.checks.finding import Finding
+from probes.examination import Examination
+from probes.host import Host
+from probes.origin import Source
+from probes.plan import Plan
+from probes.plans.offers import Offer, offers
+from probes.text import printable
+from probes.unknown import known
+from tui.actions.audit import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
+from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
+from tui.actions.guards import Clearance, clearance, felt_by, no_actions_here, node_name
+from tui.actions.lock import ActionLock, LockTaken
+from tui.actions.outcome import Event, Outcome, RunEnded
+from tui.actions.runner import Commands, LocalCommands, Runner
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
+_MOST_TAKEN_BACK = 5  # runs offered to be taken back
+
+
+class MemoryLog:
+    """The log of a simulated node: kept as long as the program runs."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def append(self, line: str) -> None:
+        """Adds a line."""
+        self._lines.append(line)
+
+    def lines(self) -> list[str]:
+        """All lines."""
+        return list(self._lines)
+
+
+@dataclass(frozen=True)
+class UndoOffer(Offer):
+    """Takes a past run back."""
+
+    run: str = ""  # its id in the log
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An action with its plan, ready to be confirmed."""
+
+    action: str
+    title: str
+    plan: Plan
+    clearance: Clearance
+    node: str
+
+
+class Dispatcher:
+    """Offers actions and runs one at a time; `run` blocks, all else is quick."""
+
+    def __init__(self, host: Host, read_only: bool = False, log: AuditFile | None = None) -> None:
+        self._host, self._read_only = host, read_only
+        self._log = log or self._own_log()
+        self._runner: Runner | None = None
+        self._commands: Commands | None = None
+
+    def _own_log(self) -> AuditFile:
+        return LogOnDisk(own_log()) if self._host.origin.source is Source.LIVE else MemoryLog()
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing at all is run on this host; "" where actions are possible."""
+        return no_actions_here(self._host.origin, self._read_only)
+
+    # What can be done
+
+    def offers(self, examination: Examination, findings: Sequence[Finding]) -> tuple[Offer, ...]:
+        """Every action on the node as it was examined, and what can be taken back."""
+        return (*offers(examination, findings), *self._taking_back())
+
+    def _taking_back(self) -> tuple[Offer, ...]:
+        runs = self.own_history()
+        acs = next((run for run in runs if run.action in _ACS_OFF and not is_taken_back(run, runs)), None)
+        title = "Turn ACS redirects on again, as they were"
+        if acs is None:
+            restore = Offer("acs-redirect-back", title, None, "gdrtop has not turned them off here")
+        else:
+            restore = self._undo_offer(acs, "acs-redirect-back", title)
+        undos = (self._undo_offer(run, f"undo:{run.id}", f"Take back: {run.title}") for run in runs)
+        open_ones = [one for run, one in zip(runs, undos, strict=True) if self._may_undo(run, runs)]
+        return (restore, *[one for one in open_ones if one.plan is not None][:_MOST_TAKEN_BACK])
+
+    def _may_undo(self, run: PastRun, runs: tuple[PastRun, ...]) -> bool:
+        return not run.action.startswith("undo:") and not is_taken_back(run, runs)
+
+    def _undo_offer(self, run: PastRun, name: str, title: str) -> Offer:
+        plan = undo_plan(run, self._boot_id())
+        if isinstance(plan, str):
+            return Offer(name, title, None, plan)
+        return UndoOffer(name, title, plan, run=run.id)
+
+    def undo_of(self, run: PastRun) -> Offer:
+        """What takes a past run back."""
+        runs = self.own_history()
+        name, title = f"undo:{run.id}", f"Take back: {run.title}"
+        if run.id not in {one.id for one in runs}:
+            return Offer(name, title, None, "it stands in another user's log")
+        if is_taken_back(run, runs):
+            return Offer(name, title, None, "it has been taken back")
+        return self._undo_offer(run, name, title)
+
+    def prepared(self, offer: Offer, examination: Examination) -> Prepared | str:
+        """An offer ready to be confirmed; a sentence where it has no plan."""
+        if offer.plan is None:
+            return offer.why_not or "there is nothing to do"
+        cleared = clearance(offer.plan, examination, self._read_only)
+        action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
+        return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
+
+    # What was done
+
+    def own_history(self) -> tuple[PastRun, ...]:
+        """The runs in our own log, the newest first."""
+        return past_runs(self._log.lines())
+
+    def history(self) -> tuple[PastRun, ...]:
+        """Our own runs and root's, the newest first."""
+        own = self.own_history()
+        if self._host.origin.source is not Source.LIVE or own_log() == ROOTS_LOG:
+            return own
+        others = past_runs(LogOnDisk(ROOTS_LOG, owner=0).lines())
+        return tuple(sorted((*own, *others), key=lambda run: run.at, reverse=True))
+
+    # Doing it
+
+    def run(
+        self,
+        prepared: Prepared,
+        typed: str,
+        hear: Callable[[Event], None],
+        get_password: Callable[[], bool] = lambda: False,
+    ) -> RunEnded:
+        """Runs what was confirmed, to its end; `typed` is what somebody typed where that was asked for."""
+        refused = self._refused(prepared, typed)
+        if refused:
+            ended = RunEnded(Outcome.REFUSED, refused, prepared.plan.steps)
+            hear(ended)
+            return ended
+        try:
+            if self._host.origin.source is Source.SIMULATED:
+                return self._run(prepared, self._simulated(), hear, get_password)
+            with ActionLock() as lock:
+                return self._run(prepared, LocalCommands(keep=(lock.descriptor,)), hear, get_password)
+        except LockTaken as taken:
+            ended = RunEnded(Outcome.REFUSED, str(taken), prepared.plan.steps)
+            hear(ended)
+            return ended
+
+    def _refused(self, prepared: Prepared, typed: str) -> str:
+        if self.refusal or prepared.clearance.refused:
+            return self.refusal or prepared.clearance.refused
+        if prepared.clearance.felt_by:
+            right = typed.strip() == prepared.clearance.word
+            return "" if right else f"it needs the node's name typed ({prepared.clearance.word})"
+        # The node may have been idle when the plan was shown.
+        felt = felt_by(prepared.plan, processes.probe(self._host))
+        return f"meanwhile {felt[0]}: look again" if felt else ""
+
+    def _simulated(self) -> Commands:
+        from probes.simulation.host import SimulatedHost
+        from tui.actions.simulated_commands import SimulatedCommands
+
+        assert isinstance(self._host, SimulatedHost)
+        return SimulatedCommands(self._host)
+
+    def _run(
+        self,
+        prepared: Prepared,
+        commands: Commands,
+        hear: Callable[[Event], None],
+        get_password: Callable[[], bool],
+    ) -> RunEnded:
+        audit = Audit(self._log, self._actor(prepared.node))
+        self._commands = commands
+        self._runner = Runner(self._host, commands, audit, hear, get_password)
+        try:
+            return self._runner.run(prepared.action, prepared.plan)
+        finally:
+            self._runner = self._commands = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an action is under way."""
+        return self._runner is not None
+
+    def stop(self, why: str) -> None:
+        """Begins no further step of the run under way."""
+        if self._runner is not None:
+            self._runner.stop(why)
+
+    def give_up(self) -> None:
+        """Waits no longer for the step under way: it is reported as still running."""
+        if isinstance(self._commands, LocalCommands):
+            self._commands.given_up.set()
+
+    def _boot_id(self) -> str:
+        return known(self._host.read(_BOOT_ID), "")
+
+    def _actor(self, node: str) -> Actor:
+        return Actor(node, self._boot_id(), _user(), os.getpid())
+
+
+def _user() -> str:
+    """Whose account this is, and whose it was before sudo."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    before = printable(os.environ.get("SUDO_USER", ""), 64)
+    return f"{name} (sudo by {before})" if before and os.getuid() == 0 else name

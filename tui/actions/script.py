@@ -1,0 +1,57 @@
+"""A plan as a shell script: for whoever would rather read it, change it, or run it elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+
+from probes.plan import FileChange, Plan, Step
+from probes.text import printable
+from tui.actions.by_hand import why_by_hand
+
+_END_OF_TEXT = "END_OF_FILE"
+
+
+def script_of(plan: Plan, node: str) -> str:
+    """A script for sh(1) that stops at the first failure; steps by hand are comments, as are the undos."""
+    lines = [
+        "#!/bin/sh",
+        f"# {printable(plan.title)}",
+        f"# made by gdrtop for {printable(node) or 'this node'}; read it before you run it"
+        f"{', as root' if plan.needs_root else ''}",
+    ]
+    if plan.disturbs:
+        lines.append(f"# disturbs: {printable(plan.disturbs)}")
+    if plan.note:
+        lines.append(f"# {printable(plan.note)}")
+    lines += ["set -eu", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", ""]
+    for number, step in enumerate(plan.steps, 1):
+        lines += [f"# {number}. {printable(step.why)}", *_commands(step)]
+        if step.undo:
+            lines.append(f"#    back: {shlex.join(map(printable, step.undo))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _commands(step: Step) -> list[str]:
+    if step.is_instruction:
+        return []
+    if step.file is not None:
+        return _file_commands(step.file)
+    command = shlex.join(map(printable, step.argv))
+    told = why_by_hand(step)
+    return [f"# by hand: {told}", f"# {command}"] if told else [command]
+
+
+def _file_commands(change: FileChange) -> list[str]:
+    """An earlier file is kept beside it, as gdrtop does."""
+    path = shlex.quote(printable(change.path))
+    kept = f"if [ -e {path} ]; then cp -p {path} {path}.before; fi"
+    if change.text is None:
+        return [kept, f"rm -f {path}"]
+    text = change.text if change.text.endswith("\n") else change.text + "\n"
+    body = [printable(line) for line in text.splitlines()]
+    end = _END_OF_TEXT
+    while end in body:
+        end += "_"
+    folder = shlex.quote(printable(change.path.rpartition("/")[0] or "/"))
+    return [kept, f"mkdir -p {folder}", f"cat > {path} <<'{end}'", *body, end]

@@ -1,0 +1,240 @@
+"""`gdrtop do`: the actions without a screen; the same list, guards, log and words as in the dashboard."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from probes.checks.finding import Finding, Status
+from probes.checks.registry import findings
+from probes.checks.summary import summed_up
+from probes.examination import Examination, examine
+from probes.host import Host
+from probes.plans.offers import Offer
+from probes.text import printable
+from tui.actions.by_hand import why_by_hand
+from tui.actions.console_text import lines_of
+from tui.actions.dispatcher import Dispatcher, Prepared
+from tui.actions.outcome import Event, Outcome
+from tui.actions.runner import ask_for_password
+from tui.actions.script import script_of
+from tui.json_values import plain_value, write_json
+from tui.printing import heading, print_lines, text_width
+from widgets import verdict_drawing
+from widgets.lines import Line, Run, Tone, fit, line, wrapped
+from widgets.plan_drawing import draw_consequences, draw_steps
+
+EXIT_FAILED = 1  # a step failed, or it is not known how it ended
+EXIT_REFUSED = 2  # nothing was begun: no such plan on this node, a guard, no confirmation
+EXIT_STOPPED = 130
+_STATUSES = {
+    Outcome.DONE: 0,
+    Outcome.LEFT: 0,
+    Outcome.REFUSED: EXIT_REFUSED,
+    Outcome.STOPPED: EXIT_STOPPED,
+}
+
+
+class Do:
+    """One use of `gdrtop do` on a node that was examined once."""
+
+    def __init__(self, host: Host, out: TextIO, ascii_only: bool, read_only: bool) -> None:
+        self._host, self._out, self._ascii = host, out, ascii_only
+        self._width = text_width(out)
+        self._dispatcher = Dispatcher(host, read_only)
+        self._examination = examine(host)
+        self._findings = findings(self._examination)
+
+    # What there is
+
+    def list(self, as_json: bool) -> int:
+        """One action a line: whether it is possible, its id, and its title or why not."""
+        offers = self._dispatcher.offers(self._examination, self._findings)
+        if as_json:
+            write_json({"actions": [_offer_json(offer) for offer in offers]}, self._out)
+            return 0
+        cells = max(len(offer.id) for offer in offers)
+        for offer in offers:
+            mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
+            told = offer.title if offer.plan else f"{offer.title}: {offer.why_not}"
+            self._print([fit(line(mark, f" {offer.id:<{cells}}  ", told), self._width)])
+        return 0
+
+    def offer(self, name: str) -> Offer | None:
+        """The action of this name, where this node has one."""
+        offers = self._dispatcher.offers(self._examination, self._findings)
+        return next((offer for offer in offers if offer.id == name), None)
+
+    # Doing it
+
+    def prepare(self, offer: Offer) -> Prepared | int:
+        """The plan, shown; the exit status where there is none."""
+        prepared = self._dispatcher.prepared(offer, self._examination)
+        if isinstance(prepared, str):
+            self._print([line(heading(self._examination.node)[1], f"  {offer.title}: {prepared}")])
+            return EXIT_REFUSED
+        return prepared
+
+    def show(self, prepared: Prepared) -> None:
+        """All of a plan, and what speaks against it."""
+        width = self._width
+        lines: list[Line] = [heading(self._examination.node), line(Run(prepared.title, Tone.TITLE))]
+        lines += draw_consequences(prepared.plan, width)
+        lines += draw_steps(prepared.plan, width)
+        for step in prepared.plan.steps:
+            told = why_by_hand(step)
+            if told and not step.is_instruction:
+                lines += wrapped(f"not run by gdrtop, nor what follows it: {step.argv[0]}: {told}", width)
+                break
+        if prepared.clearance.refused:
+            lines += wrapped(f"It is not run here: {prepared.clearance.refused}.", width)
+        if prepared.clearance.felt_by:
+            lines += [(), line("Somebody would feel it:")]
+            lines += [one for told in prepared.clearance.felt_by for one in wrapped(told, width, indent="  ")]
+        self._print(lines)
+
+    def show_script(self, prepared: Prepared) -> None:
+        """The plan as a shell script."""
+        self._out.write(script_of(prepared.plan, prepared.node))
+
+    def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:
+        """What was typed; None: not confirmed. Asked on a terminal where the options do not say it."""
+        clearance = prepared.clearance
+        terminal = answers is not None and answers.isatty()
+        if clearance.felt_by:
+            if named or not terminal:
+                return named or None
+            return self._ask(f"Type the node's name ({clearance.word}) to run it: ", answers)
+        if yes:
+            return ""
+        if terminal and self._ask("Run it? [y/N] ", answers).lower() in ("y", "yes"):
+            return ""
+        return None
+
+    def _ask(self, question: str, answers: TextIO | None) -> str:
+        assert answers is not None
+        self._out.write(question)
+        self._out.flush()
+        return answers.readline(4096).strip()
+
+    def run(self, prepared: Prepared, typed: str) -> int:
+        """Runs it, tells what happens, looks again; gives the exit status."""
+        with _signals_stop(self._dispatcher):
+            ended = self._dispatcher.run(prepared, typed, self._hear, self._get_password)
+        if ended.outcome is not Outcome.REFUSED:
+            self._look_again()
+        return _STATUSES.get(ended.outcome, EXIT_FAILED)
+
+    def _hear(self, event: Event) -> None:
+        try:
+            self._print(lines_of(event, self._width))
+            self._out.flush()
+        except OSError:  # the terminal has gone; the step under way is ended and logged all the same
+            self._dispatcher.stop("the terminal has gone")
+
+    def _get_password(self) -> bool:
+        return sys.stdin is not None and sys.stdin.isatty() and ask_for_password()
+
+    def _look_again(self) -> None:
+        """What has become of the node."""
+        before, earlier = self._examination, self._findings
+        self._examination = examine(self._host, before=before)
+        self._findings = findings(self._examination)
+        lines: list[Line] = [(), line(Run("now  ", Tone.TITLE), *_verdict(self._examination, self._findings))]
+        lines.append(line(Run("was  ", Tone.DIM), *_verdict(before, earlier)))
+        was, now = _found(earlier), _found(self._findings)
+        for word, some in (("gone", was - now), ("new", now - was)):
+            if some:
+                lines += wrapped(f"{word}: {', '.join(sorted(some))}", self._width, indent="     ")
+        try:
+            self._print(lines)
+        except OSError:
+            return
+
+    def _print(self, lines: Sequence[Line]) -> None:
+        print_lines(lines, self._out, self._ascii)
+
+
+def _verdict(examination: Examination, found: Sequence[Finding]) -> Line:
+    verdict = summed_up(examination.verdict, found)
+    return (*verdict_drawing.draw(verdict), Run(f" · {verdict.reason}"))
+
+
+def _found(some: Sequence[Finding]) -> set[str]:
+    return {one.id for one in some if one.status is Status.FOUND}
+
+
+def _offer_json(offer: Offer) -> dict[str, Any]:
+    steps = [] if offer.plan is None else [plain_value(step) for step in offer.plan.steps]
+    told = {"id": offer.id, "title": offer.title, "possible": offer.plan is not None, "steps": steps}
+    return {**told, "why_not": offer.why_not} if offer.plan is None else told
+
+
+@contextmanager
+def _signals_stop(dispatcher: Dispatcher) -> Iterator[None]:
+    """Ctrl-C, kill and a terminal that goes away end a run after its step; the second time without it."""
+    words = {
+        signal.SIGINT: "interrupted",
+        signal.SIGTERM: "somebody ended gdrtop",
+        signal.SIGHUP: "the terminal has gone",
+    }
+    asked: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        del frame
+        if asked and number == signal.SIGINT:
+            dispatcher.give_up()
+        asked.append(number)
+        dispatcher.stop(words[signal.Signals(number)])
+
+    before = {one: signal.signal(one, stop) for one in words if signal.getsignal(one) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def command(
+    host: Host,
+    out: TextIO,
+    action: str | None,
+    *,
+    as_json: bool = False,
+    ascii_only: bool = False,
+    dry_run: bool = False,
+    script: bool = False,
+    yes: bool = False,
+    named: str = "",
+    read_only: bool = False,
+    answers: TextIO | None = None,
+) -> int:
+    """`gdrtop do`; gives the exit status."""
+    do = Do(host, out, ascii_only, read_only)
+    if action is None:
+        return do.list(as_json)
+    offer = do.offer(action)
+    if offer is None:
+        told = f"gdrtop: no action {printable(action)!r} on this node; gdrtop do --list names them"
+        print(told, file=sys.stderr)
+        return EXIT_REFUSED
+    prepared = do.prepare(offer)
+    if isinstance(prepared, int):
+        return prepared
+    if script:
+        do.show_script(prepared)
+        return 0
+    do.show(prepared)
+    if dry_run:
+        return 0
+    if prepared.clearance.refused:
+        return EXIT_REFUSED
+    typed = do.confirm(prepared, yes, named, answers)
+    if typed is None:
+        how = f"--disturb {prepared.clearance.word}" if prepared.clearance.felt_by else "--yes"
+        print(f"gdrtop: nothing was run; {how} confirms it", file=sys.stderr)
+        return EXIT_REFUSED
+    return do.run(prepared, typed)
