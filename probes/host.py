@@ -266,6 +266,10 @@ class LocalHost:
         reason = self._no_nvml()
         return self._library.live() if reason is None else reason
 
+    def let_go(self) -> None:
+        """Ends the NVML session, which keeps the driver from being unloaded; the next question opens another."""
+        self._library.let_go()
+
     def _no_nvml(self) -> Unknown | None:
         if self._root:
             return self._tree_has_none("NVML")

@@ -141,6 +141,16 @@ class NvmlLibrary:
         self._blocking: dict[str, tuple[float, float]] = {}
         self._turn = 0
 
+    def let_go(self) -> None:
+        """Ends the session, which holds the driver's module; the next question opens another."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._session is not None:
+            self._ask("NVML", self._pynvml.nvmlShutdown)
+            self._session = None
+
     def _open(self) -> _Session | Unknown:
         if self._session is not None:
             return self._session
@@ -178,9 +188,7 @@ class NvmlLibrary:
         """Driver and GPUs; the reason says: no library, no driver, versions differ, GPU lost."""
         with self._lock:
             # Asked anew: GPUs come and go, and a reloaded driver invalidates every handle.
-            if self._session is not None:
-                self._ask("NVML", self._pynvml.nvmlShutdown)
-                self._session = None
+            self._end()
             session = self._open()
             if isinstance(session, Unknown):
                 return session

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from probes.checks.verdict import judge
-from probes.host import Host
+from probes.host import Host, LocalHost
 from probes.topology import build
 from probes.watch import Watch
 from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
@@ -56,6 +56,11 @@ class Live:
         node = self._probed.node if self._probed is not None else None
         self._examination = examine(self._watch.host, node, self._examination)
         return self._examination
+
+    def let_go(self) -> None:
+        """Gives back what keeps the NVIDIA driver from being unloaded; the next reading takes it again."""
+        if isinstance(self._host, LocalHost):
+            self._host.let_go()
 
     # Recording
 

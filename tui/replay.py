@@ -58,6 +58,9 @@ class Replay:
         self._host.seek(moment)
         return examine(self._host, node)
 
+    def let_go(self) -> None:
+        """A recording holds nothing of a node."""
+
     def _first(self, moment: int) -> int:
         """The first moment that the histories at this one still show, and one before for its rates."""
         first = moment

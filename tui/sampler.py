@@ -55,6 +55,7 @@ class Examined:
 
     examination: Examination | None
     failure: str = ""
+    looked_again: bool = False  # it was made to see what an action has changed
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ class Source(Protocol):
     def examine(self) -> Examination:
         """All that the doctor looks at, as of now or of the moment shown."""
 
+    def let_go(self) -> None:
+        """Gives back what keeps the NVIDIA driver from being unloaded."""
+
 
 class Sampler:
     """Has a reading taken when asked, in a thread of its own.
@@ -100,6 +104,9 @@ class Sampler:
         self._probe_wanted = False
         self._reading_wanted = False
         self._examination_wanted = False
+        self._look_wanted = False
+        self._rest_wanted = False
+        self._rests = threading.Event()
         self._asked_at: float | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -128,10 +135,31 @@ class Sampler:
         self._asked_at = self._asked_at or time.monotonic()
         self._wanted.set()
 
+    def look_again(self) -> None:
+        """Asks for a probe of the whole node and then an examination, to see what an action has changed."""
+        self._look_wanted = True
+        self._wanted.set()
+
+    def rest(self, seconds: float) -> bool:
+        """Takes no reading until `resume`, and holds nothing of the driver; from any thread but its own.
+
+        Whether that was so within `seconds`: a read under way may never end.
+        """
+        self._rest_wanted = True
+        self._wanted.set()
+        return self._rests.wait(seconds)
+
+    def resume(self) -> None:
+        """Reads on after a rest."""
+        self._rest_wanted = False
+        self._rests.clear()
+        self._asked_at = time.monotonic() if self._reading_wanted or self._examination_wanted else None
+        self._wanted.set()
+
     def silent_for(self) -> float:
-        """Seconds since the question that is still unanswered; 0 when all are answered."""
+        """Seconds since the question that is still unanswered; 0 when all are answered, or at rest."""
         asked_at = self._asked_at
-        return 0.0 if asked_at is None else time.monotonic() - asked_at
+        return 0.0 if asked_at is None or self._rests.is_set() else time.monotonic() - asked_at
 
     def _run(self) -> None:
         try:
@@ -144,32 +172,44 @@ class Sampler:
             self._wanted.clear()
             if self._stopped:
                 return
-            if self._examination_wanted:
-                self._examination_wanted = False
-                examined = _examined(source)
-                self._asked_at = None
-                self._report(examined)
-            if not self._reading_wanted:
+            if self._rest_wanted:
+                if not self._rests.is_set():
+                    source.let_go()
+                    self._rests.set()
                 continue
-            probe, self._probe_wanted = self._probe_wanted, False
-            last: Report | None = None
-            try:
-                for report in source.take(probe):
-                    if last is not None:
-                        self._report(last)
-                    last = report
-            except Exception as error:  # whatever a probe did, the screen says so and lives on
+            self._rests.clear()
+            look, self._look_wanted = self._look_wanted, False
+            if look:  # the probe first, so that the examination is of the node as it is now
+                self._probe_wanted = self._reading_wanted = True
+            elif self._examination_wanted:
+                self._examine(source)
+            if self._reading_wanted:
+                self._read(source)
+            if look:
+                self._examine(source, looked_again=True)
+
+    def _examine(self, source: Source, looked_again: bool = False) -> None:
+        self._examination_wanted = False
+        try:
+            examined = Examined(source.examine(), looked_again=looked_again)
+        except Exception as error:  # whatever a probe did, the screen says so and lives on
+            examined = Examined(None, f"{type(error).__name__}: {error}", looked_again)
+        self._asked_at = None
+        self._report(examined)
+
+    def _read(self, source: Source) -> None:
+        probe, self._probe_wanted = self._probe_wanted, False
+        last: Report | None = None
+        try:
+            for report in source.take(probe):
                 if last is not None:
                     self._report(last)
-                last = Failed(f"{type(error).__name__}: {error}")
-            # Answered before it is told: who hears of it may ask again at once.
-            self._asked_at, self._reading_wanted = None, False
+                last = report
+        except Exception as error:  # whatever a probe did, the screen says so and lives on
             if last is not None:
                 self._report(last)
-
-
-def _examined(source: Source) -> Examined:
-    try:
-        return Examined(source.examine())
-    except Exception as error:  # whatever a probe did, the screen says so and lives on
-        return Examined(None, f"{type(error).__name__}: {error}")
+            last = Failed(f"{type(error).__name__}: {error}")
+        # Answered before it is told: who hears of it may ask again at once.
+        self._asked_at, self._reading_wanted = None, False
+        if last is not None:
+            self._report(last)

@@ -186,7 +186,7 @@ class Dispatcher:
         hear: Callable[[Event], None],
         get_password: Callable[[], bool],
     ) -> RunEnded:
-        audit = Audit(self._log, self._actor(prepared.node))
+        audit = Audit(self._log, self._actor(prepared.node), self._host.wall_clock)
         self._commands = commands
         self._runner = Runner(self._host, commands, audit, hear, get_password)
         try:

@@ -142,7 +142,7 @@ class LocalCommands:
                 status = process.returncode
                 why = f"it was ended by signal {-status}" if status < 0 else ""
                 return Ended(status, took, why, wants_password=wants_password and status == 1)
-            if not ended and not piece and (took > self._seconds or self.given_up.is_set()):
+            if not ended and (took > self._seconds or self.given_up.is_set()):  # though it prints without end
                 told = f"it has not ended after {took:.0f} s and goes on as process {process.pid}"
                 return Ended(None, took, told, still_running=True)
 
