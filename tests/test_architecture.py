@@ -74,6 +74,16 @@ def test_imports_point_from_tui_to_widgets_to_probes(path: Path) -> None:
     assert not {module.split(".")[0] for module, _ in imports(path)} & forbidden
 
 
+@pytest.mark.parametrize("path", [p for p in MODULES if name_of(p).startswith("probes/plans/")], ids=name_of)
+def test_checks_call_plans_and_plans_call_no_check(path: Path) -> None:
+    """What a plan may take from probes/checks is what reads facts, and what a finding is."""
+    for module, _ in imports(path):
+        if module.startswith("probes.checks."):
+            text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+            assert "@AREA.check" not in text
+            assert "probes.plans" not in text
+
+
 @pytest.mark.parametrize("path", [p for p in MODULES if name_of(p).startswith("probes")], ids=name_of)
 def test_only_the_host_reaches_outside(path: Path) -> None:
     if name_of(path) in DOOR:

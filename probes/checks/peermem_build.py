@@ -24,6 +24,7 @@ from probes.module_files import PEER_MEMORY_SYMBOL
 from probes.plan import Plan, Step, instruction
 from probes.plans.loading import load_step
 from probes.plans.rebuilding import rebuild_steps
+from probes.plans.services import restart_openibd
 from probes.unknown import Reason, Unknown
 
 AREA = Area("modules")
@@ -196,12 +197,13 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     where = Evidence("modinfo -n ib_core", modules.on_disk)
     if modules.origin != "kernel":
         return passed(Evidence("ofed_info -s", ofed), where)
+    load = restart_openibd(examination)
     steps = (
         instruction(
             "install OFED for this kernel (DOCA-OFED by DKMS, or mlnxofedinstall --add-kernel-support)"
         ),
         instruction("rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
-        Step("loads OFED's modules", ("systemctl", "restart", "openibd")),
+        *(load.steps if isinstance(load, Plan) else (instruction(f"load OFED's modules; {load}"),)),
     )
     return found(
         "OFED has no modules for this kernel, so the distribution's own are loaded: they lack "

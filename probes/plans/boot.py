@@ -9,7 +9,7 @@ from probes.examination import Examination
 from probes.modules import LADDER, ModuleFacts, ModuleState
 from probes.plan import FileChange, Plan, Step, instruction
 from probes.plans.loading import path_modules, peermem_options, wants_peermem
-from probes.plans.obstacles import bar_of
+from probes.plans.obstacles import bar_at_boot
 from probes.platform import in_container
 from probes.unknown import Unknown
 
@@ -60,7 +60,7 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
         module = facts.modules[name]
         if module.persistent is not None or module.state is ModuleState.BUILTIN:
             continue
-        obstacle = bar_of(examination, name)
+        obstacle = bar_at_boot(examination, name)
         if obstacle is None:
             added.append(name)
         else:

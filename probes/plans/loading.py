@@ -130,8 +130,11 @@ def load_step(examination: Examination, name: str, coming: Collection[str] = ())
 
     It is taken back by rmmod: `modprobe -r` would take what is left unused with it, the GPU driver too.
     """
-    brought = [need for need in absent_needs(examination, name) if need not in coming]
-    before = f", after {', '.join(brought)}, which it needs" if brought else ""
+    needs = absent_needs(examination, name)
+    brought = [need for need in needs if need not in coming]
+    ready = [need for need in needs if need in coming]
+    before = f" once {', '.join(ready)} {'is' if len(ready) == 1 else 'are'} there" if ready else ""
+    before += f", after {', '.join(brought)}, which it needs" if brought else ""
     return Step(
         f"loads {name}{before}: {_purpose(examination, name)}",
         ("modprobe", name, *peermem_options(examination, name)),

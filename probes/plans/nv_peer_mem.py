@@ -81,7 +81,10 @@ def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
         if service.path.reason is Reason.NOT_THERE:
             return ()
         return f"whether the service nv_peer_mem is there is unknown: {service.path}"
-    if service.masked or (service.enabled is False and service.state is ServiceState.INACTIVE):
+    # Of a script without directories of runlevels it is unknown, and nothing starts it.
+    enabled = service.enabled
+    starts = enabled.reason is not Reason.NOT_THERE if isinstance(enabled, Unknown) else enabled
+    if service.masked or (not starts and service.state in (ServiceState.INACTIVE, ServiceState.FAILED)):
         return ()
     return (
         Step(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.checks.module_facts import file_of, is_present, module_of
 from probes.examination import Examination
 from probes.module_obstacles import bar
@@ -20,6 +22,24 @@ def bar_of(examination: Examination, name: str) -> str | None:
     if module.state is not ModuleState.NOT_LOADED and not is_present(module):
         return "it is just being loaded or unloaded: look again in a minute"
     return bar(facts, module) or _bar_of_file(examination, name) or _bar_of_needs(examination, module)
+
+
+def bar_at_boot(examination: Examination, name: str) -> str | None:
+    """What would keep the module out at the next boot, when nothing is loaded yet; None: nothing seen."""
+    facts, module = examination.node.modules, module_of(examination, name)
+    if isinstance(facts, Unknown) or isinstance(module, Unknown):
+        return f"its state is unknown: {facts if isinstance(facts, Unknown) else module}"
+    if is_present(module) and not isinstance(module.on_disk, Unknown):
+        return None  # this kernel has taken it once
+    gone = Unknown(Reason.NOT_THERE, "/proc/modules", "not loaded")
+    modules = {
+        one.name: one
+        if one.state is ModuleState.BUILTIN
+        else replace(one, state=ModuleState.NOT_LOADED, version=gone)
+        for one in facts.modules.values()
+    }
+    then = replace(facts, modules=modules, loading_disabled=False)
+    return bar_of(replace(examination, node=replace(examination.node, modules=then)), name)
 
 
 def _bar_of_file(examination: Examination, name: str) -> str | None:
@@ -54,9 +74,7 @@ def absent_needs(examination: Examination, name: str) -> tuple[str, ...]:
     if isinstance(module, Unknown) or isinstance(module.depends, Unknown):
         return ()
     facts = examination.node.modules
-    known_modules = {} if isinstance(facts, Unknown) else facts.modules
+    ladder = {} if isinstance(facts, Unknown) else facts.modules  # in load order
     return tuple(
-        need
-        for need in module.depends
-        if need in known_modules and known_modules[need].state is ModuleState.NOT_LOADED
+        need for need, one in ladder.items() if need in module.depends and one.state is ModuleState.NOT_LOADED
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from probes.modprobe_config import parse_cmdline
@@ -17,6 +18,7 @@ _LOCKDOWN = "/sys/kernel/security/lockdown"
 NOT_PERMITTED = Refusal("Operation not permitted")
 INVALID = Refusal("Invalid argument")
 _ERROR, _WARNING, _NOTICE = 3, 4, 5
+_PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NAME_TAKEN = "nvidia-peermem nv_mem_client_init:674 ERROR nv_mem_client_init -- error while registering "
 _OLD_NAME_TAKEN = "nv_mem_client_init:382: nv_mem_client_init -- error while registering client"
 
@@ -28,13 +30,14 @@ def take_in(tree: Tree, name: str, parameters: Mapping[str, str], seconds: float
         say(tree, line, seconds, level)
     if refusal is not None:
         return refusal
-    known = PEERMEM_PARAMETERS if name == PEERMEM else {}
-    for parameter in parameters:
-        # Unknown ones are passed over (kernel/module/main.c, unknown_module_param_cb).
-        if name == PEERMEM and parameter not in known:
-            say(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
     fields = fields_of(tree, name)
-    taken = {key: value for key, value in parameters.items() if name != PEERMEM or key in known}
+    taken = {}
+    for parameter, value in parameters.items():
+        # Of other modules the simulated node does not know which parameters they have.
+        if parameter in PEERMEM_PARAMETERS if name == PEERMEM else _PARAMETER.fullmatch(parameter):
+            taken[parameter] = value
+        else:  # unknown ones are passed over (kernel/module/main.c, unknown_module_param_cb)
+            say(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
     tree.live_modules.append(name)
     show_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
     appear(tree, name)

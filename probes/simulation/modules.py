@@ -51,16 +51,17 @@ def hold_modules(tree: Tree) -> None:
     for service in tree.units:
         hold_by_service(tree, service)
     of_services = sum(count(0.0) for (module, _), count in tree.holds.items() if module == "nvidia")
-    for module, count in (
-        ("nvidia", 4 * gpus - of_services),
-        ("nvidia_uvm", 2 * gpus),
-        ("ib_uverbs", 2 * gpus),
-    ):
+    # Whoever has a verbs device open holds ib_uverbs and the device's driver (ib_uverbs_open).
+    counts = {
+        "nvidia": 4 * gpus - of_services,
+        **dict.fromkeys(("nvidia_uvm", "ib_uverbs", "mlx5_ib"), 2 * gpus),
+    }
+    for module, count in counts.items():
         if module in tree.live_modules:
             _hold(tree, module, "job", count)
     if PEERMEM in tree.live_modules:
-        count, angle = tree.description.gpudirect.regions, phase(tree.seed, "regions")
-        tree.holds[PEERMEM, "job"] = lambda seconds: regions(count, angle, seconds)
+        mean, angle = tree.description.gpudirect.regions, phase(tree.seed, "regions")
+        tree.holds[PEERMEM, "job"] = lambda seconds: regions(mean, angle, seconds)
 
 
 def hold_by_service(tree: Tree, service: str) -> None:

@@ -39,12 +39,18 @@ class Guest:
         sockets.mkdir(exist_ok=True)
 
     def as_user(self, user: str) -> "Guest":
-        """The same guest for another user: `admin` has sudo, `visitor` has not."""
+        """The same guest for another user: `admin` has sudo, `typist` with a password, `visitor` has not."""
         return Guest(self._port, self._key, self._sockets, user)
 
     def answers(self) -> bool:
         """Whether sshd is there."""
         return self.ask("true", seconds=10).status == 0
+
+    def hang_up(self) -> None:
+        """Ends the connection that all commands share: a guest that is booted anew does not know it."""
+        path = self._sockets / self._user
+        if path.exists():
+            subprocess.run(["ssh", "-F", "none", "-O", "exit", "-S", str(path), "guest"], capture_output=True)
 
     def ask(self, *argv: str, given: str | None = None, seconds: float = COMMAND_SECONDS) -> Answer:
         """Runs a command, whatever its status."""

@@ -58,6 +58,7 @@ NOT_FOR_RUNNING = ("boot", "var/cache/apt", "var/lib/apt/lists", "usr/lib/gcc", 
 DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 DISK_SIZE, PROGRAM_SIZE = "1800M", "300M"
 STUBS = "updates/stubs"
+TYPISTS_PASSWORD = "correct-horse"  # of a guest that nobody can reach
 
 
 @dataclass(frozen=True)
@@ -193,14 +194,16 @@ def _build_stubs(root: Path, modules: Path) -> None:
 
 
 def _add_users(root: Path, key: Path) -> None:
-    """`admin` may use sudo, `visitor` may not; the key opens all three accounts."""
+    """`admin` has sudo, `typist` after typing a password, `visitor` has not; the key opens all accounts."""
     _call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
     _call("chroot", root, "ssh-keygen", "-A")
-    for name in ("admin", "visitor"):
+    users = ("admin", "typist", "visitor")
+    for name in users:
         _call("chroot", root, "useradd", "--create-home", "--shell", "/bin/bash", name)
-    (root / "etc/sudoers.d/admin").write_text("admin ALL=(ALL) NOPASSWD: ALL\n")
+    subprocess.run(("chroot", root, "chpasswd"), input=f"typist:{TYPISTS_PASSWORD}", text=True, check=True)
+    (root / "etc/sudoers.d/users").write_text("admin ALL=(ALL) NOPASSWD: ALL\ntypist ALL=(ALL) ALL\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost gpunode\n")
-    for name, home in (("root", "root"), ("admin", "home/admin"), ("visitor", "home/visitor")):
+    for name, home in (("root", "root"), *((name, f"home/{name}") for name in users)):
         directory = root / home / ".ssh"
         directory.mkdir(mode=0o700, exist_ok=True)
         shutil.copy(key.with_suffix(".pub"), directory / "authorized_keys")

@@ -35,21 +35,34 @@ class NoBoot(Exception):
 class Machine:
     """One running guest."""
 
-    def __init__(self, image: Image, shape: Shape, append: str = "") -> None:
+    def __init__(self, image: Image, shape: Shape, append: str = "", may_reboot: bool = False) -> None:
         self.shape = shape
         self._directory = Path(tempfile.mkdtemp(prefix="node-vm-"))
         self._serial = self._directory / "serial.log"
         self._image = image
         self._port = _free_port()
-        self._process = self._start(acceleration(image), append)
+        self._process = self._start(acceleration(image), append, may_reboot)
         try:
             self.guest = Guest(self._port, self._key(), self._directory / "ssh")
-            self._wait(lambda: UP in self._said())
-            self._wait(self.guest.answers)
-            self.guest.run("dress-up", seconds=BOOT_SECONDS)
+            self._come_up(boots=1)
         except BaseException:
             self.end()
             raise
+
+    def reboot(self) -> None:
+        """Starts the guest's kernel anew; what was written to its disk is there."""
+        boots = self._said().count(UP)
+        # Without systemd there is nobody to ask for an orderly reboot.
+        self.guest.shell(
+            "sync; (sleep 0.5; echo u > /proc/sysrq-trigger; echo b > /proc/sysrq-trigger) >/dev/null 2>&1 &"
+        )
+        self.guest.hang_up()
+        self._come_up(boots + 1)
+
+    def _come_up(self, boots: int) -> None:
+        self._wait(lambda: self._said().count(UP) >= boots)
+        self._wait(self.guest.answers)
+        self.guest.run("dress-up", seconds=BOOT_SECONDS)
 
     def end(self) -> None:
         """Switches it off and removes its files; nothing of its disk is kept."""
@@ -63,7 +76,7 @@ class Machine:
         key.chmod(0o600)
         return key
 
-    def _start(self, accelerator: str, append: str) -> subprocess.Popen[bytes]:
+    def _start(self, accelerator: str, append: str, may_reboot: bool) -> subprocess.Popen[bytes]:
         forward = f"hostfwd=tcp:127.0.0.1:{self._port}-:22"
         command = [
             *_board(self._image, accelerator, f"{COMMAND_LINE} {append}", self._serial),
@@ -71,6 +84,8 @@ class Machine:
             *("-device", "virtio-net-pci,netdev=net0,romfile=,bus=pcie.0,addr=3"),
             *devices(self.shape),
         ]
+        if may_reboot:
+            command.remove("-no-reboot")
         return _spawn(command, self._directory / "qemu.log")
 
     def _said(self) -> str:

@@ -1,14 +1,8 @@
 """The module ladder through everything that happens to it, against lsmod and modprobe."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
-from tests.node_vm.image import STUBS, Image
-from tests.node_vm.machine import Machine
-from tests.node_vm.shape import TWO_SOCKETS
+from tests.node_vm.image import STUBS
 
 STEPS = ("mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
 RULES = "/etc/modprobe.d/test.conf"
@@ -141,26 +135,3 @@ def test_the_rival_of_peermem(node: Guest, dashboard: Dashboard) -> None:
 def test_the_memory_peers_that_the_kernel_lists(node: Guest) -> None:
     node.run("modprobe", "nvidia_peermem")
     assert node.json("modules")["memory_peers"] == node.run("ls", "/sys/kernel/mm/memory_peers").split()
-
-
-# What lasts until the next boot is tried on a guest of its own.
-
-
-@pytest.fixture(scope="module")
-def doomed(image: Image) -> Iterator[Guest]:
-    machine = Machine(image, TWO_SOCKETS)
-    yield machine.guest
-    machine.end()
-
-
-def test_signatures_enforced_and_then_all_loading_forbidden(doomed: Guest) -> None:
-    doomed.write("/sys/module/module/parameters/sig_enforce", "1\n")
-    assert "Key was rejected by service" in doomed.ask("modprobe", "nvidia").errors
-    doomed.run("modprobe", "mlx5_ib")  # the distribution's own are signed
-    nvidia = assert_equal_to_lsmod(doomed)["nvidia"]
-    assert nvidia["explanation"] == "on disk, not loaded; this kernel takes signed modules only"
-    doomed.write("/proc/sys/kernel/modules_disabled", "1\n")
-    assert doomed.ask("modprobe", "rdma_cm").status == 1
-    rdma_cm = assert_equal_to_lsmod(doomed)["rdma_cm"]
-    told = "kernel.modules_disabled is 1: no module can be loaded until a reboot"
-    assert rdma_cm["explanation"] == told

@@ -24,9 +24,7 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
         ),
         (
             INVALID,
-            (
-                "nvidia-peermem nv_mem_client_init:667 ERROR nv_mem_client_init -- error while registering client",
-            ),
+            ("nvidia-peermem nv_mem_client_init:667 ERROR error while registering traditional client",),
             "is nv_peer_mem",
         ),
         (

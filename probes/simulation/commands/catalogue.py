@@ -7,11 +7,13 @@ mlxfwreset, package managers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from probes.host import Host
 from probes.simulation.commands import asking, files, modprobe, nvidia, ports, setpci, system, systemctl
 from probes.simulation.commands.performed import Obeyed, Order, Performed, not_obeyed
 from probes.simulation.tree import Tree
+from probes.text import printable
 from probes.tools import DIRECTORIES
 
 OBEYED: Mapping[str, Obeyed] = {
@@ -27,6 +29,12 @@ OBEYED: Mapping[str, Obeyed] = {
 
 def perform(host: Host, tree: Tree, argv: Sequence[str], given: str, seconds: float) -> Performed:
     """Obeys a command, and changes the tree as a node would have changed."""
+    performed = _perform(host, tree, argv, given, seconds)
+    lines = (printable(part) for line in performed.lines for part in line.split("\n"))
+    return replace(performed, lines=tuple(lines))
+
+
+def _perform(host: Host, tree: Tree, argv: Sequence[str], given: str, seconds: float) -> Performed:
     if not argv:
         return not_obeyed("an empty command")
     directory, slash, name = argv[0].rpartition("/")

@@ -18,7 +18,19 @@ def place_of(tree: Tree, path: str) -> str:
     plain = path.rstrip("/") or "/"
     parent, _, name = plain.rpartition("/")
     real = tree.real(parent or "/")
-    return plain if isinstance(real, Unknown) else f"{real.rstrip('/')}/{name}"
+    if name in ("", ".", "..") or isinstance(real, Unknown):
+        return _without_dots(plain)
+    return f"{real.rstrip('/')}/{name}"
+
+
+def _without_dots(path: str) -> str:
+    done: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del done[-1:]
+        elif part not in ("", "."):
+            done.append(part)
+    return "/" + "/".join(done)
 
 
 def _missing_parent(tree: Tree, path: str) -> bool:
@@ -107,6 +119,8 @@ def _copy_or_move(order: Order) -> Performed:
         return failed(f"{name}: cannot {verb} '{source}': a simulated node {verb}s files alone")
     if name == "mv":
         moved = place_of(tree, source)
+        if moved.startswith(_OF_KERNEL):
+            return failed(f"mv: cannot remove '{source}': Operation not permitted")
         if moved == place:
             return failed(f"mv: '{source}' and '{target}' are the same file")
         link, content = tree.links.get(moved), tree.files.get(moved)
@@ -132,6 +146,8 @@ def _mkdir(order: Order) -> Performed:
         if order.tree.is_there(place):
             is_file = place in order.tree.files
             bad += [f"mkdir: cannot create directory '{path}': File exists"] if is_file or not whole else []
+        elif place.startswith(_OF_KERNEL):
+            bad.append(f"mkdir: cannot create directory '{path}': Operation not permitted")
         elif not path.startswith("/") or (not whole and _missing_parent(order.tree, path)):
             bad.append(f"mkdir: cannot create directory '{path}': {_NO_SUCH}")
         elif _through_a_file(order.tree, place):
@@ -182,6 +198,8 @@ def _ln(order: Order) -> Performed:
         place = f"{place.rstrip('/')}/{target.rpartition('/')[2]}"
     if tree.is_there(place) and not (options.keys() & {"-f", "--force"} and place not in tree.directories):
         return failed(f"ln: failed to create symbolic link '{path}': File exists")
+    if place.startswith(_OF_KERNEL):
+        return failed(f"ln: failed to create symbolic link '{path}': Operation not permitted")
     if _missing_parent(tree, place):
         return failed(f"ln: failed to create symbolic link '{path}': {_NO_SUCH}")
     tree.remove(place)

@@ -10,7 +10,7 @@ from probes.simulation.modules import hold_by_service, let_go
 from probes.simulation.services import UNITS, run, stop
 from probes.simulation.tree import Tree
 
-_OFED = ("mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_cm", "rdma_ucm")  # in the order of loading
+_OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm")  # in the order of loading
 _NO_DRIVER = "failed to initialize: the NVIDIA kernel module is not loaded"
 Performing = Callable[[Order], Performed]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ _OWN_UNITS = "/etc/systemd/system"
 _RUNLEVELS = ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d")
 _SECONDS = {"openibd": 12.0, "nvidia-fabricmanager": 4.0, "nvidia-persistenced": 2.0}
 _NOT_LOADED, _NOT_ACTIVE, _UNKNOWN = 5, 3, 4
+_NAME = re.compile(r"[A-Za-z0-9:_.@-]{1,255}")
 _MODULES_LOAD = "systemd-modules-load"
 
 
@@ -40,6 +42,9 @@ def _systemctl(order: Order) -> Performed:
         return _asked(order) or not_obeyed(f"systemctl {verb}")
     if not names:
         return failed("Too few arguments.")
+    for name in names:
+        if not _NAME.fullmatch(name):
+            return failed(f"Failed to {verb} unit: Unit name {name}.service is not valid.")
     results = [_VERBS[verb](order, name) for name in names]
     if (
         "--now" in options

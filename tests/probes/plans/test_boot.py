@@ -83,6 +83,15 @@ def test_what_is_built_in_or_cannot_be_loaded_is_not_written() -> None:
     assert fix.steps[-1].why.startswith("nvidia_uvm is left out, for the boot could not load it: no .ko")
 
 
+def test_what_bars_loading_now_may_be_gone_at_boot() -> None:
+    for fault in ("kernel-forbids-modules-disabled", "driver-half-updated"):
+        node = with_module(examination_of(f"{HGX}+{fault}"), PEERMEM, persistent=None)
+        assert named(plan("persist-modules", node))[-1] == PEERMEM
+        assert not plan("persist-modules", node).steps[1:]
+    rival = with_module(examination_of(f"{DGX}+nv-peer-mem-conflict"), PEERMEM, persistent=None)
+    assert named(plan("persist-modules", rival))[-1] == PEERMEM
+
+
 def test_what_only_root_may_read_may_name_anything() -> None:
     node = with_rules_unread(examination_of(HGX), "/etc/modules-load.d/site.conf")
     assert why_not("persist-modules", node) == "needs root: /etc/modules-load.d/site.conf cannot be read"

@@ -134,6 +134,7 @@ def test_nothing_is_offered_to_an_idle_hand_on_a_healthy_node() -> None:
         "unload-peermem",
         "reload-peermem",
         "persist-modules",
+        "restart-openibd",
         "restart-fabric-manager",
         "restart-persistence-daemon",
     }

@@ -108,15 +108,15 @@ def test_the_old_module_goes_before_its_service_and_the_new_one_comes() -> None:
 
 
 def test_only_what_is_there_is_taken_away() -> None:
-    assert commands(plan("replace-nv-peer-mem", examination_of(f"{DGX}+nv-peer-mem-conflict"))) == [
+    absent = Unknown(Reason.NOT_THERE, "unit")
+    alone, twice = (examination_of(f"{DGX}+nv-peer-mem-conflict{more}") for more in ("", "-twice"))
+    by_hand = with_service(alone, "nv_peer_mem", path=absent, state=absent)
+    assert commands(plan("replace-nv-peer-mem", by_hand)) == [
         "rmmod nv_peer_mem",
         "modprobe nvidia_peermem",
         "…",
     ]
-    assert commands(plan("replace-nv-peer-mem", examination_of(f"{DGX}+nv-peer-mem-conflict-twice"))) == [
-        "rmmod nv_peer_mem",
-        "…",
-    ]
+    assert "modprobe nvidia_peermem" not in commands(plan("replace-nv-peer-mem", twice))
     assert commands(plan("replace-nv-peer-mem", examination_of(f"{HGX}+nv-peer-mem-conflict-service"))) == [
         "systemctl disable --now nv_peer_mem",
         "…",

@@ -37,7 +37,7 @@ def test_peermem_is_out_of_openibds_way_and_comes_back() -> None:
 
 
 def test_nv_peer_mem_is_as_well() -> None:
-    fix = plan("restart-openibd", with_openibd(examination_of(f"{DGX}+nv-peer-mem-conflict")))
+    fix = plan("restart-openibd", examination_of(f"{DGX}+nv-peer-mem-conflict"))
     assert commands(fix) == ["rmmod nv_peer_mem", "systemctl restart openibd", "modprobe nv_peer_mem"]
 
 
@@ -63,7 +63,7 @@ def test_a_peermem_that_would_not_come_back_is_not_taken() -> None:
 
 
 def test_what_is_not_installed_is_not_restarted() -> None:
-    assert why_not("restart-openibd", examination_of(HGX)) == "openibd is not installed"
+    assert why_not("restart-openibd", examination_of("pcie-l40s")) == "openibd is not installed"
     bare = with_service(examination_of(HGX), "nvidia-persistenced", path=NOT_THERE, state=NOT_THERE)
     assert why_not("restart-persistence-daemon", bare) == "nvidia-persistenced is not installed"
     from_container = with_service(examination_of(HGX), "nvidia-fabricmanager", path=NOT_THERE)

@@ -1,0 +1,197 @@
+"""Actions on a real kernel: what gdrtop did is what lsmod, the config space and the log say."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node_vm.guest import Answer, Guest
+from tests.node_vm.image import TYPISTS_PASSWORD
+from tests.node_vm.test_ladder import lsmod, stub
+
+HOLD = "/sys/module/nvidia_peermem/parameters/hold"
+ROOTS_LOG = "/var/log/gdrtop/actions.jsonl"
+NEEDED = {"mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem"}
+NODE = "gpunode"
+
+
+def do(guest: Guest, *arguments: str) -> Answer:
+    return guest.ask("gdrtop", "do", *arguments)
+
+
+def log_of(guest: Guest, path: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in guest.read(path).splitlines()]
+
+
+def test_from_nothing_to_ready_with_one_command(node: Guest) -> None:
+    assert not lsmod(node).keys() & NEEDED
+    done = do(node, "load-modules", "--yes")
+    assert done.status == 0, done.output
+    assert lsmod(node).keys() >= NEEDED
+    assert re.search(r"^now  . READY by peermem", done.output, re.M)
+    assert re.search(r"^was  . BROKEN", done.output, re.M)
+    run = [line["run"] for line in log_of(node, ROOTS_LOG) if line["event"] == "begin"][-1]
+    lines = [line for line in log_of(node, ROOTS_LOG) if line["run"] == run]
+    assert lines[0]["action"] == "load-modules"
+    assert lines[-1]["outcome"] == "done"
+    assert ["modprobe", "nvidia_peermem"] in [line.get("argv") for line in lines]
+    # There is nothing more to do, and it says so.
+    again = do(node, "load-modules", "--yes")
+    assert again.status == 2
+
+
+def test_the_wrong_order_is_put_right(node: Guest) -> None:
+    assert "Unknown symbol" in node.ask("insmod", stub(node, "nvidia-uvm")).errors
+    assert do(node, "load-modules", "--yes").status == 0
+    assert lsmod(node).keys() >= NEEDED
+
+
+def test_what_is_in_use_stays(node: Guest) -> None:
+    node.shell(f"modprobe mlx5_ib; modprobe nvidia_peermem; echo 5 > {HOLD}")
+    refused = do(node, "unload-peermem", "--yes")
+    assert refused.status == 2
+    assert "nvidia_peermem is held (refcnt 5)" in refused.output
+    assert f"--disturb {NODE}" in refused.errors
+    tried = do(node, "unload-peermem", "--disturb", NODE)
+    assert tried.status == 1
+    assert "in use" in tried.output  # rmmod's own words
+    assert "it can be unloaded when nothing holds it any more" in " ".join(tried.output.split())
+    assert lsmod(node)["nvidia_peermem"][0] == 5
+    node.write(HOLD, "0")
+    assert do(node, "unload-peermem", "--yes").status == 0
+    assert "nvidia_peermem" not in lsmod(node)
+
+
+def test_the_rival_is_replaced(node: Guest) -> None:
+    node.run("modprobe", "nv_peer_mem")
+    done = do(node, "replace-nv-peer-mem", "--yes")
+    assert done.status == 0, done.output
+    assert "nv_peer_mem" not in lsmod(node)
+    assert "nvidia_peermem" in lsmod(node)
+
+
+def test_a_module_of_another_build_is_explained_with_the_kernels_lines(node: Guest) -> None:
+    node.run("cp", "/usr/src/stubs/other_version/nvidia-peermem.ko", stub(node, "nvidia-peermem"))
+    tried = do(node, "load-modules", "--yes")
+    assert tried.status == 1
+    told = " ".join(tried.output.split())
+    assert "was built against another version of nvidia_p2p_put_pages" in told
+    assert "disagrees about version of symbol nvidia_p2p_put_pages" in told.partition("the kernel said")[2]
+
+
+def test_a_dry_run_changes_nothing(node: Guest) -> None:
+    before = lsmod(node)
+    assert do(node, "load-modules", "--yes", "--dry-run").status == 0
+    assert do(node, "load-modules").status == 2  # nobody confirmed it
+    assert node.ask("gdrtop", "--read-only", "do", "load-modules", "--yes").status == 2
+    assert lsmod(node) == before
+
+
+def test_an_admin_acts_by_sudo_and_has_a_log_of_his_own(node: Guest) -> None:
+    admin = node.as_user("admin")
+    done = do(admin, "load-modules", "--yes")
+    assert done.status == 0, done.output
+    assert "by sudo" in done.output
+    assert lsmod(node).keys() >= NEEDED
+    (*_, last) = log_of(admin, ".local/state/gdrtop/actions.jsonl")
+    assert last["outcome"] == "done"
+
+
+def test_a_visitor_changes_nothing_and_learns_why(node: Guest) -> None:
+    visitor = node.as_user("visitor")
+    tried = do(visitor, "load-modules", "--yes")
+    assert tried.status == 1
+    assert "sudo" in tried.output
+    assert not lsmod(node).keys() & NEEDED
+    script = do(visitor, "load-modules", "--script")
+    assert "modprobe nvidia_peermem" in script.output.splitlines()
+
+
+def test_sudo_asks_for_the_password_on_the_terminal_once(node: Guest) -> None:
+    """In a terminal, as a person has it: sudo's ticket then serves the steps that follow."""
+    typist = node.as_user("typist")
+    tmux = ("tmux", "-L", "test-password")
+    command = "gdrtop do load-modules --yes; echo ENDED $?; exec sleep 600"
+    typist.run(*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "200", command)
+
+    def until(text: str) -> str:
+        deadline = time.monotonic() + 120
+        while text not in (screen := typist.run(*tmux, "capture-pane", "-p")):
+            assert time.monotonic() < deadline, screen
+            time.sleep(0.3)
+        return screen
+
+    until("password for typist")
+    typist.run(*tmux, "send-keys", TYPISTS_PASSWORD, "Enter")
+    screen = until("ENDED")
+    assert "ENDED 0" in screen
+    assert screen.count("password for typist") == 1
+    assert TYPISTS_PASSWORD not in screen
+    assert lsmod(node).keys() >= NEEDED
+
+
+@pytest.fixture
+def slow_modprobe(node: Guest) -> Iterator[None]:
+    """A modprobe that takes its time, so that the end comes in its middle."""
+    node.write("/usr/sbin/modprobe.slow", '#!/bin/bash\nsleep 3\nexec -a modprobe /usr/bin/kmod "$@"\n')
+    node.shell("chmod 755 /usr/sbin/modprobe.slow; mv /usr/sbin/modprobe.slow /usr/sbin/modprobe")
+    yield
+    node.run("ln", "-sf", "/usr/bin/kmod", "/usr/sbin/modprobe")
+
+
+@pytest.mark.usefixtures("slow_modprobe")
+def test_a_lost_connection_leaves_a_known_state(node: Guest) -> None:
+    """The terminal goes away in the middle: the step under way is logged, nothing after it is begun."""
+    tmux = ("tmux", "-L", "test-lost")
+    node.run(*tmux, "-f", "/dev/null", "new-session", "-d", "gdrtop do load-modules --yes")
+    before = len(log_of(node, ROOTS_LOG)) if node.ask("test", "-e", ROOTS_LOG).status == 0 else 0
+
+    def new_lines() -> list[dict[str, object]]:
+        return log_of(node, ROOTS_LOG)[before:]
+
+    deadline = time.monotonic() + 120
+    while not any(line["event"] == "step" for line in new_lines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    node.run(*tmux, "kill-server")
+    while not any(line["event"] == "end" for line in new_lines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    (*_, last) = new_lines()
+    assert last["outcome"] == "stopped"
+    assert "the terminal has gone" in str(last["why"])
+    assert [line["event"] for line in new_lines()].count("step") == 1
+    assert "mlx5_core" in lsmod(node)  # the step under way was not killed
+    assert "nvidia_peermem" not in lsmod(node)
+
+
+@pytest.fixture
+def redirecting(node: Guest) -> list[str]:
+    """The ports of the switches, redirecting requests and completions."""
+    listed = node.run("lspci", "-D", "-d", "1000:c030").splitlines()
+    ports = [
+        line.split()[0]
+        for line in listed
+        if node.ask("setpci", "-s", line.split()[0], "ECAP_ACS+6.w=000c:000c").status == 0
+    ]
+    assert any(control(node, port) & 0xC for port in ports)
+    return ports
+
+
+def control(node: Guest, port: str) -> int:
+    return int(node.run("setpci", "-s", port, "ECAP_ACS+6.w"), 16)
+
+
+def test_acs_bits_go_and_come_back_in_config_space(node: Guest, redirecting: list[str]) -> None:
+    node.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
+    before = {port: control(node, port) for port in redirecting}
+    done = do(node, "acs-redirect-off", "--disturb", NODE, "--yes")
+    assert done.status == 0, done.output
+    assert all(control(node, port) & 0xC == 0 for port in redirecting)
+    assert "ReqRedir-" in node.run("lspci", "-vvv", "-s", redirecting[0])
+    back = do(node, "acs-redirect-back", "--disturb", NODE, "--yes")
+    assert back.status == 0, back.output
+    assert {port: control(node, port) for port in redirecting} == before
+    assert do(node, "acs-redirect-off", "--disturb", NODE, "--yes").status == 0

@@ -1,0 +1,58 @@
+"""What lasts until the next boot, and what outlives it: on a guest of its own."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node_vm.guest import Guest
+from tests.node_vm.image import Image
+from tests.node_vm.machine import Machine
+from tests.node_vm.shape import TWO_SOCKETS
+from tests.node_vm.test_ladder import assert_equal_to_lsmod, lsmod
+
+CONFIG = "/etc/modules-load.d/gdrtop.conf"
+
+
+@pytest.fixture(scope="module")
+def machine(image: Image) -> Iterator[Machine]:
+    machine = Machine(image, TWO_SOCKETS, may_reboot=True)
+    yield machine
+    machine.end()
+
+
+@pytest.fixture
+def guest(machine: Machine) -> Guest:
+    return machine.guest
+
+
+# In this order: the first leaves a node that only a reboot mends, the second boots it anew.
+
+
+def test_signatures_enforced_and_then_all_loading_forbidden(guest: Guest) -> None:
+    guest.write("/sys/module/module/parameters/sig_enforce", "1\n")
+    tried = guest.ask("gdrtop", "do", "load-modules", "--yes")
+    assert tried.status == 1
+    assert "Key was rejected by service" in tried.output
+    assert "nobody whom it trusts has signed" in " ".join(tried.output.split())
+    guest.run("modprobe", "mlx5_ib")  # the distribution's own are signed
+    nvidia = assert_equal_to_lsmod(guest)["nvidia"]
+    assert nvidia["explanation"] == "on disk, not loaded; this kernel takes signed modules only"
+    guest.write("/proc/sys/kernel/modules_disabled", "1\n")
+    assert guest.ask("modprobe", "rdma_cm").status == 1
+    rdma_cm = assert_equal_to_lsmod(guest)["rdma_cm"]
+    told = "kernel.modules_disabled is 1: no module can be loaded until a reboot"
+    assert rdma_cm["explanation"] == told
+    refused = guest.ask("gdrtop", "do", "load-modules", "--yes")
+    assert refused.status == 2
+    assert "modules_disabled" in refused.output
+
+
+def test_what_is_loaded_at_boot_is_there_after_a_reboot_until_that_is_taken_back(machine: Machine) -> None:
+    guest = machine.guest
+    guest.run("gdrtop", "do", "persist-modules", "--yes")
+    assert "nvidia_uvm" in guest.read(CONFIG).split()
+    machine.reboot()
+    loaded = lsmod(guest)
+    assert {"mlx5_ib", "nvidia", "nvidia_uvm"} <= loaded.keys()
+    guest.run("gdrtop", "do", "unpersist-modules", "--yes")
+    assert guest.ask("test", "-e", CONFIG).status == 1

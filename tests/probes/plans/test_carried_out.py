@@ -1,0 +1,103 @@
+"""Plans carried out on simulated nodes: what they promise comes true, and taking them back leads back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from probes.examination import examine
+from probes.plan import Plan, Step
+from probes.plans.boot import OWN_FILE
+from probes.simulation import SimulatedHost
+from tests.probes.plans.looks import answer, commands
+
+
+def node(name: str) -> SimulatedHost:
+    return SimulatedHost(name, clock=lambda: 1000.0)
+
+
+def offered(host: SimulatedHost, action: str) -> Plan:
+    told = answer(action, examine(host))
+    assert isinstance(told, Plan), told
+    return told
+
+
+def carry_out(host: SimulatedHost, steps: Sequence[Step]) -> None:
+    """Every step that is one; none may fail."""
+    for step in steps:
+        if step.file is not None and step.file.text is not None:
+            done = host.perform(("tee", step.file.path), step.file.text)
+        elif step.file is not None:
+            done = host.perform(("rm", step.file.path))
+        elif step.argv:
+            done = host.perform(step.argv)
+        else:
+            continue
+        assert done.exit_status == 0, (step.argv, done.lines)
+
+
+def take_back(host: SimulatedHost, steps: Sequence[Step]) -> None:
+    for step in reversed(steps):
+        if step.undo:
+            done = host.perform(step.undo)
+            assert done.exit_status == 0, (step.undo, done.lines)
+
+
+DONE = [
+    ("load-modules", "pcie-l40s+ib-core-not-loaded", "all that this node needs is loaded"),
+    ("load-modules", "pcie-l40s+mlx5-core-not-loaded", "all that this node needs is loaded"),
+    ("load-modules", "pcie-l40s+nvidia-not-loaded", "all that this node needs is loaded"),
+    ("load-modules", "hgx-h100+peermem-not-loaded", "all that this node needs is loaded"),
+    ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is loaded already"),
+    ("replace-nv-peer-mem", "dgx-a100+nv-peer-mem-conflict", "nv_peer_mem is not loaded"),
+    ("acs-redirect-off", "hgx-h100+acs-on", "no redirect on the 16 switch ports"),
+    ("mrrs", "hgx-h100+pcie-devctl-read-request", "all 10 NICs have 4096 bytes or more"),
+    ("persistence-on", "hgx-h100+persistence-off-daemon-runs", "persistence mode is on in all 8 GPUs"),
+    ("raise-ports", "hgx-h100+port-disabled", "none of 10 ports is switched off"),
+    ("raise-ports", "hgx-h100+netdev-down", "none of 10 ports is switched off"),
+    ("persist-modules", "hgx-h100", "the boot loads all that this node needs already"),
+]
+
+
+@pytest.mark.parametrize(("action", "name", "told"), DONE, ids=[f"{one[0]} {one[1]}" for one in DONE])
+def test_what_was_done_is_not_offered_again(action: str, name: str, told: str) -> None:
+    host = node(name)
+    carry_out(host, offered(host, action).steps)
+    afterwards = answer(action, examine(host))
+    assert isinstance(afterwards, str), commands(afterwards)
+    assert afterwards.startswith(told)
+
+
+TAKEN_BACK = [one for one in DONE if one[0] not in ("replace-nv-peer-mem", "persist-modules")]
+
+
+@pytest.mark.parametrize(
+    ("action", "name"), [one[:2] for one in TAKEN_BACK], ids=[f"{one[0]} {one[1]}" for one in TAKEN_BACK]
+)
+def test_what_was_taken_back_is_offered_again(action: str, name: str) -> None:
+    host = node(name)
+    plan = offered(host, action)
+    carry_out(host, plan.steps)
+    take_back(host, plan.steps)
+    again = offered(host, action)
+    assert set(commands(plan)) >= set(commands(again))
+
+
+def test_the_boots_file_comes_and_goes() -> None:
+    host = node("hgx-h100")
+    carry_out(host, offered(host, "persist-modules").steps)
+    assert "nvidia_uvm" in str(host.read(OWN_FILE))
+    carry_out(host, offered(host, "unpersist-modules").steps)
+    assert isinstance(answer("unpersist-modules", examine(host)), str)
+    assert isinstance(answer("persist-modules", examine(host)), Plan)
+
+
+def test_what_is_held_is_not_unloaded() -> None:
+    """Jobs hold nvidia_peermem here: the first step fails, and nothing is changed."""
+    host = node("dgx-a100")
+    for action in ("unload-peermem", "reload-peermem"):
+        plan = offered(host, action)
+        assert "refcnt" in plan.disturbs
+        assert host.perform(plan.steps[0].argv).exit_status != 0
+    assert answer("load-peermem", examine(host)) == "nvidia_peermem is loaded already"

@@ -1,0 +1,132 @@
+"""The doctor's fixes, tried out: what is found goes away, or a table says why it cannot."""
+
+import pytest
+
+from probes.plan import Plan, Step
+from probes.simulation.faults import FAULTS
+from tests.probes.simulation.node import end_job, found_on, node, run_step, told
+
+# gdrtop never runs these.
+NEVER_RUN = {"dkms", "dracut", "git", "kubectl", "mlxconfig", "mlxfwreset", "mokutil", "update-initramfs"}
+
+_ASKS = "it only asks, and somebody has to read the answer"
+_NO_SUCH_PROGRAM = "it asks a program that the simulated node has not"
+_WRONG_PLAN = "the plan is not the right one: "
+# Fault -> why what can be run of its fix leaves the finding.
+STAYS = {
+    "peermem-not-persistent": "awk is no command of the simulated node; the step will be a file",
+    "peermem-reference-leak": _NO_SUCH_PROGRAM,
+    "p2p-topology-refused-force-pcie": _NO_SUCH_PROGRAM,
+    "acs-direct-nic": _NO_SUCH_PROGRAM,
+    "port-down": _NO_SUCH_PROGRAM,
+    "no-subnet-manager": "nobody answers: the subnet manager is elsewhere",
+    "subnet-manager-stalled": _ASKS,
+    "half-rate": _NO_SUCH_PROGRAM,
+    "one-lane": _NO_SUCH_PROGRAM,
+    "roce-gid-wrong-namespace": _ASKS,
+    "nic-without-driver": "the driver is loaded, and has left this device: a reboot",
+    "nic-without-rdma-device": "the driver is loaded; the simulated node has no devlink to ask further",
+    "nic-firmware-mismatch": _NO_SUCH_PROGRAM,
+    "nic-health-errors": _NO_SUCH_PROGRAM,
+    "fw-resources-exhausted": _NO_SUCH_PROGRAM,
+    "nic-firmware-command-failed": _NO_SUCH_PROGRAM,
+    "gpu-without-driver": "the driver is loaded, and did not take this GPU: its log tells",
+    "mig-with-gdr": "a job is on the GPUs: the change is pending, and nvidia-smi ends with 0 all the same",
+    "nvlink-down": _NO_SUCH_PROGRAM,
+    "dev-infiniband-missing": _WRONG_PLAN + "ib_uverbs is loaded wherever there are mlx5 RDMA devices",
+    "dev-infiniband-incomplete": _WRONG_PLAN + "udev makes no device files, devtmpfs does",
+    "dev-nvidia-missing": _WRONG_PLAN + "nvidia-modprobe makes the files that -c names, and no others",
+    "nvshmem-needs-peermem": "built without peer-memory symbols, as the step says",
+    "perftest-port-in-use": _NO_SUCH_PROGRAM,
+}
+
+# What a person does before the rest of a plan can be run, as commands; the job has ended by then.
+BY_A_PERSON: dict[str, tuple[tuple[str, str], ...]] = {
+    "module-blacklisted": (("rm /etc/modprobe.d/blacklist-gdr.conf", ""),),
+    "module-blacklisted-install": (("rm /etc/modprobe.d/disable-peermem.conf", ""),),
+    "peermem-parameter-invalid": (("rm /etc/modprobe.d/nvidia-peermem.conf", ""),),
+    "peermem-parameter-wrong": (("rm /etc/modprobe.d/nvidia-peermem.conf", ""),),
+    "peermem-parameter-persistent-off": (("rm /etc/modprobe.d/nvidia-peermem.conf", ""),),
+    "peermem-parameter-legacy-ofed": (
+        ("mkdir -p /etc/modprobe.d", ""),
+        ("tee /etc/modprobe.d/nvidia-peermem.conf", "options nvidia-peermem peerdirect_support=1\n"),
+    ),
+    "memlock-scheduler": (
+        ("mkdir -p /etc/systemd/system/slurmd.service.d", ""),
+        ("tee /etc/systemd/system/slurmd.service.d/memlock.conf", "[Service]\nLimitMEMLOCK=infinity\n"),
+    ),
+    "memlock-container-runtime": (
+        ("mkdir -p /etc/systemd/system/containerd.service.d", ""),
+        ("tee /etc/systemd/system/containerd.service.d/memlock.conf", "[Service]\nLimitMEMLOCK=infinity\n"),
+    ),
+    "memlock-login": (("rm /etc/security/limits.d/zz-hardening.conf", ""),),
+    "imex-down": (
+        ("mkdir -p /etc/nvidia-imex", ""),
+        ("tee /etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n"),
+    ),
+    "nccl-conf-ignored-lines": (("tee /etc/nccl.conf", "NCCL_DEBUG=WARN\n"),),
+}
+
+
+def is_for_a_person(step: Step) -> bool:
+    return step.is_instruction or step.argv[:1] in {(name,) for name in NEVER_RUN} or "reboot" in step.argv
+
+
+def first_of(plan: Plan) -> list[Step]:
+    """The steps up to the first that is for a person."""
+    steps = []
+    for step in plan.steps:
+        if is_for_a_person(step):
+            break
+        steps.append(step)
+    return steps
+
+
+def fixes_of(name: str) -> dict[str, Plan]:
+    """Finding -> plan, of a fault."""
+    found = found_on(node(f"{FAULTS[name].on}+{name}"))
+    return {one: fix for one in sorted(FAULTS[name].finds) if (fix := found[one].fix) is not None}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_can_be_run_of_a_fix_mends_it(name: str) -> None:
+    for finding, plan in fixes_of(name).items():
+        steps = first_of(plan)
+        whole = all(step.is_instruction for step in plan.steps[len(steps) :])
+        if not steps or not whole:
+            continue
+        host = node(f"{FAULTS[name].on}+{name}")
+        well = True
+        for step in steps:
+            well = well and run_step(host, step).exit_status == 0
+        mended = well and finding not in found_on(host)
+        assert mended == (name not in STAYS), f"{finding}: {STAYS.get(name, 'it should be gone')}"
+
+
+@pytest.mark.parametrize("name", BY_A_PERSON)
+def test_with_a_persons_part_done_the_rest_of_a_fix_mends_it(name: str) -> None:
+    for finding, plan in fixes_of(name).items():
+        host = node(f"{FAULTS[name].on}+{name}")
+        end_job(host)
+        for command, given in BY_A_PERSON[name]:
+            assert told(host, command, given)[0] == 0
+        for step in plan.steps:
+            if not is_for_a_person(step):
+                performed = run_step(host, step)
+                assert performed.exit_status == 0, performed.lines
+        assert finding not in found_on(host)
+
+
+def test_what_is_named_as_staying_is_a_fault() -> None:
+    assert set(STAYS) | set(BY_A_PERSON) <= set(FAULTS)
+
+
+@pytest.mark.parametrize("name", ["acs-on", "pcie-devctl-read-request", "mtu-small", "peermem-not-loaded"])
+def test_the_undo_of_a_fix_brings_the_finding_back(name: str) -> None:
+    for finding, plan in fixes_of(name).items():
+        host = node(f"{FAULTS[name].on}+{name}")
+        for step in first_of(plan):
+            assert run_step(host, step).exit_status == 0
+        for step in reversed(first_of(plan)):
+            assert host.perform(step.undo).exit_status == 0
+        assert finding in found_on(host)
