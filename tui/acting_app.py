@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from probes.examination import Examination
     from probes.host import Host
+    from probes.origin import Origin
     from probes.plan import Plan
     from probes.plans.offers import Offer
     from tui.actions.audit import PastRun
@@ -57,8 +58,9 @@ class ActingApp(App[None]):
     _doctor: DoctorState
     _overview: OverviewScreen
 
-    def __init__(self, read_only: bool = False) -> None:
+    def __init__(self, origin: Origin, read_only: bool) -> None:
         super().__init__()
+        self._origin = origin
         self.actions_state = ActionsState()
         self._host: Host | None = None
         self._acting = Acting(lambda: self._host, read_only, self.call_later)
@@ -165,7 +167,7 @@ class ActingApp(App[None]):
         from tui.confirm_state import ConfirmState
         from tui.screens.confirm import ConfirmScreen
 
-        self.push_screen(ConfirmScreen(ConfirmState(prepared)))
+        self.push_screen(ConfirmScreen(ConfirmState(prepared, self._origin)))
 
     # What was done
 
@@ -219,7 +221,7 @@ class ActingApp(App[None]):
         if self._is_acting or examination is None:
             self.notify("Another action is under way: x shows it.", severity="warning", markup=False)
             return
-        state = RunState(message.prepared, Judged(examination.verdict, self._doctor.findings))
+        state = RunState(message.prepared, self._origin, Judged(examination.verdict, self._doctor.findings))
         self._acting.start(
             message.prepared,
             message.typed,

@@ -48,11 +48,11 @@ class GdrtopApp(ActingApp):
         Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
         Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
         Binding("d", "doctor", "Doctor", tooltip="What is wrong here, why, and what to do", id="doctor"),
+        Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
         Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
         Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
         Binding("plus,equals_sign", "faster", "Faster", show=False, id="faster"),
         Binding("minus", "slower", "Slower", show=False, id="slower"),
-        Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
     ]
 
     @dataclass
@@ -69,7 +69,7 @@ class GdrtopApp(ActingApp):
         replay: Replay | None = None,
         read_only: bool = False,
     ) -> None:
-        super().__init__(read_only)
+        super().__init__(origin, read_only)
         # The terminal's own sixteen colours: right on light and dark backgrounds, a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"

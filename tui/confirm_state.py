@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from probes.origin import Origin, Source
 from widgets.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 class ConfirmState:
     """A prepared action and what has been typed about it."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, origin: Origin) -> None:
         self.prepared = prepared
+        self.origin = origin
         self.typed = ""
 
     @property
@@ -37,12 +39,10 @@ class ConfirmState:
         """Whether what must be typed was typed."""
         return self.can_run and self.typed.strip() == self.word
 
-    def title_line(self, width: int) -> list[Line]:
+    @property
+    def title_line(self) -> Line:
         """What is about to be done, and on which node."""
-        prepared = self.prepared
-        return [
-            (Run("Action ", Tone.TITLE), Run(f" {prepared.node} ", Tone.CURSOR), Run(f"  {prepared.title}"))
-        ]
+        return title_line(self.prepared, self.origin)
 
     def lines(self, width: int) -> list[Line]:
         """Consequences, what speaks against it, the steps, and what stays by hand."""
@@ -50,7 +50,8 @@ class ConfirmState:
         from widgets.plan_drawing import draw_consequences, draw_step
 
         plan, clearance = self.prepared.plan, self.prepared.clearance
-        lines: list[Line] = [*wrapped(plan.title, width, Tone.TITLE), *draw_consequences(plan, width)]
+        titles = wrapped(plan.title, width, Tone.TITLE) if plan.title != self.prepared.title else []
+        lines: list[Line] = [*titles, *draw_consequences(plan, width)]
         if clearance.refused:
             lines.extend(wrapped(f"It is not run here: {clearance.refused}.", width, Tone.WARNING))
         if clearance.felt_by:
@@ -88,6 +89,17 @@ class ConfirmState:
     def script_name(self) -> str:
         """The script's file name."""
         return f"gdrtop-{file_word(self.prepared.action)}-{file_word(self.prepared.node)}.sh"
+
+
+def title_line(prepared: Prepared, origin: Origin) -> Line:
+    """An action and its node; what is not this live machine says so."""
+    word = "" if origin.source is Source.LIVE else f"  {origin.source.name}"
+    return (
+        Run("Action ", Tone.TITLE),
+        Run(f" {prepared.node} ", Tone.CURSOR),
+        Run(word, Tone.TITLE),
+        Run(f"  {prepared.title}"),
+    )
 
 
 def file_word(text: str) -> str:

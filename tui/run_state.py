@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from probes.origin import Origin
 from tui.actions.by_hand import runnable
 from tui.actions.console_text import lines_of, mark_of
 from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
-from tui.confirm_state import file_word
+from tui.confirm_state import file_word, title_line
 from widgets.change_drawing import Judged, draw_change
 from widgets.lines import Line, Run, Tone, folded, plain, wrapped
 
@@ -24,8 +25,8 @@ SAVED_WIDTH = 120
 class RunState:
     """A run under way or ended; changes only by `take`, `looked_again` and what a person wants."""
 
-    def __init__(self, prepared: Prepared, before: Judged) -> None:
-        self.prepared = prepared
+    def __init__(self, prepared: Prepared, origin: Origin, before: Judged) -> None:
+        self.prepared, self.origin = prepared, origin
         self.steps = len(runnable(prepared.plan))
         self.step = 0
         self.ended: RunEnded | None = None
@@ -74,13 +75,7 @@ class RunState:
 
     def head(self, seconds: float) -> list[Line]:
         """What runs, and how far it has come; `seconds` since the step under way was begun."""
-        prepared = self.prepared
-        title: Line = (
-            Run("Action ", Tone.TITLE),
-            Run(f" {prepared.node} ", Tone.CURSOR),
-            Run(f"  {prepared.title}"),
-        )
-        return [title, (*self._marks(), *self._told(seconds))]
+        return [title_line(self.prepared, self.origin), (*self._marks(), *self._told(seconds))]
 
     def _marks(self) -> Line:
         runs: list[Run] = []

@@ -92,17 +92,17 @@ async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None
 
 async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> None:
     clock = SteppedClock()
-    host = HeldHost("hgx-h100", clock)
+    host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
     async with stepped_app(host).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
         await listed(pilot, clock)
-        await asked(pilot, "reload-peermem")
-        await pilot.press("enter", *"hgx-h100", "enter")
+        await asked(pilot, "load-modules")
+        await pilot.press("enter")
         await on(pilot, RunScreen)
         await until(pilot, lambda: "step 1/" in seen(pilot, "summary"))
         await pilot.press("escape", "escape")
         await on(pilot, OverviewScreen)
-        assert "ACTING step 1/" in shown(pilot, "verdict")
+        assert "ACTING step 1/3" in shown(pilot, "verdict")
         await pilot.press("x")
         await on(pilot, RunScreen)
         await pilot.press("ctrl+c")
@@ -112,7 +112,6 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         host.let_one_go()
         await ended(pilot)
         console = seen(pilot, "console")
-        print(console)
         assert "■ stopped" in console
         assert "not run:" in console
         assert len(host.obeyed) == 1
@@ -120,12 +119,12 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
 
 async def test_quitting_waits_for_the_step_under_way() -> None:
     clock = SteppedClock()
-    host = HeldHost("hgx-h100", clock)
+    host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
     app = stepped_app(host)
     async with app.run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
-        await asked(pilot, "reload-peermem")
-        await pilot.press("enter", *"hgx-h100", "enter")
+        await asked(pilot, "load-modules")
+        await pilot.press("enter")
         await until(pilot, lambda: host.obeyed)
         await pilot.press("escape", "q")
         await on(pilot, RunScreen)

@@ -75,7 +75,7 @@ class ConfirmScreen(Screen[None]):
         """Draws for the pane's width."""
         if self._plan.room:
             self._plan.show(self._state.lines(self._plan.room))
-        self.query_one("#summary", LinesView).show(self._state.title_line(self.size.width))
+        self.query_one("#summary", LinesView).show([self._state.title_line])
         tone = Tone.WARNING if self._state.word or not self._state.can_run else Tone.DIM
         self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
 
