@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
     from tui.actions.outcome import Event
     from tui.run_state import RunState
 
-TELLING_SECONDS = 0.1  # what a run prints reaches the screen so often
+TELLING_SECONDS = 0.2  # what a run prints is shown so often; each time the console is repainted
 T = TypeVar("T")
 Then = Callable[[T], object]
 Failed = Callable[[str], object]

@@ -89,7 +89,8 @@ class RunScreen(Screen[None]):
             self._pane.append(self.state.lines(self._pane.room, self._drawn))
             self._drawn = self.state.told
             self._draw_head()
-        self.refresh_bindings()
+        if self.state.ended is not None:  # the key that stops it goes from the footer
+            self.refresh_bindings()
 
     def _draw_head(self) -> None:
         if self.state.step != self._step:
