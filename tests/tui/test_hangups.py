@@ -106,3 +106,4 @@ def test_the_step_under_way_is_waited_for(tmp_path: Path, how: str) -> None:
     finally:
         process.kill()
     assert (tmp_path / "ended").exists()
+    assert (tmp_path / "left").exists()

@@ -1,17 +1,21 @@
-"""How the overview looks, at the two sizes that most admins have."""
+"""How the screens look, at the two sizes that most admins have."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from probes.simulation import SimulatedHost
 from tests.probes.recordings import recorded
+from tests.tui.acting import QuickHost, asked, ended, listed, on, seen
 from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
 from tests.tui.test_doctor import opened
 from tui.app import GdrtopApp
 from tui.replay import Replay
+from tui.screens.history import HistoryScreen
 
 SIZES = [(80, 24), (120, 40)]
 
@@ -73,3 +77,56 @@ def test_the_doctor(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_doctor)
+
+
+class Driven(Protocol):
+    def __call__(self, pilot: Pilot[None], clock: SteppedClock) -> Awaitable[None]: ...
+
+
+async def to_actions(pilot: Pilot[None], clock: SteppedClock) -> None:
+    await listed(pilot, clock)
+
+
+async def to_confirm(pilot: Pilot[None], clock: SteppedClock) -> None:
+    await readings(pilot, clock, 2)
+    await asked(pilot, "restart-fabric-manager")
+    await pilot.press("enter", *"hgx")
+    pilot.app.screen.query_one(Input).cursor_blink = False
+    await pilot.pause()
+
+
+async def to_run(pilot: Pilot[None], clock: SteppedClock) -> None:
+    await readings(pilot, clock, 2)
+    await asked(pilot, "load-modules")
+    await pilot.press("enter")
+    await ended(pilot)
+
+
+async def to_history(pilot: Pilot[None], clock: SteppedClock) -> None:
+    await to_run(pilot, clock)
+    clock.now += 60.0
+    await asked(pilot, "restart-fabric-manager")
+    await pilot.press("enter", *"hgx-h100", "enter")
+    await ended(pilot)
+    await pilot.press("escape")
+    assert isinstance(pilot.app, GdrtopApp)
+    pilot.app.action_history()
+    await on(pilot, HistoryScreen)
+    await until(pilot, lambda: "done" in seen(pilot, "runs"))
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("drive", [to_actions, to_confirm, to_run, to_history], ids=lambda one: one.__name__)
+def test_acting(
+    snap_compare: Any, monkeypatch: pytest.MonkeyPatch, drive: Driven, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name="admin"))
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100+nvidia-not-loaded", clock=clock))
+
+    async def run_before(pilot: Pilot[None]) -> None:
+        await drive(pilot, clock)
+
+    assert snap_compare(app, terminal_size=size, run_before=run_before)
