@@ -16,13 +16,15 @@ KEYS
 1 … 6       one panel alone: topology, matrix, modules, GPUDirect, traffic, path
 Tab         next panel; PgUp PgDn scroll it
 d           the doctor: what is wrong, why, and what to do
+x           actions: what can be done about it, and its plan; the console of one that runs
+l           the plan that loads the modules that are missing
 Space       pause and resume the readings
 + -         halve or double the interval
 r F5        probe the whole node anew
 R           record this node into a file here; again: end it
 Esc         back
-Ctrl+P      command palette
-q           quit
+Ctrl+P      command palette, with every action that is possible
+q           quit; while an action runs, after the step under way
 
 RECORDINGS       of gdrtop record and R, shown by gdrtop --replay FILE
 ← →         a moment back or on, and pause; , . take another partner
@@ -32,9 +34,18 @@ Space       play and pause; at the end from the beginning
 
 DOCTOR
 ↑ ↓         select a finding; PgUp PgDn scroll it
-f e         its fix; in plain words. Again or Esc: the finding
+f           the plan of its fix
+e           in plain words. Again or Esc: the finding
 a /         also what passed; only what contains a word
 r           examine the node again
+
+ACTIONS          nothing runs before its plan was shown and confirmed
+Enter       in the list: the plan; there: run it, where jobs would feel it after the node's name
+c w         the plan as a shell script: to the clipboard; into a file here
+s Ctrl+C    while it runs: stop after the step under way; again: wait no longer for it
+Esc         leave the console; the run goes on, and x comes back
+S           the console's text into a file here
+H u         in the list: what was run before; there: the plan that takes it back
 
 VERDICT
 ACTIVE           usable, and memory regions are registered now
