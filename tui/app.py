@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.app import App
 from textual.binding import Binding
 from textual.message import Message
 from textual.timer import Timer
 
 from probes.origin import Origin
+from tui.acting_app import ActingApp
 from tui.doctor_state import DoctorState
 from tui.examination_pace import ExaminationPace
 from tui.sampler import Examined, Probed, RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
@@ -32,11 +32,11 @@ SILENCE_SECONDS = 3.0
 FIRST_PAINT_SECONDS = 0.02
 
 
-class GdrtopApp(App[None]):
+class GdrtopApp(ActingApp):
     """htop for GPUDirect RDMA.
 
     The host is opened after the first paint; with `replay` a recording is shown in its place. `interval` is
-    in seconds; None takes readings only when asked, which the tests do.
+    in seconds; None takes readings only when asked, which the tests do. With `read_only` nothing is run.
     """
 
     CSS_PATH = "app.tcss"
@@ -48,11 +48,11 @@ class GdrtopApp(App[None]):
         Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
         Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
         Binding("d", "doctor", "Doctor", tooltip="What is wrong here, why, and what to do", id="doctor"),
+        Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
         Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
         Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
         Binding("plus,equals_sign", "faster", "Faster", show=False, id="faster"),
         Binding("minus", "slower", "Slower", show=False, id="slower"),
-        Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
     ]
 
     @dataclass
@@ -67,8 +67,9 @@ class GdrtopApp(App[None]):
         origin: Origin,
         interval: float | None = 1.0,
         replay: Replay | None = None,
+        read_only: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(origin, read_only)
         # The terminal's own sixteen colours: right on light and dark backgrounds, a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
@@ -89,11 +90,12 @@ class GdrtopApp(App[None]):
             self._overview = ReplayScreen(origin)
 
     def _open_source(self) -> Source:
+        self._host = self._open_host()
         if self._replay is not None:
             return self._replay
         from tui.live import Live
 
-        self._live = Live(self._open_host())
+        self._live = Live(self._host)
         return self._live
 
     def get_default_screen(self) -> OverviewScreen:
@@ -102,6 +104,7 @@ class GdrtopApp(App[None]):
 
     def on_mount(self) -> None:
         """Paints first, then begins to read."""
+        self.begin_acting()
         self._tell_pace()
         if self._replay is not None and self._replay.damage:
             self.notify(
@@ -133,6 +136,7 @@ class GdrtopApp(App[None]):
 
     def on_unmount(self) -> None:
         """Lets the thread end."""
+        self.end_acting()
         self._sampler.stop()
 
     def end_recording(self) -> Recorded | None:
@@ -166,6 +170,9 @@ class GdrtopApp(App[None]):
         with self.batch_update():
             self._overview.take(report)
         probed = report.reports if isinstance(report, Replayed) else (report,)
+        for one in probed:
+            if isinstance(one, Probed):
+                self._probed_at = one.node.taken_at
         if any(isinstance(one, Probed) for one in probed):
             self._examination_pace.note_change()
         if self.interval is not None and self._examination_pace.is_due(time.monotonic()):
@@ -180,15 +187,11 @@ class GdrtopApp(App[None]):
         for screen in self.screen_stack:
             if isinstance(screen, DoctorScreen):
                 screen.draw()
+        self.note_examination(report)
 
     def on_doctor_screen_wanted(self) -> None:
         """The doctor's screen asks for an examination."""
         self._sampler.ask_examination()
-
-    def action_doctor(self) -> None:
-        """Shows what is wrong with the node."""
-        if not isinstance(self.screen, DoctorScreen):
-            self.push_screen(DoctorScreen(self._doctor))
 
     def take_reading(self) -> None:
         """Asks for one reading now."""

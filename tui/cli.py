@@ -230,8 +230,11 @@ def _dashboard(options: argparse.Namespace) -> int:
     origin = chosen_origin(options)
     from tui.app import GdrtopApp
 
-    app = GdrtopApp(lambda: open_host(options), origin, options.interval)
-    app.run()
+    app = GdrtopApp(lambda: open_host(options), origin, options.interval, read_only=options.read_only)
+    try:
+        app.run()
+    finally:  # the terminal may have gone, and a step is under way
+        app.end_actions()
     return _ended(app)
 
 

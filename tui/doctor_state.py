@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from probes.checks.finding import Finding
     from probes.examination import Examination
 
-_TITLES = {"finding": "Finding", "fix": "Fix · shown, not run", "explanation": "In plain words"}
+_TITLES = {"finding": "Finding", "explanation": "In plain words"}
 
 
 class DoctorState:
@@ -57,7 +57,7 @@ class DoctorState:
             self.shows = "finding"
 
     def show(self, what: str) -> None:
-        """Shows "finding", "fix" or "explanation"; what is shown already gives way to the finding."""
+        """Shows "finding" or "explanation"; what is shown already gives way to the finding."""
         self.shows = "finding" if self.shows == what else what
 
     def toggle_all(self) -> None:
@@ -124,16 +124,12 @@ class DoctorState:
         return wrapped(told, width, Tone.GOOD if not self.word else Tone.DIM)
 
     def detail_lines(self, width: int) -> list[Line]:
-        """The selected finding, its fix, or what it means."""
+        """The selected finding, or what it means."""
         finding = next((one for one in self.findings if one.id == self.selected), None)
         if finding is None or self.examination is None:
             return []
-        from widgets import findings_drawing, plan_drawing
+        from widgets import findings_drawing
 
-        if self.shows == "fix":
-            if finding.fix is None:
-                return wrapped("There is nothing to be done here by a command.", width, Tone.DIM)
-            return plan_drawing.draw_plan(finding.fix, width)
         if self.shows == "explanation":
             lines = wrapped(finding.title, width, Tone.TITLE)
             lines.extend(wrapped(finding.cause, width))

@@ -100,3 +100,39 @@ def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") ->
     """A sentence broken into lines of at most `width` cells, each begun with `indent`."""
     pieces = textwrap.wrap(printable(text), max(8, width - cell_len(indent))) or [""]
     return [(Run(indent + piece, tone),) for piece in pieces]
+
+
+def folded(of: Line, width: int) -> list[Line]:
+    """The line broken at `width` cells, wherever that is, so that nothing of it is lost."""
+    if width_of(of) <= width:
+        return [of]
+    lines: list[Line] = []
+    runs: list[Run] = []
+    left = width
+    for run in of:
+        text = run.text
+        while cell_len(text) > left:
+            head, tail = _split(text, left)
+            if head:
+                runs.append(run._replace(text=head))
+            elif not runs:  # a wide character in a pane of one column
+                head, tail = text[:1], text[1:]
+                runs.append(run._replace(text=head))
+            lines.append(tuple(runs))
+            runs, left, text = [], width, tail
+        if text:
+            runs.append(run._replace(text=text))
+            left -= cell_len(text)
+    return [*lines, tuple(runs)] if runs else lines
+
+
+def _split(text: str, cells: int) -> tuple[str, str]:
+    """The longest beginning of at most so many cells, and the rest."""
+    if text.isascii():
+        return text[:cells], text[cells:]
+    taken = 0
+    for place, character in enumerate(text):
+        taken += cell_len(character)
+        if taken > cells:
+            return text[:place], text[place:]
+    return text, ""

@@ -81,6 +81,19 @@ class LinesView(ScrollView, can_focus=True):
             if start < end and 0 <= row - top < self.size.height:
                 self.refresh(Region(start, row - top, end - start, 1))
 
+    def append(self, lines: Sequence[Line]) -> None:
+        """Shows more lines below; where the last line was seen, the new last one is."""
+        if not lines:
+            return
+        at_end = self.scroll_offset.y >= self.max_scroll_y
+        width = self.room
+        self._lines.extend(of if not width or width_of(of) <= width else fit(of, width) for of in lines)
+        self.virtual_size = Size(width, len(self._lines))
+        self.refresh()
+        self._mark_rest()
+        if at_end:
+            self.scroll_end(animate=False)
+
     def scroll_to_row(self, row: int) -> None:
         """Scrolls so that a row is seen, as little as needed."""
         top, height = self.scroll_offset.y, self.size.height

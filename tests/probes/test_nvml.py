@@ -213,6 +213,25 @@ def test_without_counters_one_gpu_a_reading_is_measured() -> None:
     assert [gpu.pcie_tx_bytes_per_second for gpu in reading] == [1e6, 1e6]
 
 
+def test_a_session_that_was_let_go_is_ended_and_opened_anew_when_asked() -> None:
+    ended = []
+
+    class Counting(FakeNvml):
+        def __getattribute__(self, name: str) -> Any:
+            return (lambda: ended.append(name)) if name == "nvmlShutdown" else super().__getattribute__(name)
+
+    nvml = Counting()
+    library = NvmlLibrary(nvml)
+    library.let_go()
+    assert not ended
+    library.live()
+    library.let_go()
+    library.let_go()
+    assert ended == ["nvmlShutdown"]
+    assert not isinstance(library.live(), Unknown)
+    assert nvml.inits == 2
+
+
 def test_an_absent_library_is_not_asked_at_every_reading() -> None:
     nvml, clock = FakeNvml(nvmlInit=12), Clock()
     calls = []

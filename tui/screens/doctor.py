@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -22,9 +23,20 @@ class DoctorScreen(Screen[None]):
     """The list of findings, and below it the selected one whole."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        Binding("down,j", "select(1)", "Select", key_display="↑↓", tooltip="Select a finding", id="next"),
-        Binding("up,k", "select(-1)", "Select", show=False, id="previous"),
-        Binding("f", "fix", "Fix", tooltip="Only the fix of this finding, step by step", id="fix"),
+        # Before the focused pane's own keys for scrolling.
+        Binding(
+            "down",
+            "select(1)",
+            "Select",
+            key_display="↑↓",
+            tooltip="Select a finding",
+            priority=True,
+            id="next",
+        ),
+        Binding("up", "select(-1)", "Select", show=False, priority=True, id="previous"),
+        Binding("j", "select(1)", "Select", show=False, id="next_j"),
+        Binding("k", "select(-1)", "Select", show=False, id="previous_k"),
+        Binding("f", "fix", "Fix", tooltip="The fix of this finding, step by step, to be run", id="fix"),
         Binding("e", "explain", "Explain", tooltip="What it means, in plain words", id="explain"),
         Binding("a", "all", "All", tooltip="Also what passed, or only what did not", id="all"),
         Binding(
@@ -38,6 +50,12 @@ class DoctorScreen(Screen[None]):
 
     class Wanted(Message):
         """The node is to be examined."""
+
+    @dataclass
+    class FixWanted(Message):
+        """The fix of a finding is to be looked at, and perhaps run."""
+
+        finding: str
 
     def __init__(self, state: DoctorState) -> None:
         super().__init__()
@@ -94,8 +112,9 @@ class DoctorScreen(Screen[None]):
         self.draw()
 
     def action_fix(self) -> None:
-        """Shows the fix alone, or the whole finding again."""
-        self._show("fix")
+        """Shows the fix as an action that can be run."""
+        if self._state.selected:
+            self.post_message(self.FixWanted(self._state.selected))
 
     def action_explain(self) -> None:
         """Shows what the finding means in plain words, or the whole finding again."""
@@ -142,7 +161,7 @@ class DoctorScreen(Screen[None]):
         (details.action_page_down if step > 0 else details.action_page_up)()
 
     def action_leave(self) -> None:
-        """Gives the word up, then the fix, then leaves."""
+        """Gives the word up, then the explanation, then leaves."""
         word = self.query_one("#word", Input)
         if word.display:
             word.value = ""

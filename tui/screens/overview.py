@@ -44,6 +44,9 @@ class OverviewScreen(Screen[None]):
             Binding(str(number), f"zoom('{panel}')", "Panel", show=number == 1, key_display="1-6", id=panel)
             for number, panel in enumerate(PANELS, 1)
         ),
+        Binding(
+            "l", "app.act('load-modules')", "Load", tooltip="Load the modules that are missing", id="load"
+        ),
         Binding("escape", "back", "Back", show=False, id="back"),
         Binding("pagedown", "page(1)", "Page", show=False, id="page_down"),
         Binding("pageup", "page(-1)", "Page", show=False, id="page_up"),
@@ -56,6 +59,7 @@ class OverviewScreen(Screen[None]):
         self._zoomed = ""
         self._pace = ""
         self._recording = ""
+        self._acting = ""
         self._silence = 0.0
         self._failure = ""
         self._taken_at = 0.0
@@ -123,6 +127,13 @@ class OverviewScreen(Screen[None]):
         """Shows that this node is being recorded, and how far; "" when it is not."""
         self._recording = state
         self._draw_verdict()
+
+    def tell_acting(self, state: str) -> None:
+        """Shows that an action runs here, and how far; "" when none does."""
+        if self._acting != state:
+            self._acting = state
+            if self.is_mounted:
+                self._draw_verdict()
 
     @property
     def hostname(self) -> str:
@@ -217,6 +228,7 @@ class OverviewScreen(Screen[None]):
         silence = f" no answer for {self._silence:.0f} s " if self._silence else ""
         right: Line = (
             Run(silence, Tone.BAD),
+            Run(f" {self._acting} " if self._acting else "", Tone.WARNING),
             Run(f" {self._recording} " if self._recording else "", Tone.BAD),
             Run(f" {self._pace} {clock}", Tone.DIM),
         )

@@ -1,0 +1,186 @@
+"""The dispatcher behind the screens: a slow log and a step under way never freeze the screen.
+
+What takes time runs in daemon threads, and its answer is handed to the screen's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
+    from probes.checks.finding import Finding
+    from probes.examination import Examination
+    from probes.host import Host
+    from probes.plans.offers import Offer
+    from tui.actions.audit import PastRun
+    from tui.actions.dispatcher import Dispatcher, Prepared
+    from tui.actions.outcome import Event
+    from tui.run_state import RunState
+
+TELLING_SECONDS = 0.1  # what a run prints reaches the screen so often
+T = TypeVar("T")
+Then = Callable[[T], object]
+Failed = Callable[[str], object]
+
+
+class Acting:
+    """Asks the dispatcher, and has it run one action at a time.
+
+    `host` is None until the node was opened; `call` has something done in the screen's thread, from any.
+    """
+
+    def __init__(
+        self,
+        host: Callable[[], Host | None],
+        read_only: bool,
+        call: Callable[[Callable[[], object]], object],
+    ) -> None:
+        self._host, self._read_only, self._call = host, read_only, call
+        self._lock = threading.Lock()
+        self._dispatcher: Dispatcher | None = None
+        self._thread: threading.Thread | None = None
+        self._told: list[Event] = []
+        self._is_telling = False
+        self._is_heard = True
+        self._stop_why = ""
+        self.state: RunState | None = None  # of the newest run
+
+    # Asking
+
+    def offers(
+        self,
+        examination: Examination,
+        findings: Sequence[Finding],
+        then: Then[tuple[tuple[Offer, ...], str]],
+        failed: Failed,
+    ) -> None:
+        """All that could be done, and why nothing at all is."""
+
+        def ask() -> tuple[tuple[Offer, ...], str]:
+            dispatcher = self._opened()
+            return dispatcher.offers(examination, findings), dispatcher.refusal
+
+        self._ask(ask, then, failed)
+
+    def history(self, then: Then[tuple[PastRun, ...]], failed: Failed) -> None:
+        """The runs in the log, the newest first."""
+        self._ask(lambda: self._opened().history(), then, failed)
+
+    def undo_of(self, run: PastRun, then: Then[Offer], failed: Failed) -> None:
+        """What takes a past run back."""
+        self._ask(lambda: self._opened().undo_of(run), then, failed)
+
+    def prepared(self, offer: Offer, examination: Examination) -> Prepared | str:
+        """An offer ready to be confirmed; a sentence where it has no plan."""
+        return self._opened().prepared(offer, examination)
+
+    def _opened(self) -> Dispatcher:
+        with self._lock:
+            if self._dispatcher is None:
+                from tui.actions.dispatcher import Dispatcher
+
+                host = self._host()
+                if host is None:
+                    raise RuntimeError("the node is not open yet")
+                self._dispatcher = Dispatcher(host, self._read_only)
+            return self._dispatcher
+
+    def _ask(self, ask: Callable[[], T], then: Then[T], failed: Failed) -> None:
+        def work() -> None:
+            try:
+                answer = ask()
+            except Exception as error:  # the screen must say so and live on
+                told = f"{type(error).__name__}: {error}"
+                self._call(lambda: failed(told))
+                return
+            self._call(lambda: then(answer))
+
+        threading.Thread(target=work, name="asking", daemon=True).start()
+
+    # Running
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(
+        self,
+        prepared: Prepared,
+        typed: str,
+        state: RunState,
+        hear: Callable[[], object],
+        get_password: Callable[[], bool],
+        around: AbstractContextManager[object],
+    ) -> None:
+        """Runs an action in a thread, inside of `around`.
+
+        `hear` is called in the screen's thread when there is something to take.
+        """
+        if self._thread is not None:
+            self._thread.join(1.0)  # its end was told a moment before it is there
+        dispatcher = self._opened()
+        self.state, self._told, self._stop_why = state, [], ""
+
+        def run() -> None:
+            from tui.actions.outcome import Outcome, RunEnded
+
+            def told(event: Event) -> None:
+                self._tell(event, hear)
+
+            try:
+                with around:
+                    dispatcher.run(prepared, typed, told, get_password)
+            except Exception as error:  # the screen must say so and live on
+                why = f"a fault of gdrtop: {type(error).__name__}: {error}"
+                told(RunEnded(Outcome.UNKNOWN, why))
+
+        self._thread = threading.Thread(target=run, name="action", daemon=True)
+        self._thread.start()
+
+    def _tell(self, event: Event, hear: Callable[[], object]) -> None:
+        """Keeps an event until the screen takes it; one call for as many as come together."""
+        from tui.actions.outcome import RunBegan
+
+        if isinstance(event, RunBegan) and self._stop_why:  # wanted before there was anything to stop
+            self._opened().stop(self._stop_why)
+        with self._lock:
+            self._told.append(event)
+            if self._is_telling or not self._is_heard:
+                return
+            self._is_telling = True
+        with suppress(RuntimeError):  # the screen has just gone
+            self._call(hear)
+
+    def hush(self) -> None:
+        """The screen has gone: nobody is told any more."""
+        self._is_heard = False
+
+    def take(self) -> list[Event]:
+        """What was told since; the screen is called again when there is more."""
+        with self._lock:
+            told, self._told, self._is_telling = self._told, [], False
+        return told
+
+    def stop(self, why: str) -> None:
+        """Begins no further step of the run under way."""
+        self._stop_why = why
+        if self._dispatcher is not None:
+            self._dispatcher.stop(why)
+
+    def give_up(self) -> None:
+        """Waits no longer for the step under way."""
+        if self._dispatcher is not None:
+            self._dispatcher.give_up()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of the run under way; whether there is none any more."""
+        if self._thread is not None:
+            began = time.monotonic()
+            while self._thread.is_alive() and time.monotonic() - began < seconds:
+                self._thread.join(0.2)  # in pieces, so that signals are heard
+        return not self.is_running

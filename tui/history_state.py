@@ -1,0 +1,98 @@
+"""What the history's screen shows: past runs from the log, and the steps of the selected one.
+
+Knows nothing of Textual.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+from tui.actions.audit import PastRun, PastStep
+from tui.actions.console_text import mark_of
+from widgets.lines import Line, Run, Tone, fit, line, wrapped
+
+if TYPE_CHECKING:
+    from tui.actions.outcome import Outcome
+
+
+class HistoryState:
+    """Past runs and selection."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._runs: tuple[PastRun, ...] | None = None
+        self._failure = ""
+        self.selected = ""
+
+    def take(self, runs: tuple[PastRun, ...]) -> None:
+        """Takes the runs over, the newest first."""
+        self._runs = runs
+        if self.run is None:
+            self.selected = runs[0].id if runs else ""
+
+    def fail(self, what: str) -> None:
+        """The log could not be read."""
+        self._failure = what
+
+    @property
+    def run(self) -> PastRun | None:
+        """The selected one."""
+        return next((one for one in self._runs or () if one.id == self.selected), None)
+
+    def select(self, step: int) -> None:
+        """Selects the run `step` further in the list."""
+        order = [one.id for one in self._runs or ()]
+        if order:
+            at = order.index(self.selected) + step if self.selected in order else 0
+            self.selected = order[max(0, min(len(order) - 1, at))]
+
+    def list_lines(self, width: int) -> list[Line]:
+        """One line a run: when, who, what, how it ended, and where if elsewhere."""
+        if self._runs is None:
+            told = f"✗ {self._failure}" if self._failure else "Reading the log …"
+            return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
+        if not self._runs:
+            return wrapped("Nothing was run by gdrtop yet, as far as its log goes.", width, Tone.DIM)
+        return [fit(self._row(run), width) for run in self._runs]
+
+    def _row(self, run: PastRun) -> Line:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(run.at))
+        elsewhere = f"  on {run.actor.host}" if run.actor.host != self._node else ""
+        tone = Tone.CURSOR if run.id == self.selected else Tone.PLAIN
+        return line(
+            *_ended(run.outcome, 14), Run(at, tone, run.id), f"  {run.actor.user:<8}  {run.title}", elsewhere
+        )
+
+    def detail_lines(self, width: int) -> list[Line]:
+        """The selected run, step by step."""
+        run = self.run
+        if run is None:
+            return []
+        lines: list[Line] = [line(Run(run.title, Tone.TITLE), Run(f"  {run.action}", Tone.DIM))]
+        if run.why:
+            lines.extend(wrapped(run.why, width))
+        for number, step in enumerate(run.steps, 1):
+            lines.extend(_step(number, step, width))
+        return lines
+
+
+def _ended(outcome: Outcome, cells: int) -> Line:
+    return (mark_of(outcome), Run(f" {outcome.value:<{cells}}"))
+
+
+def _step(number: int, step: PastStep, width: int) -> list[Line]:
+    command = shlex.join(step.argv) if step.argv else f"change {step.path}"
+    lines: list[Line] = [(), *wrapped(f"# {step.why}", width, Tone.DIM)]
+    lines.extend(wrapped(f"{number} {command}", width, Tone.TITLE))
+    told = step.outcome.value
+    if step.exit_status:
+        told += f", exit status {step.exit_status}"
+    seconds = "" if step.seconds is None else f"  {step.seconds:.1f} s"
+    lines.append(line("  ", mark_of(step.outcome), f" {told}", Run(seconds, Tone.DIM)))
+    if step.explanation:
+        lines.extend(wrapped(step.explanation, width, Tone.WARNING, "    "))
+    if step.kept:
+        lines.extend(wrapped(f"the file as it was: {step.kept}", width, Tone.DIM, "    "))
+    return lines

@@ -1,0 +1,140 @@
+"""Before an action runs: all of its plan, who would feel it, and the question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer, Input
+
+from tui.own_file import NotWritten, write_new
+from widgets.lines import Run, Tone
+from widgets.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from tui.actions.dispatcher import Prepared
+    from tui.confirm_state import ConfirmState
+
+
+class ConfirmScreen(Screen[None]):
+    """One action with its plan; runs it, copies it or writes it to a file."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        Binding("enter,y", "run", "Run it", tooltip="Run these steps now", id="run"),
+        Binding("c", "copy", "Copy", tooltip="Copy the plan as a shell script", id="copy"),
+        Binding("w", "write", "Write", tooltip="Write the plan as a shell script into a file", id="write"),
+        Binding("pagedown", "page(1)", "Page", show=False, id="page_down"),
+        Binding("pageup", "page(-1)", "Page", show=False, id="page_up"),
+        Binding("escape", "leave", "Back", id="back"),
+    ]
+
+    @dataclass
+    class Confirmed(Message):
+        """The action is to be run; `typed` is what was typed where that was asked for."""
+
+        prepared: Prepared
+        typed: str
+
+    def __init__(self, state: ConfirmState) -> None:
+        super().__init__()
+        self._state = state
+        self._is_confirmed = False
+
+    def compose(self) -> ComposeResult:
+        """What it is, its plan, and where something must be typed, the place for it."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        yield LinesView("Plan · nothing has been run", id="plan")
+        question = LinesView(id="question")
+        question.can_focus = False
+        yield question
+        if self._state.word:
+            yield Input(placeholder=f"type {self._state.word} to run it; Esc ends", id="typed")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Shows the plan; nothing typed by accident confirms it."""
+        self._plan.focus()
+        if self._state.word:
+            self._typed.display = False
+
+    @property
+    def _plan(self) -> LinesView:
+        return self.query_one("#plan", LinesView)
+
+    @property
+    def _typed(self) -> Input:
+        return self.query_one("#typed", Input)
+
+    def on_lines_view_resized(self) -> None:
+        """Draws for the pane's width."""
+        if self._plan.room:
+            self._plan.show(self._state.lines(self._plan.room))
+        self.query_one("#summary", LinesView).show([self._state.title_line])
+        tone = Tone.WARNING if self._state.word or not self._state.can_run else Tone.DIM
+        self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What is not run here cannot be run by a key either."""
+        return self._state.can_run if action == "run" else True
+
+    # Keys
+
+    def action_run(self) -> None:
+        """Runs it, or where the node's name must be typed, asks for it."""
+        if not self._state.can_run:
+            return
+        if self._state.word:
+            self._typed.display = True
+            self._typed.focus()
+        else:
+            self._confirm()
+
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        """Runs it if the name is right."""
+        self._state.typed = submitted.value
+        if self._state.is_confirmed:
+            self._confirm()
+        else:
+            told = f"This is not the node's name ({self._state.word}): nothing was run."
+            self.notify(told, severity="warning", markup=False)
+
+    def _confirm(self) -> None:
+        if not self._is_confirmed:  # a key pressed twice confirms once
+            self._is_confirmed = True
+            self.post_message(self.Confirmed(self._state.prepared, self._state.typed))
+
+    def action_copy(self) -> None:
+        """Copies the plan as a shell script, by way of the terminal."""
+        self.app.copy_to_clipboard(self._state.script())
+        told = (
+            "Sent to the terminal's clipboard as a shell script. The terminal (and tmux) must allow OSC 52."
+        )
+        self.notify(told, markup=False)
+
+    def action_write(self) -> None:
+        """Writes the plan as a shell script into a new file in the current directory."""
+        try:
+            path = write_new(self._state.script_name, self._state.script())
+        except NotWritten as error:
+            self.notify(str(error), severity="error", markup=False)
+        else:
+            self.notify(f"Written to {path}", markup=False)
+
+    def action_page(self, step: int) -> None:
+        """Scrolls the plan by a page."""
+        (self._plan.action_page_down if step > 0 else self._plan.action_page_up)()
+
+    def action_leave(self) -> None:
+        """Gives the name up, then leaves."""
+        if self._state.word and self._typed.display:
+            self._typed.value = ""
+            self._typed.display = False
+            self._plan.focus()
+        else:
+            self.dismiss()

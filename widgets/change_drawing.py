@@ -1,0 +1,56 @@
+"""What an action has changed: the verdict before and after, findings gone and new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.checks.finding import Finding, Status
+from probes.checks.summary import summed_up
+from probes.checks.verdict import Verdict
+from widgets.findings_drawing import mark_of
+from widgets.lines import Line, Run, Tone, fit, wrapped
+from widgets.verdict_drawing import draw
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A node at one moment, as the doctor judged it."""
+
+    verdict: Verdict
+    findings: Sequence[Finding]
+
+
+def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
+    """Before and after, and the findings in which they differ."""
+    lines: list[Line] = [(Run("LOOKED AGAIN", Tone.TITLE),)]
+    lines.extend(_verdict("before", before, width))
+    lines.extend(_verdict("after", after, width))
+    was, now = _found(before.findings), _found(after.findings)
+    gone = [one for name, one in was.items() if name not in now]
+    new = [one for name, one in now.items() if name not in was]
+    lines.extend(_row("gone", Run("✓", Tone.GOOD), one, width) for one in gone)
+    lines.extend(_row("new", mark_of(one), one, width) for one in new)
+    if not gone and not new:
+        lines.extend(wrapped("the doctor finds what it found before", width, Tone.DIM, "  "))
+    return lines
+
+
+def _verdict(word: str, judged: Judged, width: int) -> list[Line]:
+    verdict = summed_up(judged.verdict, judged.findings)
+    head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(verdict))
+    return [fit(head, width), *wrapped(verdict.reason, width, Tone.DIM, " " * 12)[:2]]
+
+
+def _found(findings: Sequence[Finding]) -> dict[str, Finding]:
+    return {one.id: one for one in findings if one.status is Status.FOUND}
+
+
+def _row(word: str, mark: Run, finding: Finding, width: int) -> Line:
+    row: Line = (
+        Run(f"  {word:<8}", Tone.DIM),
+        mark,
+        Run(f" {finding.id}", Tone.TITLE),
+        Run(f" {finding.title}"),
+    )
+    return fit(row, width)
