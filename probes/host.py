@@ -267,7 +267,7 @@ class LocalHost:
         return self._library.live() if reason is None else reason
 
     def let_go(self) -> None:
-        """Ends the NVML session, which holds the driver's module; the next question opens another."""
+        """Ends the NVML session, which holds the driver in the kernel; the next question opens another."""
         self._library.let_go()
 
     def _no_nvml(self) -> Unknown | None:

@@ -40,6 +40,8 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
         return direct
     if isinstance(modules, Unknown):
         return modules
+    if direct.nic_dmabuf and all(answer is False for answer in direct.nic_dmabuf.values()):
+        return Need.NEEDED  # whatever the GPUs' side will say once it is loaded
     for name in ("nvidia", "ib_uverbs", *(("mlx5_ib",) if _lacks_devices(examination) else ())):
         module = module_of(examination, name)
         if not isinstance(module, Unknown) and not is_present(module):

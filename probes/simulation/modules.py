@@ -75,12 +75,6 @@ def _hold(tree: Tree, module: str, holder: str, count: int) -> None:
     tree.holds[module, holder] = lambda seconds: count
 
 
-def let_go(tree: Tree, holder: str) -> None:
-    """A holder of modules has ended."""
-    for key in [key for key in tree.holds if key[1] == holder]:
-        del tree.holds[key]
-
-
 def users_of(tree: Tree, name: str) -> list[str]:
     """The loaded modules that hold a module."""
     return [user for user in tree.live_modules if name in needs_of(tree.description, user)]

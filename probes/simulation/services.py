@@ -49,6 +49,7 @@ def run(tree: Tree, name: str) -> None:
 def stop(tree: Tree, name: str, state: str = "inactive") -> None:
     """The service ends; its unit stays."""
     tree.units[name] = state
+    tree.let_go(name)
     tree.remove(f"{_GROUPS}/{name}.service")
 
 

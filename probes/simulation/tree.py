@@ -137,6 +137,11 @@ class Tree:
             self.directories[path] = set()
             self._enter(path)
 
+    def let_go(self, holder: str) -> None:
+        """Who held modules has ended."""
+        for key in [key for key in self.holds if key[1] == holder]:
+            del self.holds[key]
+
     def is_there(self, path: str) -> bool:
         """Whether there is a file, a link or a directory of this name."""
         return path in self.files or path in self.links or path in self.directories

@@ -27,6 +27,7 @@ def log_of(guest: Guest, path: str) -> list[dict[str, object]]:
 
 def test_from_nothing_to_ready_with_one_command(node: Guest) -> None:
     assert not lsmod(node).keys() & NEEDED
+    assert "Unknown symbol" in node.ask("insmod", stub(node, "nvidia-uvm")).errors  # the wrong order
     done = do(node, "load-modules", "--yes")
     assert done.status == 0, done.output
     assert lsmod(node).keys() >= NEEDED
@@ -37,15 +38,6 @@ def test_from_nothing_to_ready_with_one_command(node: Guest) -> None:
     assert lines[0]["action"] == "load-modules"
     assert lines[-1]["outcome"] == "done"
     assert ["modprobe", "nvidia_peermem"] in [line.get("argv") for line in lines]
-    # There is nothing more to do, and it says so.
-    again = do(node, "load-modules", "--yes")
-    assert again.status == 2
-
-
-def test_the_wrong_order_is_put_right(node: Guest) -> None:
-    assert "Unknown symbol" in node.ask("insmod", stub(node, "nvidia-uvm")).errors
-    assert do(node, "load-modules", "--yes").status == 0
-    assert lsmod(node).keys() >= NEEDED
 
 
 def test_what_is_in_use_stays(node: Guest) -> None:
@@ -84,8 +76,6 @@ def test_a_module_of_another_build_is_explained_with_the_kernels_lines(node: Gue
 def test_a_dry_run_changes_nothing(node: Guest) -> None:
     before = lsmod(node)
     assert do(node, "load-modules", "--yes", "--dry-run").status == 0
-    assert do(node, "load-modules").status == 2  # nobody confirmed it
-    assert node.ask("gdrtop", "--read-only", "do", "load-modules", "--yes").status == 2
     assert lsmod(node) == before
 
 
@@ -105,8 +95,6 @@ def test_a_visitor_changes_nothing_and_learns_why(node: Guest) -> None:
     assert tried.status == 1
     assert "sudo" in tried.output
     assert not lsmod(node).keys() & NEEDED
-    script = do(visitor, "load-modules", "--script")
-    assert "modprobe nvidia_peermem" in script.output.splitlines()
 
 
 def test_sudo_asks_for_the_password_on_the_terminal_once(node: Guest) -> None:
@@ -170,13 +158,10 @@ def test_a_lost_connection_leaves_a_known_state(node: Guest) -> None:
 @pytest.fixture
 def redirecting(node: Guest) -> list[str]:
     """The ports of the switches, redirecting requests and completions."""
-    listed = node.run("lspci", "-D", "-d", "1000:c030").splitlines()
-    ports = [
-        line.split()[0]
-        for line in listed
-        if node.ask("setpci", "-s", line.split()[0], "ECAP_ACS+6.w=000c:000c").status == 0
-    ]
-    assert any(control(node, port) & 0xC for port in ports)
+    # The kernel read their ids before they were dressed up.
+    ports = [line.split()[0] for line in node.run("lspci", "-D", "-d", "104c:8233").splitlines()]
+    node.shell("; ".join(f"setpci -s {port} ECAP_ACS+6.w=000c:000c" for port in ports))
+    assert all(control(node, port) & 0xC for port in ports)
     return ports
 
 
@@ -194,4 +179,3 @@ def test_acs_bits_go_and_come_back_in_config_space(node: Guest, redirecting: lis
     back = do(node, "acs-redirect-back", "--disturb", NODE, "--yes")
     assert back.status == 0, back.output
     assert {port: control(node, port) for port in redirecting} == before
-    assert do(node, "acs-redirect-off", "--disturb", NODE, "--yes").status == 0

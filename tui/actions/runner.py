@@ -29,6 +29,7 @@ from probes.unknown import Maybe, Reason, Unknown
 from tui.actions.audit import Audit, AuditError
 from tui.actions.by_hand import left_to_do, runnable, why_by_hand
 from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from tui.actions.read_back import read_back
 from tui.actions.terminal_text import LineSplitter, without_colours
 
 STEP_SECONDS = 300.0  # openibd's restart takes one or two minutes on a big node
@@ -248,6 +249,8 @@ class Runner:
             if ended.exit_status != 0:
                 break
         if ended.exit_status == 0:
+            ended = self._read_back(step, ended)
+        if ended.exit_status == 0:
             outcome, why = Outcome.DONE, ""
         else:
             outcome = Outcome.STILL_RUNNING if ended.still_running else Outcome.FAILED
@@ -258,6 +261,16 @@ class Runner:
         self._hear(StepEnded(number, outcome, ended.exit_status, seconds, explanation, kernel_lines))
         self._audit.end_step(number, outcome, ended.exit_status, seconds, explanation)
         return outcome, why
+
+    def _read_back(self, step: Step, ended: Ended) -> Ended:
+        """The end of a step, which is a failure where what it set is not set."""
+        asked = read_back(step)
+        if asked is None:
+            return ended
+        answer: list[str] = []
+        self._commands.run(asked.argv, step.needs_root, "", lambda line: answer.append(without_colours(line)))
+        told = asked.complaint(answer)
+        return replace(ended, exit_status=None, why=told) if told else ended
 
     def _command(self, argv: Sequence[str], given: str, step: Step, hear: Callable[[str], None]) -> Ended:
         ended = self._commands.run(argv, step.needs_root, given, hear)

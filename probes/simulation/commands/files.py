@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from probes.simulation.commands.performed import Obeyed, Order, Performed, done, failed, split_options
-from probes.simulation.tree import Tree
+from probes.simulation.tree import Content, Tree
 from probes.unknown import Unknown
 
 _NO_SUCH = "No such file or directory"
@@ -48,7 +49,7 @@ def write(tree: Tree, path: str, text: str) -> str:
         return "Is a directory"
     if place not in tree.files and place.startswith(_OF_KERNEL):
         return "Permission denied" if not _missing_parent(tree, path) else _NO_SUCH
-    if _missing_parent(tree, place):
+    if _missing_parent(tree, place) or place in tree.links:
         return _NO_SUCH
     tree.add(place, text)
     return ""
@@ -90,50 +91,73 @@ def _rm(order: Order) -> Performed:
 
 
 def _copy_or_move(order: Order) -> Performed:
-    """`cp [-p] A B`, `mv [-T] A B`, `install [-m MODE] A B`; a directory as B takes the name of A."""
+    """`cp [-p] A B`, `mv [-T] A B`, `install [-D] [-m MODE] A B`; a directory as B takes the name of A."""
     options, words = split_options(order.words, valued="mt")
-    name, verb = order.name, {"cp": "copy", "mv": "move"}.get(order.name, "install")
+    name, tree = order.name, order.tree
+    if name == "install" and "-d" in options:
+        return _mkdir(replace(order, words=("-p", "--", *words)))
     if len(words) != 2:
         missing = f"destination file operand after '{words[0]}'" if words else "file operand"
         more = f"Try '{name} --help' for more information."
         return failed(f"{name}: {'extra operand' if len(words) > 2 else f'missing {missing}'}", more)
-    tree, (source, target) = order.tree, words
-    real = tree.real(source)
-    if isinstance(real, Unknown):
+    source, target = words
+    content = order.given if source == "/dev/stdin" else _content(order, source)
+    if content is None:
         return failed(f"{name}: cannot stat '{source}': {_NO_SUCH}")
-    if real in tree.directories and name != "mv" and not options.keys() & {"-r", "-R", "-a"}:
-        return failed(f"{name}: -r not specified; omitting directory '{source}'")
+    if isinstance(content, _Directory):
+        return failed(f"{name}: '{source}' is a directory: on a simulated node, files alone")
     place = place_of(tree, target)
     if place in tree.directories and not options.keys() & {"-T", "--no-target-directory"}:
         place = f"{place.rstrip('/')}/{source.rstrip('/').rpartition('/')[2]}"
+    may_make = (
+        target.startswith("/") and not place.startswith(_OF_KERNEL) and not _through_a_file(tree, place)
+    )
+    if name == "install" and "-D" in options and may_make:
+        tree.directory(place.rpartition("/")[0] or "/")
+    to_there = (
+        f"cannot move '{source}' to '{target}'" if name == "mv" else f"cannot create regular file '{target}'"
+    )
     if _missing_parent(tree, place) or place.startswith(_OF_KERNEL):
-        what = (
-            f"cannot create regular file '{target}'"
-            if name != "mv"
-            else f"cannot move '{source}' to '{target}'"
-        )
-        return failed(f"{name}: {what}: {_NO_SUCH}")
+        return failed(f"{name}: {to_there}: {_NO_SUCH}")
     if place in tree.directories:
         return failed(f"{name}: cannot overwrite directory '{target}' with non-directory")
-    if real in tree.directories:
-        return failed(f"{name}: cannot {verb} '{source}': a simulated node {verb}s files alone")
     if name == "mv":
-        moved = place_of(tree, source)
-        if moved.startswith(_OF_KERNEL):
-            return failed(f"mv: cannot remove '{source}': Operation not permitted")
-        if moved == place:
-            return failed(f"mv: '{source}' and '{target}' are the same file")
-        link, content = tree.links.get(moved), tree.files.get(moved)
-        tree.remove(moved)
-        tree.remove(place)
-        if link is not None:
-            tree.link(place, link)
-        elif content is not None:
-            tree.add(place, content)
-        return done()
-    content = tree.files[real]
-    tree.add(place if isinstance(tree.real(place), Unknown) else str(tree.real(place)),
-             content(order.seconds) if callable(content) else content)  # fmt: skip
+        return _move(tree, source, target, place)
+    real = tree.real(place)
+    tree.add(place if isinstance(real, Unknown) else real, content)
+    return done()
+
+
+class _Directory:
+    """What is at a path is a directory."""
+
+
+def _content(order: Order, path: str) -> Content | _Directory | None:
+    """A file's content as it is now."""
+    real = order.tree.real(path)
+    if isinstance(real, Unknown):
+        return None
+    content = order.tree.files.get(real)
+    if content is None:
+        return _Directory()
+    return content(order.seconds) if callable(content) else content
+
+
+def _move(tree: Tree, source: str, target: str, place: str) -> Performed:
+    moved = place_of(tree, source)
+    if moved.startswith(_OF_KERNEL):
+        return failed(f"mv: cannot remove '{source}': Operation not permitted")
+    if moved == place:
+        return failed(f"mv: '{source}' and '{target}' are the same file")
+    link, content = tree.links.get(moved), tree.files.get(moved)
+    if link is None and content is None:
+        return failed(f"mv: cannot stat '{source}': {_NO_SUCH}")
+    tree.remove(moved)
+    tree.remove(place)
+    if link is not None:
+        tree.link(place, link)
+    elif content is not None:
+        tree.add(place, content)
     return done()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.simulation.commands.performed import Order, Performed
-from probes.simulation.modules import hold_by_service, let_go
+from probes.simulation.modules import hold_by_service
 from probes.simulation.services import UNITS, run, stop
 from probes.simulation.tree import Tree
 
@@ -43,7 +43,6 @@ def end(order: Order, name: str, modprobe: Performing) -> bool:
         _errors(order, "rmmod", ["nv_peer_mem"], modprobe)
     if name == "nvidia-persistenced" and tree.units.get(name) == "active":
         tree.persistent.clear()
-    let_go(tree, name)
     stop(tree, name)
     return True
 

@@ -5,7 +5,6 @@ from probes.checks.registry import findings
 from probes.examination import examine
 from probes.plan import Step
 from probes.simulation import Performed, SimulatedHost
-from probes.simulation.modules import let_go
 
 
 def node(name: str) -> SimulatedHost:
@@ -35,7 +34,7 @@ def run_step(host: SimulatedHost, step: Step) -> Performed:
 
 def end_job(host: SimulatedHost) -> None:
     """The training job ends: its processes go, and what they hold of modules."""
-    let_go(host.tree, "job")
+    host.tree.let_go("job")
     for name in list(host.tree.directories["/proc"]):
         if name.isdecimal() and int(name) >= 41000:
             host.tree.remove(f"/proc/{name}")

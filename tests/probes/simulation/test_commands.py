@@ -324,6 +324,14 @@ def test_rm_f_is_content_where_there_is_nothing() -> None:
     assert told(node("hgx-h100"), "rm -f /nosuch") == (0, "")
 
 
+def test_install_lays_down_its_standard_input() -> None:
+    host = node("hgx-h100")
+    assert told(host, "install -D -m 0644 /dev/stdin /etc/new/place/x.conf", "a\n") == (0, "")
+    assert host.read("/etc/new/place/x.conf") == "a"
+    assert told(host, "install -d -m 0755 /etc/another") == (0, "")
+    assert host.names("/etc/another") == ()
+
+
 def test_a_device_file_is_opened_and_closed_to_others() -> None:
     host = node("hgx-h100")
     path = "/dev/infiniband/uverbs1"

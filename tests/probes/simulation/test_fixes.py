@@ -7,14 +7,23 @@ from probes.simulation.faults import FAULTS
 from tests.probes.simulation.node import end_job, found_on, node, run_step, told
 
 # gdrtop never runs these.
-NEVER_RUN = {"dkms", "dracut", "git", "kubectl", "mlxconfig", "mlxfwreset", "mokutil", "update-initramfs"}
+NEVER_RUN = {
+    "awk",
+    "dkms",
+    "dracut",
+    "git",
+    "kubectl",
+    "mlxconfig",
+    "mlxfwreset",
+    "mokutil",
+    "update-initramfs",
+}
 
 _ASKS = "it only asks, and somebody has to read the answer"
 _NO_SUCH_PROGRAM = "it asks a program that the simulated node has not"
 _WRONG_PLAN = "the plan is not the right one: "
 # Fault -> why what can be run of its fix leaves the finding.
 STAYS = {
-    "peermem-not-persistent": "awk is no command of the simulated node; the step will be a file",
     "peermem-reference-leak": _NO_SUCH_PROGRAM,
     "p2p-topology-refused-force-pcie": _NO_SUCH_PROGRAM,
     "acs-direct-nic": _NO_SUCH_PROGRAM,
@@ -48,9 +57,9 @@ BY_A_PERSON: dict[str, tuple[tuple[str, str], ...]] = {
     "peermem-parameter-wrong": (("rm /etc/modprobe.d/nvidia-peermem.conf", ""),),
     "peermem-parameter-persistent-off": (("rm /etc/modprobe.d/nvidia-peermem.conf", ""),),
     "peermem-parameter-legacy-ofed": (
-        ("mkdir -p /etc/modprobe.d", ""),
         ("tee /etc/modprobe.d/nvidia-peermem.conf", "options nvidia-peermem peerdirect_support=1\n"),
     ),
+    "peermem-not-persistent": (("tee /etc/modules-load.d/nvidia-peermem.conf", "nvidia-peermem\n"),),
     "memlock-scheduler": (
         ("mkdir -p /etc/systemd/system/slurmd.service.d", ""),
         ("tee /etc/systemd/system/slurmd.service.d/memlock.conf", "[Service]\nLimitMEMLOCK=infinity\n"),

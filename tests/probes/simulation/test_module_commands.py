@@ -71,7 +71,6 @@ def test_success_is_silent_in_the_kernel_log() -> None:
 
 def test_parameters_from_the_command_and_from_modprobe_d() -> None:
     host = node("hgx-h100+peermem-not-loaded")
-    told(host, "mkdir -p /etc/modprobe.d")
     told(host, "tee /etc/modprobe.d/x.conf", "options nvidia-peermem peerdirect_support=1\n")
     before = len(host.tree.kernel_log)
     assert told(host, "modprobe nvidia-peermem persistent_api_support=0 no_such=1")[0] == 0

@@ -181,6 +181,12 @@ def test_the_same_tree_read_from_a_directory_gives_the_same_facts(name: str, tmp
     assert read_back.rdma == simulated.rdma
 
 
+def test_the_kernel_log_begins_once() -> None:
+    told = SimulatedHost("hgx-h100").run(("dmesg", "--raw"))
+    assert not isinstance(told, Unknown)
+    assert told.stdout.count("Linux version") == 1
+
+
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(KeyError):
         SimulatedHost("no-such-node")

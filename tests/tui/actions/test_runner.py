@@ -59,7 +59,9 @@ def command(*argv: str) -> Step:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     # What is by hand is another test's: here the harmless programs of this machine are run.
-    monkeypatch.setattr("tui.actions.by_hand._RUN", {"printf", "false", "sleep", "env", "true", "seq", "sh"})
+    monkeypatch.setattr(
+        "tui.actions.by_hand._RUN", {"printf", "false", "sleep", "env", "true", "seq", "sh", "setpci"}
+    )
     return Told()
 
 
@@ -251,6 +253,24 @@ def test_without_a_password_nothing_is_run(told: Told) -> None:
 def test_a_sudo_that_asks_each_time_is_told(told: Told) -> None:
     ended = told.run(WantsPassword(), command("true"), get_password=lambda: True)
     assert "each time" in ended.why
+
+
+class Lockdown:
+    """setpci under kernel lockdown: it writes nothing and ends with 0."""
+
+    as_root = "as root"
+
+    def run(self, argv: Sequence[str], root: bool, given: str, hear: Callable[[str], None]) -> Ended:
+        if "=" not in argv[-1]:
+            hear("000c")
+        return Ended(0, 0.1)
+
+
+def test_a_register_that_was_not_written_is_a_failure_though_setpci_ends_with_0(told: Told) -> None:
+    clear = Step("clears it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=0000:000c"))
+    set_again = Step("sets it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=000c:000c"))
+    assert "still has 000c" in told.run(Lockdown(), clear).why
+    assert told.run(Lockdown(), set_again).outcome is Outcome.DONE
 
 
 # Files, on a simulated node: its own tree alone is written
