@@ -15,7 +15,7 @@ test: lint
 # The virtual GPU node: a real kernel in QEMU. Needs root once, to make its disk; see tests/node_vm/README.md.
 test-vm: $(VENV)/.developing
 	$(BIN)/python -m tests.node_vm.prerequisites
-	$(BIN)/python -m pytest -m node_vm -n 2 --dist loadfile --no-loadscope-reorder --durations 12 tests/node_vm
+	$(BIN)/python -m pytest -m node_vm -n 2 --dist loadgroup --durations 12 tests/node_vm
 
 lint: $(VENV)/.developing
 	$(BIN)/ruff check .

@@ -13,11 +13,17 @@ from tests.node_vm.shape import TWO_LEVELS, TWO_SOCKETS
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two workers share the work by guests, so that each guest is booted once."""
     for item in items:
         if "node_vm" in item.path.parts:
             item.add_marker(pytest.mark.node_vm)
-    # The longest goes first, so that a second worker has the rest beside it.
-    items.sort(key=lambda item: item.path.stem != "test_soak")
+            item.add_marker(pytest.mark.xdist_group(_guests_of(item)))
+
+
+def _guests_of(item: pytest.Item) -> str:
+    names = getattr(item, "fixturenames", ())
+    others = "two_levels" in item.nodeid or "rebooting" in names
+    return "others" if others else "two_sockets"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,18 +58,19 @@ def two_levels(image: Image) -> Iterator[Machine]:
     machine.end()
 
 
+@pytest.fixture(scope="session")
+def rebooting(image: Image) -> Iterator[Machine]:
+    """The same shape, for what lasts until the next boot and what outlives it."""
+    machine = Machine(image, TWO_SOCKETS, may_reboot=True)
+    yield machine
+    machine.end()
+
+
 @pytest.fixture
 def node(two_sockets: Machine) -> Guest:
     """Root on the node with two sockets: the stub modules out, all ports up."""
     two_sockets.guest.run("reset-node")
     return two_sockets.guest
-
-
-@pytest.fixture
-def deep_node(two_levels: Machine) -> Guest:
-    """Root on the node with switches below switches."""
-    two_levels.guest.run("reset-node")
-    return two_levels.guest
 
 
 class _Shared:

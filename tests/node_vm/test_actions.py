@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Answer, Guest
 from tests.node_vm.image import TYPISTS_PASSWORD
 from tests.node_vm.test_ladder import lsmod, stub
@@ -25,19 +26,16 @@ def log_of(guest: Guest, path: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in guest.read(path).splitlines()]
 
 
-def test_from_nothing_to_ready_with_one_command(node: Guest) -> None:
+def test_one_key_and_enter_load_what_is_missing(node: Guest, dashboard: Dashboard) -> None:
+    dashboard.until_shown("BROKEN", "✗ nvidia_peermem")
+    dashboard.press("l")
+    dashboard.until_shown("nothing has been run", "modprobe nvidia_uvm", "modprobe nvidia_peermem")
     assert not lsmod(node).keys() & NEEDED
-    assert "Unknown symbol" in node.ask("insmod", stub(node, "nvidia-uvm")).errors  # the wrong order
-    done = do(node, "load-modules", "--yes")
-    assert done.status == 0, done.output
+    dashboard.press("Enter")
+    dashboard.until_shown("LOOKED AGAIN", "READY by peermem")
     assert lsmod(node).keys() >= NEEDED
-    assert re.search(r"^now  . READY by peermem", done.output, re.M)
-    assert re.search(r"^was  . BROKEN", done.output, re.M)
-    run = [line["run"] for line in log_of(node, ROOTS_LOG) if line["event"] == "begin"][-1]
-    lines = [line for line in log_of(node, ROOTS_LOG) if line["run"] == run]
-    assert lines[0]["action"] == "load-modules"
-    assert lines[-1]["outcome"] == "done"
-    assert ["modprobe", "nvidia_peermem"] in [line.get("argv") for line in lines]
+    dashboard.press("Escape")
+    dashboard.until_shown("✓ nvidia_peermem", "READY by peermem")
 
 
 def test_what_is_in_use_stays(node: Guest) -> None:
@@ -56,37 +54,26 @@ def test_what_is_in_use_stays(node: Guest) -> None:
     assert "nvidia_peermem" not in lsmod(node)
 
 
-def test_the_rival_is_replaced(node: Guest) -> None:
+def test_an_admin_replaces_the_rival_by_sudo_and_has_a_log_of_his_own(node: Guest) -> None:
     node.run("modprobe", "nv_peer_mem")
-    done = do(node, "replace-nv-peer-mem", "--yes")
+    admin = node.as_user("admin")
+    done = do(admin, "replace-nv-peer-mem", "--yes")
     assert done.status == 0, done.output
+    assert "by sudo" in done.output
     assert "nv_peer_mem" not in lsmod(node)
     assert "nvidia_peermem" in lsmod(node)
+    (*_, last) = log_of(admin, ".local/state/gdrtop/actions.jsonl")
+    assert last["outcome"] in ("done", "left to you")  # the old package is a person's to remove
 
 
 def test_a_module_of_another_build_is_explained_with_the_kernels_lines(node: Guest) -> None:
+    assert "Unknown symbol" in node.ask("insmod", stub(node, "nvidia-uvm")).errors  # the wrong order
     node.run("cp", "/usr/src/stubs/other_version/nvidia-peermem.ko", stub(node, "nvidia-peermem"))
     tried = do(node, "load-modules", "--yes")
     assert tried.status == 1
     told = " ".join(tried.output.split())
     assert "was built against another version of nvidia_p2p_put_pages" in told
     assert "disagrees about version of symbol nvidia_p2p_put_pages" in told.partition("the kernel said")[2]
-
-
-def test_a_dry_run_changes_nothing(node: Guest) -> None:
-    before = lsmod(node)
-    assert do(node, "load-modules", "--yes", "--dry-run").status == 0
-    assert lsmod(node) == before
-
-
-def test_an_admin_acts_by_sudo_and_has_a_log_of_his_own(node: Guest) -> None:
-    admin = node.as_user("admin")
-    done = do(admin, "load-modules", "--yes")
-    assert done.status == 0, done.output
-    assert "by sudo" in done.output
-    assert lsmod(node).keys() >= NEEDED
-    (*_, last) = log_of(admin, ".local/state/gdrtop/actions.jsonl")
-    assert last["outcome"] == "done"
 
 
 def test_a_visitor_changes_nothing_and_learns_why(node: Guest) -> None:
@@ -97,8 +84,9 @@ def test_a_visitor_changes_nothing_and_learns_why(node: Guest) -> None:
     assert not lsmod(node).keys() & NEEDED
 
 
-def test_sudo_asks_for_the_password_on_the_terminal_once(node: Guest) -> None:
-    """In a terminal, as a person has it: sudo's ticket then serves the steps that follow."""
+def test_from_nothing_to_ready_with_one_command_and_one_password(node: Guest) -> None:
+    """In a terminal, as a person has it: sudo's ticket serves the steps that follow the first."""
+    assert not lsmod(node).keys() & NEEDED
     typist = node.as_user("typist")
     tmux = ("tmux", "-L", "test-password")
     command = "gdrtop do load-modules --yes; echo ENDED $?; exec sleep 600"
@@ -117,7 +105,13 @@ def test_sudo_asks_for_the_password_on_the_terminal_once(node: Guest) -> None:
     assert "ENDED 0" in screen
     assert screen.count("password for typist") == 1
     assert TYPISTS_PASSWORD not in screen
+    assert re.search(r"^now  . READY by peermem", screen, re.M)
+    assert re.search(r"^was  . BROKEN", screen, re.M)
     assert lsmod(node).keys() >= NEEDED
+    lines = log_of(typist, ".local/state/gdrtop/actions.jsonl")
+    assert lines[0]["action"] == "load-modules"
+    assert lines[-1]["outcome"] == "done"
+    assert ["modprobe", "nvidia_peermem"] in [line.get("argv") for line in lines]
 
 
 @pytest.fixture

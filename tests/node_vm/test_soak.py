@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
+from tests.node_vm.machine import Machine
 
 REFRESHES = 1000  # of each dashboard
 WARM_UP = 400  # until then imports, caches, histories and the allocator's pools fill
@@ -46,7 +47,9 @@ def at_rest(guest: Guest, pid: int) -> Usage:
     return least
 
 
-def test_nothing_grows(node: Guest) -> None:
+def test_nothing_grows(rebooting: Machine) -> None:
+    node = rebooting.guest
+    node.run("reset-node")
     node.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
     node.shell(f"count-opens {EVERY_READING} >/tmp/opens 2>&1 </dev/null & sleep 2")
     with (

@@ -1,45 +1,28 @@
-"""What lasts until the next boot, and what outlives it: on a guest of its own."""
+"""What lasts until the next boot, and what outlives it; after the soak, which has the same guest."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.node_vm.guest import Guest
-from tests.node_vm.image import Image
 from tests.node_vm.machine import Machine
-from tests.node_vm.shape import TWO_SOCKETS
 from tests.node_vm.test_ladder import assert_equal_to_lsmod, lsmod
 
 CONFIG = "/etc/modules-load.d/gdrtop.conf"
 
 
-@pytest.fixture(scope="module")
-def machine(image: Image) -> Iterator[Machine]:
-    machine = Machine(image, TWO_SOCKETS, may_reboot=True)
-    yield machine
-    machine.end()
-
-
-@pytest.fixture
-def guest(machine: Machine) -> Guest:
-    return machine.guest
-
-
 # In this order: the second leaves a node that only a reboot would mend.
 
 
-def test_what_is_loaded_at_boot_is_there_after_a_reboot_until_that_is_taken_back(machine: Machine) -> None:
-    guest = machine.guest
+def test_what_is_loaded_at_boot_is_there_after_a_reboot_until_that_is_taken_back(rebooting: Machine) -> None:
+    guest = rebooting.guest
+    guest.run("reset-node")
     guest.run("gdrtop", "do", "persist-modules", "--yes")
     assert {"mlx5_ib", "nvidia_uvm"} <= set(guest.read(CONFIG).splitlines())
-    machine.reboot()
+    rebooting.reboot()
     loaded = lsmod(guest)
     assert {"mlx5_ib", "nvidia", "nvidia_uvm"} <= loaded.keys()
     guest.run("gdrtop", "do", "unpersist-modules", "--yes")
     assert guest.ask("test", "-e", CONFIG).status == 1
 
 
-def test_signatures_enforced_and_then_all_loading_forbidden(guest: Guest) -> None:
+def test_signatures_enforced_and_then_all_loading_forbidden(rebooting: Machine) -> None:
+    guest = rebooting.guest
     guest.run("reset-node")
     guest.write("/sys/module/module/parameters/sig_enforce", "1\n")
     assert "Key was rejected by service" in guest.ask("modprobe", "nvidia").errors
