@@ -1,82 +1,41 @@
-"""The part of the application that acts: the actions' screens, the run under way, leaving in order."""
+"""The part of the application that acts: the run under way on its console, and leaving in order."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from textual.app import App, SystemCommand
-from textual.binding import Binding
 from textual.screen import Screen
 
-from tui.acting import TELLING_SECONDS, Acting
-from tui.actions_state import ActionsState
+from tui.acting import TELLING_SECONDS
 from tui.hangups import Hangups
-from tui.screens.doctor import DoctorScreen
+from tui.offering_app import OfferingApp
 
 if TYPE_CHECKING:
-    from textual.command import Provider
-
-    from probes.examination import Examination
-    from probes.host import Host
     from probes.origin import Origin
     from probes.plan import Plan
-    from probes.plans.offers import Offer
-    from tui.actions.audit import PastRun
-    from tui.doctor_state import DoctorState
     from tui.run_state import RunState
-    from tui.sampler import Examined, Sampler
-    from tui.screens.actions import ActionsScreen
+    from tui.sampler import Examined
     from tui.screens.confirm import ConfirmScreen
-    from tui.screens.history import HistoryScreen
-    from tui.screens.overview import OverviewScreen
 
 REST_SECONDS = 10.0  # a read under way may never end; the kernel then refuses to unload the driver
 _WAIT_BEYOND_STEP_SECONDS = 10.0
-S = TypeVar("S", bound=Screen[Any])
 
 
-def _actions_provider() -> type[Provider]:
-    from tui.palette import ActionsProvider
-
-    return ActionsProvider
-
-
-class ActingApp(App[None]):
-    """Offers actions, has them confirmed, run and looked at; everything that reads is the heir's."""
-
-    COMMANDS = App.COMMANDS | {_actions_provider}
-    BINDINGS = [  # noqa: RUF012 - Textual's own type
-        Binding("x", "actions", "Actions", tooltip="What can be done about it", id="actions"),
-    ]
-
-    _sampler: Sampler
-    _doctor: DoctorState
-    _overview: OverviewScreen
+class ActingApp(OfferingApp):
+    """Runs what was confirmed, shows it, and looks at the node again."""
 
     def __init__(self, origin: Origin, read_only: bool) -> None:
-        super().__init__()
-        self._origin = origin
-        self.actions_state = ActionsState()
-        self._host: Host | None = None
-        self._acting = Acting(lambda: self._host, read_only, self.call_later)
+        super().__init__(origin, read_only)
         self._hangups = Hangups(self._hang_up)
-        self._probed_at = 0.0
         self._is_leaving = False
-        self._wanted: tuple[str, Screen[Any]] | None = (
-            None  # an action whose plan somebody waits for, and where
-        )
-        self._offers_taken = asyncio.Event()
-
-    # What could be done
 
     def action_actions(self) -> None:
-        """To the console of a run under way; else to the list of actions, or back from it."""
-        from tui.screens.actions import ActionsScreen
+        """To the console of a run under way, or whose end nobody has seen; else to the list of actions."""
         from tui.screens.run import RunScreen
 
         state, screen = self._acting.state, self.screen
@@ -85,129 +44,7 @@ class ActingApp(App[None]):
             return
         if isinstance(screen, RunScreen):
             self.pop_screen()
-        elif isinstance(self.screen, ActionsScreen):
-            self.pop_screen()
-            return
-        self._bring(ActionsScreen, lambda: ActionsScreen(self.actions_state))
-        self._ask_offers()
-
-    def _bring(self, kind: type[S], make: Callable[[], S]) -> None:
-        """Goes back to a screen that lies below, or opens it."""
-        if any(isinstance(screen, kind) for screen in self.screen_stack):
-            while not isinstance(self.screen, kind):
-                self.pop_screen()
-        else:
-            self.push_screen(make())
-
-    def _shown(self, kind: type[S]) -> list[S]:
-        return [screen for screen in self.screen_stack if isinstance(screen, kind)]
-
-    def _ask_offers(self) -> None:
-        examination = self._doctor.examination
-        self.actions_state.begin()
-        if examination is None or examination.node.taken_at < self._probed_at:
-            self._sampler.ask_examination()
-            return
-        take = partial(self._take_offers, examination)
-        self._acting.offers(examination, self._doctor.findings, take, self._fail_offers)
-
-    async def renew_offers(self) -> None:
-        """Asks for the offers, and waits until they are there."""
-        self._offers_taken.clear()
-        self._ask_offers()
-        await self._offers_taken.wait()
-
-    def _take_offers(self, examination: Examination, told: tuple[tuple[Offer, ...], str]) -> None:
-        self.actions_state.take(told[0], examination, told[1])
-        self._offers_taken.set()
-        self._draw_actions()
-        if self._wanted is not None:
-            (name, screen), self._wanted = self._wanted, None
-            if self.screen is screen:  # who has gone elsewhere meanwhile wants something else
-                self._confirm(self.actions_state.offer(name), examination)
-
-    def _fail_offers(self, what: str) -> None:
-        self.actions_state.fail(what)
-        self._draw_actions()
-        if self._wanted is not None:
-            self._wanted = None
-            self.notify(what, severity="error", markup=False)
-
-    def _draw_actions(self) -> None:
-        from tui.screens.actions import ActionsScreen
-
-        for screen in self._shown(ActionsScreen):
-            screen.draw()
-
-    def on_actions_screen_wanted(self) -> None:
-        """The actions' screen asks for an examination."""
-        self._sampler.ask_examination()
-
-    def on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
-        """An action of the list is to be looked at."""
-        self.action_act(message.offer)
-
-    def on_doctor_screen_fix_wanted(self, message: DoctorScreen.FixWanted) -> None:
-        """A finding's fix is to be looked at."""
-        self.action_act(f"fix:{message.finding}")
-
-    def action_act(self, name: str) -> None:
-        """Shows the plan of the action of this id, on the node as it is."""
-        self._wanted = name, self.screen
-        self._ask_offers()
-
-    def _confirm(self, offer: Offer | None, examination: Examination) -> None:
-        if offer is None:
-            self.notify("There is nothing to be done here by a command.", markup=False)
-            return
-        prepared = self._acting.prepared(offer, examination)
-        if isinstance(prepared, str):
-            self.notify(f"{offer.title}: {prepared}", markup=False)
-            return
-        from tui.confirm_state import ConfirmState
-        from tui.screens.confirm import ConfirmScreen
-
-        self.push_screen(ConfirmScreen(ConfirmState(prepared, self._origin)))
-
-    # What was done
-
-    def action_history(self) -> None:
-        """Shows what was run."""
-        from tui.history_state import HistoryState
-        from tui.screens.history import HistoryScreen
-
-        state = HistoryState(self._overview.hostname)
-
-        def draw() -> None:
-            for screen in self._shown(HistoryScreen):
-                screen.draw()
-
-        def take(runs: tuple[PastRun, ...]) -> None:
-            state.take(runs)
-            draw()
-
-        def fail(what: str) -> None:
-            state.fail(what)
-            draw()
-
-        self._bring(HistoryScreen, lambda: HistoryScreen(state))
-        self._acting.history(take, fail)
-
-    def on_history_screen_undo_wanted(self, message: HistoryScreen.UndoWanted) -> None:
-        """A past run is to be taken back."""
-        examination, screen = self._doctor.examination, self.screen
-        if examination is None:
-            self.notify("The node has not been examined yet: once more in a moment.", markup=False)
-            self._sampler.ask_examination()
-            return
-
-        def take(offer: Offer) -> None:
-            if self.screen is screen:
-                self._confirm(offer, examination)
-
-        self._acting.undo_of(
-            message.run, take, lambda what: self.notify(what, severity="error", markup=False)
-        )
+        super().action_actions()
 
     # Doing it
 
@@ -288,7 +125,6 @@ class ActingApp(App[None]):
 
     def note_examination(self, report: Examined) -> None:
         """The doctor has looked: the offers are others, and the run that has just ended shows its effect."""
-        from tui.screens.actions import ActionsScreen
         from widgets.change_drawing import Judged
 
         state = self._acting.state
@@ -299,8 +135,8 @@ class ActingApp(App[None]):
             self._draw_run(state)
         if report.examination is None:
             self._fail_offers(report.failure)
-        elif self._wanted is not None or not self._offers_taken.is_set() or self._shown(ActionsScreen):
-            self._ask_offers()
+        else:
+            self._renew_offers(report.examination)
 
     def _show_console(self, state: RunState) -> None:
         from tui.screens.run import RunScreen
@@ -389,17 +225,3 @@ class ActingApp(App[None]):
         except KeyboardInterrupt:
             self._acting.give_up()
             self._acting.wait(_WAIT_BEYOND_STEP_SECONDS)
-
-    # The palette
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """What the palette offers beside the actions."""
-        yield from super().get_system_commands(screen)
-        yield SystemCommand("Actions", "What can be done about it", self.action_actions)
-        yield SystemCommand("History", "What was run on this node, and taking it back", self.action_history)
-        yield SystemCommand("Doctor", "What is wrong, why, and what to do", self.action_doctor)
-
-    def action_doctor(self) -> None:
-        """Shows what is wrong with the node."""
-        if not isinstance(self.screen, DoctorScreen):
-            self._bring(DoctorScreen, lambda: DoctorScreen(self._doctor))

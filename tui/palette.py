@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 if TYPE_CHECKING:
-    from tui.acting_app import ActingApp
+    from tui.offering_app import OfferingApp
 
 _PATIENCE_SECONDS = 2.0
 
@@ -19,24 +19,24 @@ class ActionsProvider(Provider):
     """Leads to an action's plan; nothing is run from the palette itself."""
 
     @property
-    def _acting_app(self) -> ActingApp:
+    def _offering_app(self) -> OfferingApp:
         app: Any = self.app
-        acting_app: ActingApp = app
-        return acting_app
+        offering_app: OfferingApp = app
+        return offering_app
 
     async def startup(self) -> None:
         """Asks for what is possible now."""
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._acting_app.renew_offers(), _PATIENCE_SECONDS)
+            await asyncio.wait_for(self._offering_app.renew_offers(), _PATIENCE_SECONDS)
 
     def _possible(self) -> list[tuple[str, str]]:
-        offers = self._acting_app.actions_state.offers
+        offers = self._offering_app.actions_state.offers
         return [(offer.id, offer.title) for offer in offers if offer.plan is not None]
 
     async def discover(self) -> Hits:
         """All that are possible, before anything is typed."""
         for name, title in self._possible():
-            yield DiscoveryHit(title, partial(self._acting_app.action_act, name), help=name)
+            yield DiscoveryHit(title, partial(self._offering_app.action_act, name), help=name)
 
     async def search(self, query: str) -> Hits:
         """Those whose title matches."""
@@ -44,5 +44,5 @@ class ActionsProvider(Provider):
         for name, title in self._possible():
             score = matcher.match(title)
             if score > 0:
-                act = partial(self._acting_app.action_act, name)
+                act = partial(self._offering_app.action_act, name)
                 yield Hit(score, matcher.highlight(title), act, text=title, help=name)

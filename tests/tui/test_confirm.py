@@ -15,6 +15,7 @@ from tui.replay import Replay
 from tui.screens.actions import ActionsScreen
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.history import HistoryScreen
+from tui.screens.overview import OverviewScreen
 
 
 def told(app: GdrtopApp) -> str:
@@ -101,12 +102,15 @@ async def test_what_was_run_is_listed_and_taken_back() -> None:
         await pilot.press("H")
         await on(pilot, HistoryScreen)
         await until(pilot, lambda: "Nothing was run" in seen(pilot, "runs"))
-        await pilot.press("escape")
+        await pilot.press("H", "escape")  # from the overview
+        await on(pilot, OverviewScreen)
+        await pilot.press("H")
+        await on(pilot, HistoryScreen)
         await asked(pilot, "load-modules")
         await pilot.press("enter")
         await ended(pilot)
         clock.now += 60
-        await pilot.press("escape", "H")
+        await pilot.press("escape", "escape", "H")
         await on(pilot, HistoryScreen)
         await until(pilot, lambda: "Load the modules" in seen(pilot, "runs"))
         assert "✓ done" in seen(pilot, "runs")
