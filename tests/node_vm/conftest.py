@@ -12,6 +12,7 @@ from tests.node_vm.prerequisites import complaint
 from tests.node_vm.shape import TWO_LEVELS, TWO_SOCKETS
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two workers share the work by guests, so that each guest is booted once."""
     for item in items:

@@ -57,7 +57,9 @@ def test_what_is_in_use_stays(node: Guest) -> None:
 def test_an_admin_replaces_the_rival_by_sudo_and_has_a_log_of_his_own(node: Guest) -> None:
     node.run("modprobe", "nv_peer_mem")
     admin = node.as_user("admin")
-    done = do(admin, "replace-nv-peer-mem", "--yes")
+    # Whose processes are others' he cannot see, so that they might feel it.
+    assert "needs root" in do(admin, "replace-nv-peer-mem", "--yes").output
+    done = do(admin, "replace-nv-peer-mem", "--disturb", NODE)
     assert done.status == 0, done.output
     assert "by sudo" in done.output
     assert "nv_peer_mem" not in lsmod(node)
