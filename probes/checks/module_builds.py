@@ -9,6 +9,7 @@ from probes.checks.references import DRIVER_GUIDE
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_step
 from probes.plans.rebuilding import rebuild_plan
 from probes.services import ServiceState
 from probes.unknown import Reason, Unknown, known
@@ -16,8 +17,6 @@ from probes.unknown import Reason, Unknown, known
 AREA = Area("modules")
 
 _FILES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
-_REBOOT = Step("starts the kernel anew", ("systemctl", "reboot"))
-_ENDS_JOBS = "a reboot ends every job"
 
 
 @AREA.check(
@@ -120,14 +119,14 @@ def driver_half_updated(examination: Examination) -> Outcome:
         return passed(*evidence)
     steps = (
         instruction("drain the node: the driver can only be exchanged while nothing uses a GPU"),
-        _REBOOT,
+        reboot_step(),
         instruction("hold the driver's packages, so that no update comes by itself", needs_root=True),
     )
     return found(
         f"driver {on_disk} was installed and {loaded} still runs: new programs meet a driver of another "
         "version, and modules that are loaded now do not fit",
         *evidence,
-        fix=Plan("Finish the update of the driver", steps, needs_reboot=True, disturbs=_ENDS_JOBS),
+        fix=Plan("Finish the update of the driver", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=("nvidia",),
     )
 
@@ -204,7 +203,7 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
             "Exchange the driver without a reboot",
             steps,
             reversible=False,
-            disturbs="ends every job on the GPUs",
+            disturbs=SWAP_ENDS_JOBS,
         ),
         devices=("nvidia", *nvidia.used_by[:SHOWN]),
     )
@@ -249,7 +248,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
     steps = (
         Step("rebuilds the boot image (Debian, Ubuntu)", ("update-initramfs", "-u", "-k", release or "all")),
         instruction("on RPM distributions: `dracut -f` in its place"),
-        _REBOOT,
+        reboot_step(),
     )
     names = tuple(name for name, _, _ in differing)
     return found(
@@ -261,6 +260,8 @@ def initramfs_stale(examination: Examination) -> Outcome:
             )
             for name, loaded, on_disk in differing[:SHOWN]
         ),
-        fix=Plan("Rebuild the boot image", steps, reversible=False, needs_reboot=True, disturbs=_ENDS_JOBS),
+        fix=Plan(
+            "Rebuild the boot image", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
+        ),
         devices=names,
     )
