@@ -4,6 +4,7 @@ import pytest
 
 from probes.plan import Plan, Step
 from probes.simulation.faults import FAULTS
+from probes.simulation.services import set_fabric_manager_version
 from tests.probes.simulation.node import end_job, found_on, node, run_step, told
 
 # gdrtop never runs these.
@@ -39,7 +40,6 @@ STAYS = {
     "fw-resources-exhausted": _NO_SUCH_PROGRAM,
     "nic-firmware-command-failed": _NO_SUCH_PROGRAM,
     "gpu-without-driver": "the driver is loaded, and did not take this GPU: its log tells",
-    "mig-with-gdr": "a job is on the GPUs: the change is pending, and nvidia-smi ends with 0 all the same",
     "nvlink-down": _NO_SUCH_PROGRAM,
     "nvshmem-needs-peermem": "built without peer-memory symbols, as the step says",
     "perftest-port-in-use": _NO_SUCH_PROGRAM,
@@ -70,6 +70,7 @@ BY_A_PERSON: dict[str, tuple[tuple[str, str], ...]] = {
         ("tee /etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n"),
     ),
     "nccl-conf-ignored-lines": (("tee /etc/nccl.conf", "NCCL_DEBUG=WARN\n"),),
+    "mig-with-gdr": (),
 }
 
 
@@ -124,6 +125,20 @@ def test_with_a_persons_part_done_the_rest_of_a_fix_mends_it(name: str) -> None:
 
 def test_what_is_named_as_staying_is_a_fault() -> None:
     assert set(STAYS) | set(BY_A_PERSON) <= set(FAULTS)
+
+
+def test_a_new_driver_comes_with_its_fabric_manager() -> None:
+    host = node("hgx-h100+driver-half-updated")
+    plan = fixes_of("driver-half-updated")["driver-upgrade-blocked"]
+    assert "install nvidia-fabricmanager 570.133.20" in plan.steps[0].why
+    end_job(host)
+    set_fabric_manager_version(host.tree, "570.133.20")
+    for step in plan.steps:
+        if not is_for_a_person(step):
+            performed = run_step(host, step)
+            assert performed.exit_status == 0, performed.lines
+    left = found_on(host)
+    assert not {"driver-half-updated", "driver-upgrade-blocked", "fabric-manager-down"} & set(left)
 
 
 @pytest.mark.parametrize(
