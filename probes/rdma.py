@@ -54,6 +54,7 @@ class RdmaDevice:
     numa_node: Maybe[int]
     is_virtual_function: bool
     uverbs: Maybe[str]  # "/dev/infiniband/uverbs0"
+    uverbs_number: Maybe[tuple[int, int]]  # major and minor of that file
     ports: tuple[RdmaPort, ...]
 
 
@@ -66,6 +67,8 @@ class RdmaFacts:
 
 _CLASS = "/sys/class/infiniband"
 _VERBS = "/sys/class/infiniband_verbs"
+_NO_VERBS = Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")
+_NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
 _EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -236,6 +239,15 @@ def pci_function(path: str) -> str | None:
     return "/".join(parts) or None
 
 
+def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
+    path = f"{_VERBS}/{name}/dev"
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    match = _NUMBER.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
 def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
     path = f"{_CLASS}/{name}"
     resolved = host.resolve(f"{path}/device")
@@ -265,7 +277,8 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
         system_image_guid=_word(host, f"{path}/sys_image_guid"),
         numa_node=_numa_node(host, f"{below}/numa_node"),
         is_virtual_function=not isinstance(host.link(f"{below}/physfn"), Unknown),
-        uverbs=uverbs.get(name, Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")),
+        uverbs=f"/dev/infiniband/{printable(uverbs[name], 64)}" if name in uverbs else _NO_VERBS,
+        uverbs_number=_uverbs_number(host, uverbs[name]) if name in uverbs else _NO_VERBS,
         ports=tuple(
             _port(host, path, parent, number)
             for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
@@ -283,5 +296,5 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
     for name in () if isinstance(listed, Unknown) else listed:
         device = host.read(f"{_VERBS}/{name}/ibdev", 4096)
         if not isinstance(device, Unknown):
-            uverbs[device] = f"/dev/infiniband/{printable(name, 64)}"
+            uverbs[device] = name
     return RdmaFacts(tuple(_device(host, name, uverbs) for name in sorted(names, key=natural)))

@@ -22,6 +22,7 @@ from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.plans.acs import clear
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
 from probes.topology import Path
 from probes.unknown import Reason, Unknown, known
 
@@ -147,7 +148,7 @@ def _enable_ats(nics: list[str]) -> Plan:
         "Turn ATS on in the NICs",
         (*steps, instruction("reboot the host: the firmware takes it over then")),
         needs_reboot=True,
-        disturbs="the reboot ends all jobs and virtual machines",
+        disturbs=f"{REBOOT_ENDS_JOBS} and virtual machine",
     )
 
 
@@ -178,7 +179,7 @@ def acs_option_ignored(examination: Examination) -> Outcome:
                         ),
                     ),
                     needs_reboot=True,
-                    disturbs="the reboot ends all jobs",
+                    disturbs=REBOOT_ENDS_JOBS,
                 ),
             )
     return passed(Evidence("/proc/cmdline", "no pci=noacs"))

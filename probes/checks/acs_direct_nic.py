@@ -8,6 +8,7 @@ from probes.checks.wording import LIKE_THESE, few, several
 from probes.examination import Examination
 from probes.pci import PciFunction, PciKind
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
 from probes.rdma_topo import ARGV, is_dma_function
 from probes.unknown import Unknown
 
@@ -89,7 +90,7 @@ def _wrong_direct_nic(evidence: list[Evidence], ports: list[str]) -> Outcome:
             "Set ACS as rdma_topo wants it",
             (write, instruction("reboot: pci=config_acs= is read when the kernel starts (Linux 6.11)")),
             needs_reboot=True,
-            disturbs="the reboot ends all jobs",
+            disturbs=REBOOT_ENDS_JOBS,
         ),
         devices=tuple(ports),
     )

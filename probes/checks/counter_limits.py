@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.port_use import NO_PORTS, Port, devices_of, names, ports_of
-from probes.checks.wording import SHOWN, at_most
+from probes.checks.wording import at_most
 from probes.examination import Examination
-from probes.plan import Plan, Step
+from probes.plans.ports import zero_counters
 from probes.port_health import ErrorCounter
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -39,18 +39,7 @@ def counter_full(examination: Examination) -> Outcome:
             f"{names(chosen)}: what happens from now on is not seen in these counters. They say nothing of "
             "when it happened",
             *at_most(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
-            fix=Plan(
-                "Set the counters to zero",
-                tuple(
-                    Step(
-                        f"sets the error counters of {port.name} to zero",
-                        ("perfquery", "-C", port.device.name, "-P", str(port.facts.number), "-R"),
-                    )
-                    for port in chosen[:SHOWN]
-                ),
-                reversible=False,
-                note="whoever watches these counters sees them jump back",
-            ),
+            fix=zero_counters(chosen),
             devices=devices_of(chosen),
         )
     return missing or passed(

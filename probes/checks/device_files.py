@@ -8,12 +8,12 @@ from probes.checks.wording import few
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.plan import Plan, Step, instruction
+from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
 from probes.platform import in_container
 from probes.processes import Process
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("environment")
-_INFINIBAND = "/dev/infiniband"
 _VERBS = "Linux Documentation/infiniband/user_verbs.rst"
 _INTO_CONTAINER = (
     instruction("Docker: --device=/dev/infiniband; pod: resources.limits rdma/NAME: 1", needs_root=False),
@@ -46,23 +46,24 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
         return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(files, Unknown) and files.reason is not Reason.NOT_THERE:
-        return unsure(f"{files.reason.value}: {_INFINIBAND}")
+        return unsure(f"{files.reason.value}: {INFINIBAND}")
     verbs = [] if isinstance(files, Unknown) else [file for file in files if "uverbs" in file.path]
     if verbs:
-        return passed(Evidence(_INFINIBAND, f"{len(verbs)} uverbs files"))
-    load = Step(
-        "makes the device files, and those of rdma_cm", ("modprobe", "--all", "ib_uverbs", "rdma_ucm")
-    )
+        return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files"))
+    inside = in_container(examination.node.platform)
+    made = [device for device in rdma.devices if not isinstance(device.uverbs, Unknown)]
     return found(
         "the devices are seen in sysfs, but were not passed into this container"
-        if in_container(examination.node.platform)
-        else "the devices are in sysfs, but no file of theirs: ib_uverbs is not loaded, or udev failed",
-        Evidence(_INFINIBAND, "no uverbs file"),
+        if inside
+        else "the kernel has made the devices and somebody has removed their files, or /dev is no devtmpfs"
+        if made
+        else "the devices are in sysfs, but ib_uverbs, which makes the files, has none of them",
+        Evidence(INFINIBAND, "no uverbs file"),
         Evidence("/sys/class/infiniband", f"{len(rdma.devices)} devices"),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
-        if in_container(examination.node.platform)
-        else Plan("Load ib_uverbs", (load,)),
-        devices=("ib_uverbs",),
+        if inside
+        else verbs_files(examination, made or rdma.devices, not isinstance(files, Unknown)),
+        devices=tuple(device.name for device in made) or ("ib_uverbs",),
     )
 
 
@@ -74,32 +75,27 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
 )
 def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     """Each file that /sys/class/infiniband_verbs names."""
-    nodes, expected = examination.device_nodes, _expected(examination)
+    nodes, rdma, expected = examination.device_nodes, examination.node.rdma, _expected(examination)
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(expected, Unknown):
         return unsure(f"the RDMA devices: {expected}")
     if isinstance(files, Unknown):
         if files.reason is Reason.NOT_THERE:  # dev-infiniband-missing says so
-            return passed(Evidence(_INFINIBAND, "not there at all"))
-        return unsure(f"{files.reason.value}: {_INFINIBAND}")
+            return passed(Evidence(INFINIBAND, "not there at all"))
+        return unsure(f"{files.reason.value}: {INFINIBAND}")
     here = {file.path for file in files}
     gone = [path for path in expected if path not in here]
     if not gone or not here.intersection(expected):
-        return passed(Evidence(_INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
+        return passed(Evidence(INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    without = [device for device in devices if device.uverbs in gone]
     return found(
         "programs do not see these NICs, though sysfs shows them",
         *few(Evidence(path, "not there") for path in gone),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
-        else Plan(
-            "Let udev make the files",
-            (
-                Step(
-                    "asks the kernel for its events again",
-                    ("udevadm", "trigger", "--subsystem-match=infiniband_verbs"),
-                ),
-            ),
-        ),
+        else verbs_files(examination, without, has_directory=True),
+        devices=tuple(device.name for device in without),
     )
 
 
@@ -115,8 +111,8 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(files, Unknown):
         if files.reason is Reason.NOT_THERE:
-            return passed(Evidence(_INFINIBAND, "not there"))
-        return unsure(f"{files.reason.value}: {_INFINIBAND}")
+            return passed(Evidence(INFINIBAND, "not there"))
+        return unsure(f"{files.reason.value}: {INFINIBAND}")
     verbs = [file for file in files if "uverbs" in file.path]
     denied = [file for file in verbs if not isinstance(file.usable, Unknown) and not file.usable]
     if denied:
@@ -137,7 +133,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     odd = [file for file in verbs if isinstance(file.usable, Unknown)]
     if odd:
         return unsure(f"whether {odd[0].path} may be opened: {odd[0].usable}")
-    return passed(Evidence(_INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
+    return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
 
 
 @AREA.check(
@@ -156,11 +152,11 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
     if not without:
         closed = [one for one in jobs.processes if _closed(one)]
         if closed:
-            return unsure(f"needs root: /proc/{closed[0].pid}/root{_INFINIBAND}")
+            return unsure(f"needs root: /proc/{closed[0].pid}/root{INFINIBAND}")
     return settle(
         jobs,
         [
-            Evidence(f"/proc/{one.pid}/root{_INFINIBAND}", f"no uverbs file, of {name_of(one)}")
+            Evidence(f"/proc/{one.pid}/root{INFINIBAND}", f"no uverbs file, of {name_of(one)}")
             for one in without
         ],
         "the host has the files and the job's container does not; a job on this node alone does not feel it",
@@ -215,7 +211,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
             if ranks and (not here or min(here) > min(ranks.values())):
                 near = min(ranks, key=lambda nic: ranks[nic])
                 told = f"no {names[near]} ({near}, nearest to {gpu})"
-                evidence.append(Evidence(f"/proc/{process.pid}/root{_INFINIBAND}", told))
+                evidence.append(Evidence(f"/proc/{process.pid}/root{INFINIBAND}", told))
     return settle(
         jobs,
         evidence,
@@ -243,13 +239,12 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
     if isinstance(nodes.gpu, Unknown):
         return unsure(f"{nodes.gpu.reason.value}: /dev")
     here = {node.path for node in nodes.gpu}
-    wanted = [f"/dev/nvidia{gpu.minor}" for gpu in bound if not isinstance(gpu.minor, Unknown)]
-    wanted += ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
+    wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
     gone = [path for path in wanted if path not in here]
     if not gone:
         return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
     inside = in_container(examination.node.platform)
-    make = Step("makes the files of GPUs and of unified memory", ("nvidia-modprobe", "--unified-memory"))
     return found(
         "these GPUs were not passed into this container"
         if inside
@@ -259,5 +254,5 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
             "Pass the GPUs into the container", (instruction("Docker: --gpus all; pod: nvidia.com/gpu"),)
         )
         if inside
-        else Plan("Make the device files", (make,)),
+        else nvidia_files(gone, minors),
     )

@@ -10,6 +10,7 @@ from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import Flavour
 from probes.plan import Plan, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.rdma import RdmaFacts
 from probes.unknown import Maybe, Reason, Unknown
 
@@ -21,7 +22,6 @@ _OPEN_MANUAL = (
 )
 _PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_dmabuf_mr(3)"
 _FIRST_OPEN_DRIVER, _FIRST_KERNEL, _OLDEST_GPU = (515, 43, 4), (5, 12), (7, 5)
-_SWAP = "exchanging the driver ends every job on the GPUs"
 
 
 def _cost(examination: Examination) -> Severity:
@@ -74,7 +74,7 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     return found(
         f"CUDA memory can be exported by DMA-BUF with the open kernel modules only{_or_peermem(examination)}",
         seen,
-        fix=Plan("Install the open kernel modules", steps, needs_reboot=True, disturbs=_SWAP),
+        fix=Plan("Install the open kernel modules", steps, needs_reboot=True, disturbs=SWAP_ENDS_JOBS),
         severity=_cost(examination),
         devices=("nvidia",),
     )
@@ -116,7 +116,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     return found(
         f"the open kernel modules serve GPUs from Turing (7.5) on{_or_peermem(examination)}",
         *(Evidence(source, what) for _, what in old[:SHOWN]),
-        fix=Plan("Use nvidia-peermem", steps, disturbs=_SWAP),
+        fix=Plan("Use nvidia-peermem", steps, disturbs=SWAP_ENDS_JOBS),
         severity=_cost(examination),
         devices=tuple(bdf for bdf, _ in old[:SHOWN]),
     )
@@ -143,7 +143,9 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     return found(
         f"this driver has no DMA-BUF at all{_or_peermem(examination)}",
         Evidence(DRIVER_VERSION, version),
-        fix=Plan("Install a newer driver", steps, reversible=False, needs_reboot=True, disturbs=_SWAP),
+        fix=Plan(
+            "Install a newer driver", steps, reversible=False, needs_reboot=True, disturbs=SWAP_ENDS_JOBS
+        ),
         severity=_cost(examination),
         devices=("nvidia",),
     )
@@ -201,7 +203,7 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
         f"regions of DMA-BUF came to the RDMA stack with Linux 5.12{_or_peermem(examination)}",
         seen,
         _probe_evidence(refusing, "not supported"),
-        fix=Plan("Update the kernel", steps, needs_reboot=True, disturbs="a reboot ends every job"),
+        fix=Plan("Update the kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=_cost(examination),
     )
 
@@ -233,7 +235,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
     return found(
         f"without it neither the GPU driver nor the NIC's knows DMA-BUF{_or_peermem(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
-        fix=Plan("Boot another kernel", steps, needs_reboot=True, disturbs="a reboot ends every job"),
+        fix=Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=_cost(examination),
     )
 

@@ -9,7 +9,8 @@ from probes.checks.gpu import NO_GPU, asked, bdfs_of, gpus_of, names_of
 from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.gpus import Gpu
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
+from probes.plans.mig import mig_off
 from probes.unknown import Maybe, Unknown, known
 
 AREA = Area("gpu")
@@ -39,19 +40,7 @@ def mig(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: right for many small jobs, wrong for training over several GPUs",
         *at_most(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
-        fix=Plan(
-            "Turn MIG off where training is wanted",
-            tuple(
-                Step(
-                    f"turns it off on GPU{gpu.index}, which must be idle",
-                    ("nvidia-smi", "-i", str(gpu.index), "-mig", "0"),
-                    undo=("nvidia-smi", "-i", str(gpu.index), "-mig", "1"),
-                )
-                for gpu in chosen[:16]
-            ),
-            reversible=False,
-            disturbs="every job on these GPUs; their instances are gone",
-        ),
+        fix=mig_off(examination, chosen),
         devices=bdfs_of(chosen),
     )
 

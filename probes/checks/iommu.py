@@ -8,6 +8,7 @@ from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.pci import PciKind
 from probes.plan import Plan, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
 from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("pcie")
@@ -85,7 +86,7 @@ def _pass_through() -> Plan:
             instruction("write that configuration out (update-grub, grub2-mkconfig or bootctl), then reboot"),
         ),
         needs_reboot=True,
-        disturbs="the reboot ends all jobs",
+        disturbs=REBOOT_ENDS_JOBS,
         note="keep intel_iommu=on where virtual functions are used; devices handed to guests stay translated",
     )
 

@@ -9,15 +9,14 @@ from probes.checks.references import DRIVER_GUIDE
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
+from probes.plans.driver_exchange import exchange_driver, matching_fabric_manager
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.rebuilding import rebuild_plan
-from probes.services import ServiceState
 from probes.unknown import Reason, Unknown, known
 
 AREA = Area("modules")
 
 _FILES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
-_REBOOT = Step("starts the kernel anew", ("systemctl", "reboot"))
-_ENDS_JOBS = "a reboot ends every job"
 
 
 @AREA.check(
@@ -119,15 +118,16 @@ def driver_half_updated(examination: Examination) -> Outcome:
     if loaded == on_disk:
         return passed(*evidence)
     steps = (
+        *matching_fabric_manager(examination, on_disk),
         instruction("drain the node: the driver can only be exchanged while nothing uses a GPU"),
-        _REBOOT,
+        reboot_step(),
         instruction("hold the driver's packages, so that no update comes by itself", needs_root=True),
     )
     return found(
         f"driver {on_disk} was installed and {loaded} still runs: new programs meet a driver of another "
         "version, and modules that are loaded now do not fit",
         *evidence,
-        fix=Plan("Finish the update of the driver", steps, needs_reboot=True, disturbs=_ENDS_JOBS),
+        fix=Plan("Finish the update of the driver", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=("nvidia",),
     )
 
@@ -181,37 +181,13 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
     held += [f"{others} more references of programs (nvidia-persistenced, Fabric Manager, DCGM, jobs)"] * (
         others > 0
     )
-    services = examination.services
-    running = [
-        name
-        for name in _HOLDERS
-        if not isinstance(services, Unknown) and services.services[name].state is ServiceState.ACTIVE
-    ]
-    order = [name for name in _UNLOAD_ORDER if name in nvidia.used_by]
-    steps = (
-        instruction("drain the node: every job on its GPUs has to end"),
-        *(Step(f"stops {name}, which holds the driver", ("systemctl", "stop", name)) for name in running),
-        Step("unloads the driver and what uses it", ("modprobe", "-r", *order, "nvidia")),
-        Step("loads the new driver", ("modprobe", "nvidia")),
-        *(Step(f"loads {name} again", ("modprobe", name)) for name in reversed(order)),
-        *(Step(f"starts {name} again", ("systemctl", "start", name)) for name in reversed(running)),
-    )
     return found(
         f"driver {loaded} is held by {' and '.join(held)}",
         *_version_evidence(loaded, on_disk),
         Evidence("/sys/module/nvidia/refcnt", str(nvidia.refcnt)),
-        fix=Plan(
-            "Exchange the driver without a reboot",
-            steps,
-            reversible=False,
-            disturbs="ends every job on the GPUs",
-        ),
+        fix=exchange_driver(examination, nvidia, on_disk),
         devices=("nvidia", *nvidia.used_by[:SHOWN]),
     )
-
-
-_UNLOAD_ORDER = ("gdrdrv", "nvidia_fs", "nv_peer_mem", PEERMEM, "nvidia_drm", "nvidia_modeset", "nvidia_uvm")
-_HOLDERS = ("nvidia-dcgm", "nvidia-fabricmanager", "nvidia-persistenced")
 
 
 @AREA.check(
@@ -249,7 +225,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
     steps = (
         Step("rebuilds the boot image (Debian, Ubuntu)", ("update-initramfs", "-u", "-k", release or "all")),
         instruction("on RPM distributions: `dracut -f` in its place"),
-        _REBOOT,
+        reboot_step(),
     )
     names = tuple(name for name, _, _ in differing)
     return found(
@@ -261,6 +237,8 @@ def initramfs_stale(examination: Examination) -> Outcome:
             )
             for name, loaded, on_disk in differing[:SHOWN]
         ),
-        fix=Plan("Rebuild the boot image", steps, reversible=False, needs_reboot=True, disturbs=_ENDS_JOBS),
+        fix=Plan(
+            "Rebuild the boot image", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
+        ),
         devices=names,
     )

@@ -10,14 +10,13 @@ from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import ModuleFile
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.rebuilding import rebuild_plan
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("modules")
 
 _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
-_REBOOT = Step("starts the kernel anew", ("systemctl", "reboot"))
-_ENDS_JOBS = "a reboot ends every job"
 
 
 @AREA.check(
@@ -44,13 +43,13 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
         instruction(
             "remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
         ),
-        _REBOOT,
+        reboot_step(),
     )
     without = f"{', '.join(missing)} cannot be loaded any more" if missing else "what is needed is loaded"
     return found(
         f"kernel.modules_disabled was set to 1, and only a reboot takes it back: {without}",
         Evidence(path, "1"),
-        fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=_ENDS_JOBS),
+        fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=cost_of_missing(examination, missing) if missing else Severity.NOTE,
         devices=missing,
     )
@@ -81,14 +80,14 @@ def _sign_plan() -> Plan:
             ("mokutil", "--import", "/var/lib/dkms/mok.pub"),
             undo=("mokutil", "--revoke-import"),
         ),
-        _REBOOT,
+        reboot_step(),
         instruction("enrol the key at the console when the machine starts; or switch Secure Boot off"),
     )
     return Plan(
         "Sign the modules and enrol the key",
         steps,
         needs_reboot=True,
-        disturbs=_ENDS_JOBS,
+        disturbs=REBOOT_ENDS_JOBS,
         note="somebody has to be at the console while it boots",
     )
 

@@ -21,6 +21,7 @@ from probes.examination import Examination
 from probes.module_obstacles import loads_nothing
 from probes.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.loading import load_plan, load_step
 from probes.plans.obstacles import bar_of
 from probes.unknown import Maybe, Reason, Unknown
@@ -285,13 +286,13 @@ def module_blacklisted_cmdline(examination: Examination) -> Outcome:
         return unsure("the kernel's command line could not be read")
     steps = (
         instruction("delete module_blacklist= from the boot loader's command line (grub, then update-grub)"),
-        Step("boots with the new command line", ("systemctl", "reboot")),
+        reboot_step("boots with the new command line"),
     )
     plan = Plan(
         "Take the module off the kernel's blacklist",
         steps,
         needs_reboot=True,
-        disturbs="a reboot ends every job",
+        disturbs=REBOOT_ENDS_JOBS,
     )
     cause = "the kernel refuses the module with `Operation not permitted`, whoever loads it"
     return _kept_out(examination, refused, cause, plan, Severity.CRITICAL)

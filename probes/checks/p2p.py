@@ -10,6 +10,7 @@ from probes.checks.wording import SHOWN
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, reboot_step
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("path")
@@ -55,12 +56,12 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
     steps = (
         instruction("delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d"),
         instruction("rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
-        Step("loads the driver with its new options", ("systemctl", "reboot")),
+        reboot_step("loads the driver with its new options"),
     )
     return found(
         "2 means: deny every topology. Registration of GPU memory ends with errno 524, by either way",
         Evidence(_PARAMS, f"{_OVERRIDE}: {value}"),
-        fix=Plan("Drop the option", steps, needs_reboot=True, disturbs="a reboot ends every job"),
+        fix=Plan("Drop the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=("nvidia",),
     )
 
@@ -120,7 +121,7 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
         examination,
         "FORCE_PCIE",
         "the direct PCIe path of Grace needs GPU and NIC in one IOMMU group, which the ACS settings decide",
-        Plan("Set ACS as rdma_topo asks", steps, needs_reboot=True, disturbs="a reboot ends every job"),
+        Plan("Set ACS as rdma_topo asks", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
     )
 
 

@@ -10,6 +10,7 @@ from probes.checks.pcie_settings import SPEC, each_nic
 from probes.examination import Examination
 from probes.pci_capabilities import PciExpress
 from probes.plan import Plan, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
 from probes.plans.read_requests import USUAL_READ_BYTES, raising
 from probes.rdma import RdmaFacts
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -128,6 +129,6 @@ def _among_equals(
         "Set equal NICs alike",
         (instruction("in the BIOS, set the slots of these NICs as those of the others"),),
         needs_reboot=True,
-        disturbs="the reboot ends all jobs",
+        disturbs=REBOOT_ENDS_JOBS,
     )
     return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, low)

@@ -19,6 +19,7 @@ from probes.examination import Examination
 from probes.pci_capabilities import PciExpress
 from probes.plan import Plan, Step, instruction
 from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
 from probes.unknown import Reason, Unknown, known
 
 AREA = Area("pcie")
@@ -136,7 +137,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
                 instruction("or add pci=pcie_bus_safe to the kernel command line, which makes them alike"),
             ),
             needs_reboot=True,
-            disturbs="the reboot ends all jobs",
+            disturbs=REBOOT_ENDS_JOBS,
         ),
         list(bad),
     )
@@ -168,7 +169,7 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
             "Find what forbids extended tags",
             (instruction("look in the kernel log for 'disabling Extended Tags', and in the BIOS"),),
             needs_reboot=True,
-            disturbs="the reboot ends all jobs",
+            disturbs=REBOOT_ENDS_JOBS,
         ),
     )
 

@@ -19,6 +19,7 @@ from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.modules import KernelModule
 from probes.plan import Plan, instruction
+from probes.plans.interruptions import SWAP_ENDS_JOBS
 from probes.plans.loading import load_plan, load_step
 from probes.plans.obstacles import bar_of
 from probes.plans.rebuilding import rebuild_plan
@@ -219,5 +220,5 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
         "nvidia-peermem comes with the driver since 470",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
-        fix=Plan("Install a newer driver", steps, reversible=False, disturbs="ends every job on the GPUs"),
+        fix=Plan("Install a newer driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
     )

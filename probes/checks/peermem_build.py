@@ -21,7 +21,8 @@ from probes.checks.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import PEER_MEMORY_SYMBOL
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.loading import load_step
 from probes.plans.rebuilding import rebuild_steps
 from probes.plans.services import restart_openibd
@@ -142,7 +143,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
         return passed(*evidence)
     steps = (
         instruction("drain the node, and reboot it so that the driver on disk is the one that is loaded"),
-        Step("starts the kernel anew", ("systemctl", "reboot")),
+        reboot_step(),
         load_step(examination, PEERMEM),
     )
     return peermem_fault(
@@ -150,7 +151,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
         "nvidia_peermem fits only the driver of its own version",
         *evidence,
         fix=Plan(
-            "Load a driver and modules of one version", steps, needs_reboot=True, disturbs="ends every job"
+            "Load a driver and modules of one version", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
         ),
     )
 

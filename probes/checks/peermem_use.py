@@ -19,6 +19,7 @@ from probes.checks.module_need import loaded_peermem
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.loading import load_step
 from probes.unknown import Reason, Unknown
 
@@ -73,7 +74,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
         "holds them, and nvidia_peermem and the driver cannot be unloaded",
         seen,
         Evidence("/proc/*/fd", "no process has /dev/infiniband/uverbsN open"),
-        fix=Plan("Free the regions", steps, reversible=False, disturbs="a reboot ends every job"),
+        fix=Plan("Free the regions", steps, reversible=False, disturbs=REBOOT_ENDS_JOBS),
         devices=(PEERMEM,),
     )
 
@@ -115,9 +116,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
         "when memory is freed while regions are registered",
         seen,
         state_seen(module if is_present(module) else older),
-        fix=Plan(
-            "Update OFED", steps, reversible=False, needs_reboot=True, disturbs="a reboot ends every job"
-        ),
+        fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
     )
 
@@ -146,6 +145,6 @@ def peermem_invalid_context_flood(examination: Examination) -> Outcome:
         "the module meets regions of programs that ended without freeing them, and says so each time; "
         "by itself this does no harm",
         *log_seen(examination, messages)[:3],
-        fix=Plan("Update the driver", steps, reversible=False, disturbs="ends every job on the GPUs"),
+        fix=Plan("Update the driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),
     )

@@ -18,6 +18,7 @@ from probes.checks.wording import LIKE_THESE, few, several
 from probes.examination import Examination
 from probes.nccl_paths import ORDER, Nccl
 from probes.plan import Plan, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
 from probes.rdma import RdmaFacts
 from probes.topology import Endpoint, Path, is_down
 from probes.unknown import Reason, Unknown, known
@@ -246,7 +247,7 @@ def numa_node_unknown(examination: Examination) -> Outcome:
                 instruction("in a virtual machine: have the hypervisor show NUMA, or set NCCL_TOPO_FILE"),
             ),
             needs_reboot=True,
-            disturbs="the reboot ends all jobs",
+            disturbs=REBOOT_ENDS_JOBS,
         ),
         # A guest without any is the rule in clouds, whose providers hand out a topology file instead.
         severity=Severity.NOTE if every and not isinstance(guest, Unknown) and guest else None,
@@ -308,7 +309,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
                 instruction("where the card has no larger one: register less at a time, in the job"),
             ),
             needs_reboot=True,
-            disturbs="the reboot ends all jobs",
+            disturbs=REBOOT_ENDS_JOBS,
         ),
         devices,
     )

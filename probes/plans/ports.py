@@ -1,4 +1,4 @@
-"""Setting RDMA ports up that somebody has set down."""
+"""Setting RDMA ports up that somebody has set down, and their error counters to zero."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from probes.checks.pcie_paths import functions_of
 from probes.checks.port_condition import Condition, condition_of
 from probes.checks.port_use import Port, ports_of
+from probes.checks.wording import several
 from probes.examination import Examination
 from probes.pci import PciKind
-from probes.plan import Plan, Step
+from probes.plan import Plan, Step, instruction
 from probes.unknown import Unknown, known
 
+_ERRORS = "0xfff"  # the twelve of PortCounters that count errors, perfquery(8)
 KEEP = "name the netdevs in netplan or NetworkManager to keep them so"
 
 
@@ -73,3 +75,40 @@ def netdev_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
         for port in ports
         if not isinstance(netdev := port.facts.netdev, Unknown)
     )
+
+
+def zero_counters(ports: Sequence[Port]) -> Plan:
+    """Sets the error counters to zero, which on RoCE ports nothing can.
+
+    Perfquery asks by management datagrams and wants QP0 for it, which an Ethernet port has not
+    (drivers/infiniband/core/mad.c); of sysfs and of the NIC's own counters there is only reading.
+    """
+    roce = [port for port in ports if port.is_ethernet]
+    steps = [_zero_step(port) for port in ports if not port.is_ethernet]
+    if roce:
+        netdevs = several(known(port.facts.netdev, f"the netdev of {port.name}") for port in roce)
+        steps.append(
+            instruction(
+                f"{several(port.name for port in roce)}: nothing sets these counters of a RoCE port to zero; "
+                f"read the wider ones of ethtool -S instead ({netdevs}), as rx_symbol_err_phy",
+                needs_root=False,
+            )
+        )
+    return Plan(
+        "Set the counters to zero" if len(roce) < len(ports) else "Read wider counters",
+        tuple(steps),
+        reversible=len(roce) == len(ports),
+        note="whoever watches these counters sees them jump back" if len(roce) < len(ports) else "",
+    )
+
+
+def _zero_step(port: Port) -> Step:
+    """With the port's own LID, for without an address there is no place for the mask."""
+    number, lid = str(port.facts.number), known(port.facts.lid, 0)
+    command = ("perfquery", "-C", port.device.name, "-P", number, "-R")
+    if lid:
+        return Step(
+            f"sets the error counters of {port.name} to zero, and no others",
+            (*command, str(lid), number, _ERRORS),
+        )
+    return Step(f"sets the counters of {port.name} to zero, those of its traffic too", command)

@@ -106,6 +106,7 @@ def _rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     for name in ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"):
         tree.add(f"{base}/ports/1/hw_counters/{name}", "0\n")
     tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/ibdev", f"{nic.name}\n")
+    tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/dev", f"231:{192 + number}\n")
 
 
 def _counter(wave: Wave) -> Content:

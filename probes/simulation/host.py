@@ -204,7 +204,7 @@ class SimulatedHost:
             pcie_rx_bytes_per_second=received,
             link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
-            processes=(FIRST_RANK + number,),
+            processes=(FIRST_RANK + number,) if ("nvidia", "job") in self.tree.holds else (),
         )
 
     def _link(self, bdf: str, what: str) -> str:

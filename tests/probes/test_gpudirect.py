@@ -78,6 +78,7 @@ def rdma_of(*names: str, bdf: Maybe[str] = "0000:18:00.0") -> RdmaFacts:
                 numa_node=0,
                 is_virtual_function=False,
                 uverbs=ABSENT,
+                uverbs_number=ABSENT,
                 ports=(),
             )
             for name in names

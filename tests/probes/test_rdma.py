@@ -25,11 +25,12 @@ def test_a_port(tmp_path: Path) -> None:
     add_function(tmp_path, NIC, 0x15B3, 0x1021, 0x020700, numa_node=1)
     add_rdma_device(tmp_path, "mlx5_0", NIC)
     write(tmp_path, "/sys/class/infiniband_verbs/uverbs3/ibdev", "mlx5_0\n")
+    write(tmp_path, "/sys/class/infiniband_verbs/uverbs3/dev", "231:195\n")
     write(tmp_path, "/sys/devices/" + "/".join(NIC) + "/net/ib0/dev_port", "0\n")
     (device,) = facts(tmp_path).devices
     assert (device.name, device.bdf, device.numa_node) == ("mlx5_0", "0000:01:00.0", 1)
     assert (device.node_type, device.firmware) == ("CA", "28.43.2026")
-    assert device.uverbs == "/dev/infiniband/uverbs3"
+    assert (device.uverbs, device.uverbs_number) == ("/dev/infiniband/uverbs3", (231, 195))
     (port,) = device.ports
     assert (port.number, port.state, port.physical_state) == (1, "ACTIVE", "LinkUp")
     assert (port.rate_gbps, port.rate_text, port.link_layer) == (400.0, "4X NDR", "InfiniBand")

@@ -13,6 +13,8 @@ _RUN = {
     "ip",
     "journalctl",
     "ln",
+    "mkdir",
+    "mknod",
     "mlxlink",
     "modprobe",
     "nvidia-modprobe",

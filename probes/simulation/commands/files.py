@@ -1,4 +1,4 @@
-"""Commands that change files: tee, cp, mv, rm, mkdir, chmod, ln, install, sync; the words are coreutils'."""
+"""Commands that change files: tee, cp, mv, rm, mkdir, mknod, chmod, ln, sync; the words are coreutils'."""
 
 from __future__ import annotations
 
@@ -181,6 +181,26 @@ def _mkdir(order: Order) -> Performed:
     return Performed(tuple(bad), 1 if bad or not words else 0, 0.1)
 
 
+def _mknod(order: Order) -> Performed:
+    """`mknod [-m MODE] FILE c MAJOR MINOR`: a file in /dev; whom its mode keeps out is kept."""
+    options, words = split_options(order.words, valued="m")
+    if len(words) != 4 or words[1] not in ("c", "u", "b"):
+        return failed("mknod: missing operand", "Try 'mknod --help' for more information.")
+    path, _, *numbers = words
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        return failed(f"mknod: invalid device number '{' '.join(numbers)}'")
+    tree, place = order.tree, place_of(order.tree, path)
+    if tree.is_there(place):
+        return failed(f"mknod: {path}: File exists")
+    if _missing_parent(tree, place) or not place.startswith(_DEVICES):
+        return failed(f"mknod: {path}: {_NO_SUCH if _missing_parent(tree, place) else 'Permission denied'}")
+    tree.add(place, "")
+    mode = options.get("-m", "644")
+    if not (mode.isascii() and mode.isdecimal() and int(mode, 8) & 0o2):
+        tree.denied.add(place)
+    return done()
+
+
 def _through_a_file(tree: Tree, path: str) -> bool:
     parts = path.split("/")
     above = ("/".join(parts[:count]) for count in range(2, len(parts)))
@@ -243,6 +263,7 @@ COMMANDS: Mapping[str, Obeyed] = {
     "mv": _copy_or_move,
     "install": _copy_or_move,
     "mkdir": _mkdir,
+    "mknod": _mknod,
     "chmod": _chmod,
     "ln": _ln,
     "sync": _sync,

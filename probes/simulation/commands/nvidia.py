@@ -133,14 +133,16 @@ def _nvidia_modprobe(order: Order) -> Performed:
     if loaded.exit_status:
         return failed(seconds=loaded.seconds)
     for minor in minors:
-        order.tree.add(_device_file(minor, unified), "")
+        for file in _device_files(minor, unified):
+            order.tree.add(file, "")
     return done(seconds=loaded.seconds)
 
 
-def _device_file(minor: int, unified: bool) -> str:
+def _device_files(minor: int, unified: bool) -> tuple[str, ...]:
+    """Of unified memory both at once, with this minor and the next (nvidia_uvm_mknod)."""
     if unified:
-        return "/dev/nvidia-uvm" if minor == 0 else "/dev/nvidia-uvm-tools"
-    return "/dev/nvidiactl" if minor == _CONTROL_MINOR else f"/dev/nvidia{minor}"
+        return ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+    return ("/dev/nvidiactl" if minor == _CONTROL_MINOR else f"/dev/nvidia{minor}",)
 
 
 def _malformed(order: Order) -> Performed:

@@ -104,10 +104,14 @@ def _infiniband_port(order: Order, valued: str) -> tuple[PlacedNic, dict[str, st
     tree = order.tree
     chosen = (nic for nic in tree.nics if nic.name == name or (not name and nic.kind.layer == "InfiniBand"))
     nic = next(chosen, None)
-    is_infiniband = nic is not None and tree.text(f"{port_of(nic)}/link_layer").strip() == "InfiniBand"
-    if nic is None or port != "1" or not is_infiniband:
+    told = ""
+    if nic is None or port != "1":
+        told = f"can't open UMAD port ({name or '(null)'}:{port})"
+    elif tree.text(f"{port_of(nic)}/link_layer").strip() != "InfiniBand":
+        told = "client_register for mgmt 1 failed"  # there is no QP0 on Ethernet (core/mad.c)
+    if nic is None or told:
         return failed(
-            f"ibwarn: [4711] mad_rpc_open_port: can't open UMAD port ({name or '(null)'}:{port})",
+            f"ibwarn: [4711] mad_rpc_open_port: {told}",
             f"{order.name}: iberror: failed: Failed to open '{name or '(null)'}' port '{port}'",
             exit_status=_IB_ERROR,
         )
@@ -145,12 +149,13 @@ def _port_lines(tree: Tree, nic: PlacedNic) -> tuple[str, ...]:
 
 
 def _perfquery(order: Order) -> Performed:
-    """`perfquery -R` sets the error counters to zero; without -R nothing is told here."""
+    """`perfquery -R [LID PORT MASK]` sets error counters to zero; without -R nothing is told here."""
     found = _infiniband_port(order, valued="CPtL")
     if isinstance(found, Performed):
         return found
-    nic, options, _ = found
-    if not options.keys() & {"-R", "--Reset_only"}:
+    nic, options, words = found
+    itself = (str(int(order.tree.text(f"{port_of(nic)}/lid").strip() or "0", 16)), "1", "0xfff")
+    if not options.keys() & {"-R", "--Reset_only"} or tuple(words) not in ((), itself):
         return not_obeyed(" ".join((order.name, *order.words)))
     for name in ERROR_COUNTER_BITS:
         path = f"{port_of(nic)}/counters/{name}"

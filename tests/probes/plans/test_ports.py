@@ -1,11 +1,12 @@
-"""Ports that somebody has switched off."""
+"""Ports that somebody has switched off, and their error counters."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.port_health import ErrorCounter
 from probes.unknown import Reason, Unknown
-from tests.probes.checks.changed import with_health, with_ports
+from tests.probes.checks.changed import said, with_health, with_ports
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.plans.looks import commands, plan, undone, why_not
 
@@ -58,3 +59,21 @@ def test_a_state_that_is_unknown_is_no_guess() -> None:
     down = with_ports(examination_of(HGX), lambda port: replace(port, state="DOWN"), "mlx5_4")
     node = with_health(down, lambda health: replace(health, netdev_is_up=NEEDS_ROOT), "mlx5_4")
     assert why_not("raise-ports", node) == "the state of mlx5_4 is unknown: needs root"
+
+
+def test_error_counters_are_set_to_zero_on_infiniband_alone() -> None:
+    node = with_health(
+        examination_of(HGX),
+        lambda health: replace(health, errors={"symbol_error": ErrorCounter(65535, True)}),
+        "mlx5_3",
+        "mlx5_4",
+    )
+    fix = said("error-counter-full", node).fix
+    assert fix is not None
+    assert commands(fix) == ["perfquery -C mlx5_3 -P 1 -R 4 1 0xfff", "…"]
+    assert "mlx5_4: nothing sets these counters of a RoCE port to zero" in fix.steps[1].why
+    without_lid = with_ports(node, lambda port: replace(port, lid=0), "mlx5_3")
+    other = said("error-counter-full", without_lid).fix
+    assert other is not None
+    assert commands(other)[0] == "perfquery -C mlx5_3 -P 1 -R"
+    assert "those of its traffic too" in other.steps[0].why

@@ -4,6 +4,7 @@ import pytest
 
 from probes.plan import Plan, Step
 from probes.simulation.faults import FAULTS
+from probes.simulation.services import set_fabric_manager_version
 from tests.probes.simulation.node import end_job, found_on, node, run_step, told
 
 # gdrtop never runs these.
@@ -21,7 +22,6 @@ NEVER_RUN = {
 
 _ASKS = "it only asks, and somebody has to read the answer"
 _NO_SUCH_PROGRAM = "it asks a program that the simulated node has not"
-_WRONG_PLAN = "the plan is not the right one: "
 # Fault -> why what can be run of its fix leaves the finding.
 STAYS = {
     "peermem-reference-leak": _NO_SUCH_PROGRAM,
@@ -40,11 +40,7 @@ STAYS = {
     "fw-resources-exhausted": _NO_SUCH_PROGRAM,
     "nic-firmware-command-failed": _NO_SUCH_PROGRAM,
     "gpu-without-driver": "the driver is loaded, and did not take this GPU: its log tells",
-    "mig-with-gdr": "a job is on the GPUs: the change is pending, and nvidia-smi ends with 0 all the same",
     "nvlink-down": _NO_SUCH_PROGRAM,
-    "dev-infiniband-missing": _WRONG_PLAN + "ib_uverbs is loaded wherever there are mlx5 RDMA devices",
-    "dev-infiniband-incomplete": _WRONG_PLAN + "udev makes no device files, devtmpfs does",
-    "dev-nvidia-missing": _WRONG_PLAN + "nvidia-modprobe makes the files that -c names, and no others",
     "nvshmem-needs-peermem": "built without peer-memory symbols, as the step says",
     "perftest-port-in-use": _NO_SUCH_PROGRAM,
 }
@@ -74,6 +70,7 @@ BY_A_PERSON: dict[str, tuple[tuple[str, str], ...]] = {
         ("tee /etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n"),
     ),
     "nccl-conf-ignored-lines": (("tee /etc/nccl.conf", "NCCL_DEBUG=WARN\n"),),
+    "mig-with-gdr": (),
 }
 
 
@@ -130,12 +127,29 @@ def test_what_is_named_as_staying_is_a_fault() -> None:
     assert set(STAYS) | set(BY_A_PERSON) <= set(FAULTS)
 
 
-@pytest.mark.parametrize("name", ["acs-on", "pcie-devctl-read-request", "mtu-small", "peermem-not-loaded"])
+def test_a_new_driver_comes_with_its_fabric_manager() -> None:
+    host = node("hgx-h100+driver-half-updated")
+    plan = fixes_of("driver-half-updated")["driver-upgrade-blocked"]
+    assert "install nvidia-fabricmanager 570.133.20" in plan.steps[0].why
+    end_job(host)
+    set_fabric_manager_version(host.tree, "570.133.20")
+    for step in plan.steps:
+        if not is_for_a_person(step):
+            performed = run_step(host, step)
+            assert performed.exit_status == 0, performed.lines
+    left = found_on(host)
+    assert not {"driver-half-updated", "driver-upgrade-blocked", "fabric-manager-down"} & set(left)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["acs-on", "pcie-devctl-read-request", "mtu-small", "peermem-not-loaded", "dev-infiniband-missing"],
+)
 def test_the_undo_of_a_fix_brings_the_finding_back(name: str) -> None:
     for finding, plan in fixes_of(name).items():
         host = node(f"{FAULTS[name].on}+{name}")
         for step in first_of(plan):
             assert run_step(host, step).exit_status == 0
         for step in reversed(first_of(plan)):
-            assert host.perform(step.undo).exit_status == 0
+            assert not step.undo or host.perform(step.undo).exit_status == 0
         assert finding in found_on(host)

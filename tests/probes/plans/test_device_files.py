@@ -1,0 +1,64 @@
+"""Device files made again, with the numbers that the kernel names."""
+
+from dataclasses import replace
+
+from probes.device_nodes import DeviceNode, DeviceNodeFacts
+from probes.examination import Examination
+from probes.modules import ModuleState
+from probes.plan import Plan
+from probes.unknown import Maybe, Reason, Unknown
+from tests.probes.checks.changed import said, with_devices, with_module
+from tests.probes.checks.doctor import examination_of
+from tests.probes.plans.looks import commands
+
+ABSENT = Unknown(Reason.NOT_THERE, "/dev/infiniband")
+NOTHING = Unknown(Reason.NOT_THERE, "/sys/class/infiniband_verbs")
+
+
+def seen(rdma: Maybe[tuple[DeviceNode, ...]] = ABSENT, gpu: tuple[DeviceNode, ...] = ()) -> Examination:
+    """A node that has these files."""
+    return replace(examination_of("pcie-l40s"), device_nodes=DeviceNodeFacts(rdma, gpu))
+
+
+def fix_of(name: str, examination: Examination) -> Plan:
+    fix = said(name, examination).fix
+    assert fix is not None
+    return fix
+
+
+def test_verbs_files_get_the_numbers_of_sysfs() -> None:
+    fix = fix_of("dev-infiniband-missing", seen())
+    assert commands(fix)[:2] == [
+        "mkdir -m 0755 /dev/infiniband",
+        "mknod -m 0666 /dev/infiniband/uverbs0 c 231 192",
+    ]
+    assert "udevadm trigger --subsystem-match=infiniband_verbs" in commands(fix)
+    assert "takes the devices away from jobs" in fix.note
+
+
+def test_only_the_files_that_are_gone_are_made() -> None:
+    fix = fix_of("dev-infiniband-incomplete", seen((DeviceNode("/dev/infiniband/uverbs0", True),)))
+    assert commands(fix)[0] == "mknod -m 0666 /dev/infiniband/uverbs1 c 231 193"
+
+
+def test_without_a_number_a_person_has_to_reboot() -> None:
+    unread = with_devices(seen(), lambda device: replace(device, uverbs_number=NOTHING))
+    fix = fix_of("dev-infiniband-missing", unread)
+    assert all(step.is_instruction for step in fix.steps)
+    assert "names no number" in fix.steps[0].why
+
+
+def test_without_verbs_devices_ib_uverbs_is_loaded_where_it_is_not() -> None:
+    none = with_devices(seen(), lambda device: replace(device, uverbs=NOTHING, uverbs_number=NOTHING))
+    old = with_module(none, "ib_uverbs", state=ModuleState.NOT_LOADED)
+    assert commands(fix_of("dev-infiniband-missing", old)) == ["modprobe ib_uverbs"]
+    loaded = fix_of("dev-infiniband-missing", none)
+    assert "loaded and has made no device" in loaded.steps[0].why
+    assert all(step.is_instruction for step in loaded.steps)
+
+
+def test_nvidia_modprobe_is_told_every_minor_that_is_gone() -> None:
+    fix = fix_of("dev-nvidia-missing", seen(gpu=(DeviceNode("/dev/nvidia1", True),)))
+    assert commands(fix) == ["nvidia-modprobe -c 0 -c 2 -c 3 -c 255", "nvidia-modprobe -u -c 0"]
+    alone = seen(gpu=tuple(DeviceNode(f"/dev/nvidia{name}", True) for name in (0, 1, 2, 3, "ctl")))
+    assert commands(fix_of("dev-nvidia-missing", alone)) == ["nvidia-modprobe -u -c 0"]
