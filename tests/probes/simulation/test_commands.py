@@ -405,3 +405,15 @@ def test_nothing_that_it_is_told_breaks_it(command: str, arguments: list[list[st
         assert performed.seconds > 0
         assert all("\n" not in line for line in performed.lines)
     found_on(host)
+
+
+def test_device_files_are_made_with_a_number_and_where_there_is_none() -> None:
+    host = node("hgx-h100+dev-infiniband-incomplete")
+    assert told(host, "mknod -m 0666 /dev/infiniband/uverbs9 c 231 201") == (0, "")
+    assert "dev-infiniband-incomplete" not in found_on(host)
+    again = "mknod: /dev/infiniband/uverbs9: File exists"
+    assert told(host, "mknod /dev/infiniband/uverbs9 c 231 201") == (1, again)
+    assert told(host, "mknod /dev/nowhere/x c 1 2")[0] == 1
+    assert told(host, "mknod /dev/x c one 2")[0] == 1
+    assert told(host, "mknod -m 0600 /dev/infiniband/uverbs10 c 231 202") == (0, "")
+    assert "dev-infiniband-denied" in found_on(host)
