@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from probes.simulation import SimulatedHost
+from tests.tui.acting import QuickHost, asked, ended
 from tests.tui.driving import SteppedClock, readings, stepped_app
 from tests.tui.test_doctor import opened
 
@@ -34,6 +35,22 @@ async def take_doctor(name: str, columns: int, lines: int) -> None:
     (DIRECTORY / f"doctor-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
 
 
+async def take_actions(name: str, columns: int, lines: int) -> None:
+    """Saves a picture of a plan that somebody would feel, and of a run that has ended."""
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(name, clock=clock)).run_test(size=(columns, lines)) as pilot:
+        await readings(pilot, clock, 2)
+        await asked(pilot, "restart-fabric-manager")
+        plan = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
+        await pilot.press("escape")
+        await asked(pilot, "load-modules")
+        await pilot.press("enter")
+        await ended(pilot)
+        console = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
+    for what, picture in (("plan", plan), ("console", console)):
+        (DIRECTORY / f"{what}-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
+
+
 def main() -> None:
     """All pictures."""
     DIRECTORY.mkdir(exist_ok=True)
@@ -41,6 +58,7 @@ def main() -> None:
         asyncio.run(take("hgx-h100", columns, lines))
     asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
     asyncio.run(take_doctor("hgx-h100+acs-on,mtu-mismatch,nccl-gdr-level-ignored", 120, 40))
+    asyncio.run(take_actions("hgx-h100+nvidia-not-loaded", 120, 40))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes import processes
 from probes.checks.finding import Finding
@@ -21,7 +21,7 @@ from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
 from tui.actions.guards import Clearance, clearance, felt_by, no_actions_here, node_name
 from tui.actions.lock import ActionLock, LockTaken
 from tui.actions.outcome import Event, Outcome, RunEnded
-from tui.actions.runner import Commands, LocalCommands, Runner
+from tui.actions.runner import Commands, LocalCommands, Runner, root_out_of_reach
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
@@ -120,6 +120,8 @@ class Dispatcher:
         if offer.plan is None:
             return offer.why_not or "there is nothing to do"
         cleared = clearance(offer.plan, examination, self._read_only)
+        if not cleared.refused and self._host.origin.source is Source.LIVE and offer.plan.needs_root:
+            cleared = replace(cleared, refused=root_out_of_reach())
         action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
         return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
 

@@ -164,6 +164,13 @@ def _give(process: subprocess.Popen[bytes], given: str) -> None:
             return
 
 
+def root_out_of_reach() -> str:
+    """Why no step that needs root can be run by this user; "" where root or sudo is there."""
+    if os.geteuid() == 0 or find_command("sudo") is not None:
+        return ""
+    return "it needs root, and sudo is not installed: the script can be run as root"
+
+
 def ask_for_password() -> bool:
     """Has sudo ask on this process's own terminal; whether it was satisfied."""
     sudo = find_command("sudo")
@@ -278,7 +285,8 @@ class Runner:
             return ended
         if not self._get_password():
             return replace(
-                ended, why="sudo wants a password, and did not get it: nothing was run by this step"
+                ended,
+                why="sudo wants a password, and did not get it: nothing was run; the script can be run as root",
             )
         again = self._commands.run(argv, step.needs_root, given, hear)
         if again.wants_password:

@@ -6,13 +6,14 @@ import pytest
 
 from probes.checks.registry import findings
 from probes.examination import Examination, examine
+from probes.host import LocalHost
 from probes.origin import Origin, Source
 from probes.plan import FileChange, Plan, Step, instruction
 from probes.plans.offers import Offer
 from probes.simulation import SimulatedHost
 from probes.unknown import Reason, Unknown
 from tui.actions.by_hand import runnable, why_by_hand
-from tui.actions.dispatcher import Dispatcher, Prepared
+from tui.actions.dispatcher import Dispatcher, MemoryLog, Prepared
 from tui.actions.guards import clearance, unloads_driver
 from tui.actions.outcome import Event, Outcome
 
@@ -193,3 +194,14 @@ def test_what_was_done_is_taken_back_once() -> None:
     assert dispatcher.run(undo, "", lambda event: None).outcome is Outcome.DONE
     assert isinstance(host.read(file.path), Unknown)
     assert dispatcher.undo_of(run).why_not == "it has been taken back"
+
+
+def test_without_root_and_without_sudo_the_script_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.actions.runner.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("tui.actions.runner.find_command", lambda name: None)
+    offer = Offer("load", "Load nvidia_uvm", Plan("Load", (Step("loads it", ("modprobe", "nvidia_uvm")),)))
+    dispatcher = Dispatcher(LocalHost(), log=MemoryLog())
+    prepared = dispatcher.prepared(offer, examination(IDLE))
+    assert isinstance(prepared, Prepared)
+    assert "sudo is not installed: the script" in prepared.clearance.refused
+    assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.REFUSED
