@@ -286,7 +286,7 @@ class Runner:
         if not self._get_password():
             return replace(
                 ended,
-                why="sudo wants a password, and did not get it: nothing was run; the script can be run as root",
+                why="sudo wants a password, and did not get it: nothing was run; the script is for root",
             )
         again = self._commands.run(argv, step.needs_root, given, hear)
         if again.wants_password:
