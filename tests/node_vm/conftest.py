@@ -1,6 +1,7 @@
 """One image for the session, one guest a shape; every test finds the guest as if just booted."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -75,20 +76,30 @@ def node(two_sockets: Machine) -> Guest:
 
 
 class _Shared:
-    """A dashboard that runs on through many tests, as an admin's does through a day."""
+    """A dashboard that lives through many tests, as an admin's does through a day; paused when nobody looks.
+
+    It would else probe and examine the node at each of their changes, which takes emulation seconds.
+    """
 
     def __init__(self, guest: Guest, columns: int, rows: int) -> None:
         self._guest, self._columns, self._rows = guest, columns, rows
         self._dashboard: Dashboard | None = None
 
-    def get(self) -> Dashboard:
-        if self._dashboard is not None and self._dashboard.has_ended():
-            self._dashboard.__exit__()
-            self._dashboard = None
-        if self._dashboard is None:
+    @contextmanager
+    def looked_at(self) -> Iterator[Dashboard]:
+        """It reads until the context is left; begun where there is none, or it has ended."""
+        dashboard = self._dashboard
+        if dashboard is not None and dashboard.has_ended():
+            dashboard.__exit__()
+            dashboard = None
+        if dashboard is None:
             size = {"columns": self._columns, "rows": self._rows}
-            self._dashboard = Dashboard(self._guest, session=f"shared-{self._columns}", **size)
-        return self._dashboard
+            dashboard = self._dashboard = Dashboard(self._guest, session=f"shared-{self._columns}", **size)
+        else:
+            dashboard.press("Space")
+        yield dashboard
+        if not dashboard.has_ended():
+            dashboard.press("Space")
 
 
 @pytest.fixture(scope="session")
@@ -102,12 +113,14 @@ def _small(two_sockets: Machine) -> _Shared:
 
 
 @pytest.fixture
-def dashboard(node: Guest, _wide: _Shared) -> Dashboard:
+def dashboard(node: Guest, _wide: _Shared) -> Iterator[Dashboard]:
     """Root's dashboard of `node`, 120×40; it has seen what earlier tests did."""
-    return _wide.get()
+    with _wide.looked_at() as dashboard:
+        yield dashboard
 
 
 @pytest.fixture
-def small_dashboard(node: Guest, _small: _Shared) -> Dashboard:
+def small_dashboard(node: Guest, _small: _Shared) -> Iterator[Dashboard]:
     """The same, 80×24."""
-    return _small.get()
+    with _small.looked_at() as dashboard:
+        yield dashboard

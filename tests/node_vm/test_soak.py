@@ -67,7 +67,7 @@ def test_nothing_grows(rebooting: Machine) -> None:
             # Not oftener: each change has the whole node probed anew, which takes emulation seconds.
             node.shell(
                 "rmmod nvidia_peermem; sleep 1; modprobe nvidia_peermem; "
-                "echo 5 > /sys/module/nvidia_peermem/parameters/hold; sleep 20; "
+                "echo 5 > /sys/module/nvidia_peermem/parameters/hold; sleep 40; "
                 "echo 0 > /sys/module/nvidia_peermem/parameters/hold"
             )
             opens = int(node.run("tail", "-n", "1", "/tmp/opens") or 0)
