@@ -2,7 +2,7 @@
 
 perftest src/perftest_parameters.{c,h}: RESULT_FMT*, REPORT_FMT*, ctx_print_test_info; src/cuda_memory.c: the
 lines before the table with GPU memory. The table's header names columns and unit, so it alone says how a row
-is is read: a row without a header before it is no sample. The older "MB/sec" is MiB/s, for the divisor is
+is read: a row without a header before it is no sample. The older "MB/sec" is MiB/s, for the divisor is
 0x100000 as with the later "MiB/sec".
 """
 
@@ -31,13 +31,14 @@ from probes.bandwidth.samples import (
 )
 from probes.bandwidth.troubles import Memory, Trouble, trouble_in
 
-Output = Sample | Fact | Trouble  # what feed() may give
+Output = Sample | Fact | Trouble
 
 _TITLE = re.compile(
     r"^\s{1,80}(?P<verb>(?:Send|RDMA_Write)(?:_imm)?|RDMA_Read|Atomic)(?P<rest>(?: \w{1,20}){1,5}) Test\s*$"
 )
 _COLUMN = re.compile(
-    r"#bytes|#sl|#iterations|MsgRate(?: Port\d)?\[Mpps\]|BW (?P<bw>peak|average|Port\d)\[(?P<unit>\w{2,3}/sec)\]"
+    r"#bytes|#sl|#iterations|MsgRate(?: Port\d)?\[Mpps\]"
+    r"|BW (?P<bw>peak|average|Port\d)\[(?P<unit>\w{2,3}/sec)\]"
     r"|t_(?P<t>min|max|typical|avg|stdev)\[usec\]|tps average|CPU_Util\[%\]"
     r"|(?P<percentile>\d{1,2}(?:\.\d{1,3})?)% percentile\[usec\]"
 )
