@@ -1,7 +1,8 @@
 """The command line of a perftest test: client, server, or both ends of a loopback.
 
 linux-rdma/perftest src/perftest_parameters.c (parser, force_dependecies): -a excludes -D and
---run_infinitely; --use_cuda_dmabuf has to stand behind --use_cuda; most options have to be alike at both ends.
+--run_infinitely; --use_cuda_dmabuf has to stand behind --use_cuda; most options have to be alike at both
+ends.
 """
 
 from __future__ import annotations
