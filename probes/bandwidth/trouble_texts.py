@@ -109,6 +109,16 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
         CAUSE,
         "the installed version does not know the option {a}",
     ),
+    (
+        r"(?P<a>\w[\w ]{1,40}) should be between (?P<b>\d{1,10} and \d{1,10})",
+        CAUSE,
+        "an option is out of its range: {a} between {b}",
+    ),
+    (
+        r"Duration mode currently doesn't support|run_infinitely (?:exists only|does not|mode is not)",
+        CAUSE,
+        "perftest refuses these options together",
+    ),
     # The GPU.
     (
         r"Failed to load CUDA library dynamically|libcuda\.so[^ ]{0,8}: cannot open shared object",
@@ -162,7 +172,7 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
     (r"Port number (?P<a>\d{1,3}) state is (?P<b>\w{1,20})", CAUSE, "port {a} of the NIC is {b}, not active"),
     (r"Couldn't get context for the device", SYMPTOM, "the RDMA device could not be opened"),
     (
-        r"Failed to modify QP \S{1,12} to (?P<a>RTR|RTS)",
+        r"Failed to modify QP (?:\S{1,12} )?to (?P<a>RTR|RTS)",
         CAUSE,
         "the two ports do not find each other: with RoCE the GID index (RoCE v2 with an address that is"
         " routed,"
@@ -205,8 +215,9 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
         FOLLOWS,
         "the resources of the NIC could not be set up",
     ),
+    (r"Failed to (?:connect|handle|get|resolve) RDMA CM", FOLLOWS, "the connection by rdma_cm failed"),
     (r"Unable to perform rdma_(?:client|server) function", FOLLOWS, "the connection by rdma_cm failed"),
-    (r"Parser function exited with Error", FOLLOWS, "perftest refuses its options"),
+    (r"Parser function exited with Error|Invalid Command or flag", FOLLOWS, "perftest refuses its options"),
     (r"Completion with error at (?P<a>client|server)", FOLLOWS, "a message was not delivered"),
     (r"Failed to complete run_iter_\w{1,20} function", FOLLOWS, "the measurement broke off"),
     # gdrcopy.
