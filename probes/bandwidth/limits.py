@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from probes.bandwidth.perftest_command import PerftestSettings
 from probes.checks.finding import Evidence
 from probes.checks.pcie_paths import DEVICES, config_of, functions_of, is_grace
 from probes.examination import Examination
@@ -115,6 +116,13 @@ def of_host(examination: Examination, nic: str, port: int = 1, is_loopback: bool
         for lower, upper in _links_above(examination, device.bdf):
             bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
     return Limit(tuple(bounds), (_BOTH_WAYS,) if is_loopback else (), is_loopback)
+
+
+def of_test(examination: Examination, settings: PerftestSettings, is_loopback: bool = False) -> Limit:
+    """What a test of perftest can reach at most."""
+    if settings.gpu is None:
+        return of_host(examination, settings.device, settings.port, is_loopback)
+    return of_pair(examination, settings.gpu.bdf, settings.device, settings.port, is_loopback)
 
 
 def of_gpu(examination: Examination, gpu: str) -> Limit:

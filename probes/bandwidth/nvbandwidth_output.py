@@ -55,7 +55,7 @@ class NvbandwidthOutput:
 
     def feed(self, line: str) -> tuple[Output, ...]:
         """What a line tells; nothing for most lines."""
-        if self._document is not None or line.startswith("{"):
+        if self._document is not None or (line.startswith("{") and not self._name):
             return self._of_document(line)
         line = line[:LINE_LIMIT].rstrip()
         fields = line.split()

@@ -30,7 +30,10 @@ _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Latency:
-    """One figure of how long a message or a copy took."""
+    """One figure of how long a message or a copy took.
+
+    perftest gives half of the round trip, but for reads and atomics the whole (print_report_lat).
+    """
 
     microseconds: float
     of: str  # "min", "max", "typical", "average", "deviation", "median", "99 %", "99.9 %"

@@ -89,7 +89,9 @@ def explain(lines: Iterable[str], status: int | None, memory: Memory | None = No
     `status` is the exit status, negative for a signal as subprocess gives it; None while the test runs.
     `memory` is what was asked for, where the caller knows.
     """
-    last = list(lines)[-_LINES:]
+    all_lines = list(lines)
+    # Of a long log the first error is the cause and the last lines tell how it ended.
+    last = all_lines if len(all_lines) <= 2 * _LINES else all_lines[:_LINES] + all_lines[-_LINES:]
     told = memory_told(last)
     if memory is not None:
         told = Memory(

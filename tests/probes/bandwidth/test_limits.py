@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.bandwidth.defaults import perftest_defaults
 from probes.bandwidth.judgement import Judgement, Verdict, best_of, judge
-from probes.bandwidth.limits import Bound, Limit, of_gpu, of_host, of_pair, payload_share
+from probes.bandwidth.limits import Bound, Limit, of_gpu, of_host, of_pair, of_test, payload_share
+from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.perftest_output import PerftestOutput
 from probes.bandwidth.samples import Sample
 from probes.examination import Examination, examine
@@ -114,6 +116,16 @@ def test_a_gpu_on_its_cpus_links_is_not_bound_by_pcie() -> None:
     assert not [bound for bound in limit.bounds if "GPU" in bound.name]
     assert "chip-to-chip" in limit.notes[0]
     assert isinstance(of_gpu(examination, gpu).gbps, Unknown)
+
+
+def test_of_a_test() -> None:
+    examination = examine(SimulatedHost("hgx-h100"))
+    settings = perftest_defaults(examination, examination.topology.gpus[0].id)
+    assert isinstance(settings, PerftestSettings)
+    assert settings.gpu is not None
+    assert of_test(examination, settings) == of_pair(examination, settings.gpu.bdf, settings.device)
+    host = replace(settings, gpu=None)
+    assert of_test(examination, host, True) == of_host(examination, settings.device, 1, True)
 
 
 def test_payload() -> None:

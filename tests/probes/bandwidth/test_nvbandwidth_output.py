@@ -75,6 +75,10 @@ def test_a_matrix_without_what_it_is_of() -> None:
     assert samples(MATRIX.split("\n", 2)[2]) == []
 
 
+def test_a_brace_among_text_is_no_document() -> None:
+    assert len(samples(MATRIX.replace("\n 1 ", "\n{ stray\n 1 "))) == 3
+
+
 def test_latencies_are_no_bandwidth() -> None:
     text = machine_file("bandwidth/nvbandwidth-superbench.log").read_text()
     latency = [one for one in samples(text) if one.what == "host_device_latency_sm" and one.variant != "sum"]

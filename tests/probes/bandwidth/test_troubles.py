@@ -107,6 +107,12 @@ def test_a_good_end() -> None:
     assert wrong is not None
 
 
+def test_a_long_log_keeps_its_first_error() -> None:
+    trouble = explain(["IB device mlx5_9 not found", *["nothing"] * 100_000], 1)
+    assert trouble is not None
+    assert "mlx5_9" in trouble.told
+
+
 def test_real_failures() -> None:
     lines = machine_file("perftest/moc-bm-gpu-socket-init-fail.log").read_text().splitlines()
     trouble = explain(lines, 1)
