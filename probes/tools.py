@@ -63,6 +63,7 @@ class Perftest:
     evidence: str  # what cuda and dmabuf are known from
     # It opens libcuda.so by this name, which packages of the driver may leave out (src/cuda_loader.c).
     opens_libcuda: Maybe[bool] = _NO_PROGRAM
+    cuda_bus_id: Maybe[bool] = _NO_PROGRAM  # it takes a GPU by its PCI address, --use_cuda_bus_id
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     cuda: Maybe[bool]
     dmabuf: Maybe[bool]
     opens: Maybe[bool] = _NO_PROGRAM
+    bus_id: Maybe[bool] = _NO_PROGRAM
     program = path if isinstance(path, Unknown) else host.read_bytes(path, _PROGRAM_LIMIT_BYTES)
     if isinstance(program, Unknown) or not program.startswith(b"\x7fELF"):
         evidence = f"{name} --help"
@@ -114,13 +116,16 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
         if isinstance(usage, Unknown):
             cuda = dmabuf = usage
         else:
-            cuda, dmabuf = parse_usage(usage.stdout + usage.stderr)
+            text = usage.stdout + usage.stderr
+            cuda, dmabuf = parse_usage(text)
+            bus_id = cuda if isinstance(cuda, Unknown) else "--use_cuda_bus_id" in text
     else:
         evidence = printable(f"{path}", 256)
         cuda, dmabuf = cuda_in_program(program)
         opens = b"libcuda.so\0" in program
+        bus_id = cuda and b"use_cuda_bus_id\0" in program
     version = _version(host, paths, (name, "--version"), parse_version)
-    return Perftest(installed, version, cuda, dmabuf, evidence, opens)
+    return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id)
 
 
 def _listener(host: Host, port: int) -> Maybe[str | None]:

@@ -144,6 +144,22 @@ def test_a_perftest_that_opens_libcuda_by_itself(tmp_path: Path, content: bytes,
     assert perftest.opens_libcuda is opens
 
 
+@pytest.mark.parametrize(
+    ("content", "by_bus_id"),
+    [
+        (b"\x7fELF\0libcuda.so.1\0use_cuda_bus_id\0", True),
+        (b"\x7fELF\0libcuda.so.1\0use_cuda\0", False),
+        (b"\x7fELF\0use_cuda_bus_id\0", False),
+    ],
+)
+def test_a_perftest_that_takes_a_gpu_by_its_pci_address(
+    tmp_path: Path, content: bytes, by_bus_id: bool
+) -> None:
+    """The newest knows the option also where it is built without CUDA, and refuses it then."""
+    install(tmp_path, "ib_write_bw", content)
+    assert perftest(Answering(tmp_path)).cuda_bus_id is by_bus_id
+
+
 # A line of a real /proc/net/tcp; 4853 is 18515, 0A is LISTEN, 01 is ESTABLISHED.
 SOCKET = "   1: 00000000:{port} {peer} {state} 00000000:00000000 00:00000000 00000000  1000        0 3"
 

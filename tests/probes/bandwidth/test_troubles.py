@@ -1,0 +1,158 @@
+"""Failures of tests in words that an admin can act on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.bandwidth.trouble_texts import MR_ERRORS, TEXTS
+from probes.bandwidth.troubles import Memory, explain, trouble_in
+from tests.machines import machine_file
+
+CUDA = (
+    "initializing CUDA",
+    "creating CUDA Ctx",
+    "allocated GPU buffer of a 16777216 address at 0x594 for type …",
+)
+DMABUF = (*CUDA, "using DMA-BUF for GPU buffer address at 0x7f aligned at 0x7f with aligned size 131072")
+END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resources")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ((*CUDA, "Couldn't allocate MR with error=14", *END), "nvidia_peermem does not serve"),
+        # Of a pipe, stderr comes before what stands in stdout's buffer.
+        (("Couldn't allocate MR with error=14", *END, *CUDA), "nvidia_peermem does not serve"),
+        ((*CUDA, "Couldn't allocate MR", *END), "nvidia_peermem is not loaded"),
+        (
+            (*DMABUF, "Couldn't allocate MR with error=95", "OFED stack does not support DMA-BUF"),
+            "kernel 5.12",
+        ),
+        ((*DMABUF, "Couldn't allocate MR with error=93"), "cannot register DMA-BUF"),
+        ((*DMABUF, "Couldn't allocate MR with error=22"), "not mapped by PCIe"),
+        ((*CUDA, "Couldn't allocate MR with error=12"), "BAR1 is full"),
+        (("Couldn't allocate MR with error=12",), "ulimit -l"),
+        (("Couldn't allocate MR with error=77",), "errno 77"),
+        ((" Unsupported memory type", " Parser function exited with Error"), "built without CUDA"),
+        (("ib_write_bw: unrecognized option '--use_cuda=0'",), "built without CUDA"),
+        (("ib_write_bw: unrecognized option '--use_cuda_bus_id=0000:1b:00.0'",), "built without CUDA"),
+        (("ib_write_bw: unrecognized option '--use_cuda_dmabuf'",), "built without DMA-BUF"),
+        (("ib_write_bw: unrecognized option '--out_jso'",), "'--out_jso'"),
+        (("DMABUF requested but not supported in this build",), "built without DMA-BUF"),
+        (("CUDA DMA-BUF cannot be used without CUDA",), "before --use_cuda_dmabuf"),
+        (("DMA-BUF is not supported on this GPU",), "open kernel modules"),
+        (("cuInit(0) returned 802", "Couldn't init GPU context: 1"), "fabric manager"),
+        (("No such device ID (9) exists in system",), "no CUDA device 9"),
+        (("IB device mlx5_9 not found", " Unable to find the Infiniband/RoCE device"), "mlx5_9"),
+        ((" Port number 1 state is Down", " Couldn't set the link layer"), "port 1 of the NIC is Down"),
+        (("Failed to modify QP 59 to RTR", " Unable to Connect the HCA's through the link"), "GID index"),
+        (("Couldn't connect to node7:18515", " Unable to init the socket connection"), "node7:18515"),
+        ((" num of Qps should be between 1 and 16384", " Parser function exited with Error"), "1 and 16384"),
+        (("Duration mode currently doesn't support running on all sizes.",), "options together"),
+        (("Failed to modify QP to RTS",), "GID index"),
+        (("Couldn't listen to port 18515",), "TCP port is taken"),
+        (("ERRNO: Address already in use.",), "TCP port is taken"),
+        (("Unexpected CM event bl blka 8", " Unable to perform rdma_client function"), "refused"),
+        ((" Completion with error at client", " Failed status 12: wr_id 0 syndrom 0x81"), "did not answer"),
+        ((" Failed status 5: wr_id 0 syndrom 0xf9", " Failed status 4: wr_id 0 syndrom 0x51"), "ACS"),
+        (("gdr_open error: Is gdrdrv driver installed and loaded?",), "gdrdrv is not loaded"),
+        (("This GPU does not support GPUDirect RDMA.",), "GeForce"),
+        (
+            ("node7: Test NCCL failure common.cu:958 'unhandled system error (run with …) / '",),
+            "unhandled system error",
+        ),
+        (("node7: Test CUDA failure common.cu:891 'out of memory'",), "memory is full"),
+        (("# Out of bounds values : 12 FAILED",), "12 values came out wrong"),
+    ],
+)
+def test_lines(lines: tuple[str, ...], told: str) -> None:
+    trouble = explain(lines, 1)
+    assert trouble is not None
+    assert told in trouble.told
+    assert trouble.raw
+
+
+def test_what_was_asked_for_decides_where_the_lines_do_not() -> None:
+    line = "Couldn't allocate MR with error=14"
+    unsure = explain((line,), 1)
+    assert unsure is not None
+    assert "with GPU memory" in unsure.told
+    asked = explain((line,), 1, Memory(gpu=True, dmabuf=True))
+    assert asked is not None
+    assert asked.told == MR_ERRORS[14][1]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (-11, "crashed"),
+        (139, "crashed"),
+        (-2, "interrupted"),
+        (127, "not found"),
+        (3, "status 3"),
+        (137, "killed"),
+    ],
+)
+def test_only_a_status(status: int, told: str) -> None:
+    trouble = explain(("nothing known",), status)
+    assert trouble is not None
+    assert told in trouble.told
+
+
+def test_a_good_end() -> None:
+    assert explain(("# Out of bounds values : 0 OK",), 0) is None
+    assert explain(("NCCL WARN something old", ""), 0) is None
+    assert explain((), None) is None
+    wrong = explain(("# Out of bounds values : 3 FAILED",), 0)
+    assert wrong is not None
+
+
+def test_a_long_log_keeps_its_first_error() -> None:
+    trouble = explain(["IB device mlx5_9 not found", *["nothing"] * 100_000], 1)
+    assert trouble is not None
+    assert "mlx5_9" in trouble.told
+
+
+def test_real_failures() -> None:
+    lines = machine_file("perftest/moc-bm-gpu-socket-init-fail.log").read_text().splitlines()
+    trouble = explain(lines, 1)
+    assert trouble is not None
+    assert "no server waits there" in trouble.told
+    lines = machine_file("perftest/gke-h200-rdma-write_bw.txt").read_text().splitlines()
+    trouble = explain(lines, 1)
+    assert trouble is not None
+    assert "same sizes" in trouble.told
+
+
+def test_sentences_are_one_line_without_a_full_stop() -> None:
+    for _, _, told in TEXTS:
+        assert told == told.strip()
+        assert not told.endswith(".")
+        assert "\n" not in told
+
+
+_WORDS = st.sampled_from(
+    [
+        "Couldn't allocate MR with error=",
+        "99999",
+        "Failed status ",
+        "99:",
+        "{a}",
+        "option '",
+        "'",
+        "NCCL WARN ",
+        "\x1b[2J",
+    ]
+)
+
+
+@given(
+    st.lists(st.one_of(st.text(max_size=200), st.lists(_WORDS).map("".join)), max_size=20),
+    st.integers(-70, 300),
+)
+def test_no_text_crashes_it(lines: list[str], status: int) -> None:
+    trouble = explain(lines, status)
+    assert status == 0 or trouble is not None
+    assert trouble is None or (trouble.told + trouble.raw).isprintable()
+    for line in lines:
+        trouble_in(line)
