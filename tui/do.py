@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from probes.checks.finding import Finding, Status
 from probes.checks.registry import findings
-from probes.checks.summary import summed_up
-from probes.examination import Examination, examine
+from probes.examination import examine
 from probes.host import Host
 from probes.plans.offers import Offer
 from probes.text import printable
@@ -23,7 +21,7 @@ from tui.actions.runner import ask_for_password
 from tui.actions.script import script_of
 from tui.json_values import plain_value, write_json
 from tui.printing import heading, print_lines, text_width
-from widgets import verdict_drawing
+from widgets.change_drawing import Judged, draw_change
 from widgets.lines import Line, Run, Tone, fit, line, wrapped
 from widgets.plan_drawing import draw_consequences, draw_steps
 
@@ -143,28 +141,16 @@ class Do:
         before, earlier = self._examination, self._findings
         self._examination = examine(self._host, before=before)
         self._findings = findings(self._examination)
-        lines: list[Line] = [(), line(Run("now  ", Tone.TITLE), *_verdict(self._examination, self._findings))]
-        lines.append(line(Run("was  ", Tone.DIM), *_verdict(before, earlier)))
-        was, now = _found(earlier), _found(self._findings)
-        for word, some in (("gone", was - now), ("new", now - was)):
-            if some:
-                lines += wrapped(f"{word}: {', '.join(sorted(some))}", self._width, indent="     ")
+        change = draw_change(
+            Judged(before.verdict, earlier), Judged(self._examination.verdict, self._findings), self._width
+        )
         try:
-            self._print(lines)
+            self._print([(), *change])
         except OSError:
             return
 
     def _print(self, lines: Sequence[Line]) -> None:
         print_lines(lines, self._out, self._ascii)
-
-
-def _verdict(examination: Examination, found: Sequence[Finding]) -> Line:
-    verdict = summed_up(examination.verdict, found)
-    return (*verdict_drawing.draw(verdict), Run(f" · {verdict.reason}"))
-
-
-def _found(some: Sequence[Finding]) -> set[str]:
-    return {one.id for one in some if one.status is Status.FOUND}
 
 
 def _offer_json(offer: Offer) -> dict[str, Any]:

@@ -27,11 +27,15 @@ def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
     lines.extend(_verdict("before", before, width))
     lines.extend(_verdict("after", after, width))
     was, now = _found(before.findings), _found(after.findings)
-    gone = [one for name, one in was.items() if name not in now]
+    left = {one.id: one for one in after.findings if one.status is Status.UNKNOWN}
+    # What could not be looked at again is not gone.
+    unsure = [left[name] for name in was if name in left]
+    gone = [one for name, one in was.items() if name not in now and name not in left]
     new = [one for name, one in now.items() if name not in was]
     lines.extend(_row("gone", Run("✓", Tone.GOOD), one, width) for one in gone)
+    lines.extend(_row("unknown", mark_of(one), one, width) for one in unsure)
     lines.extend(_row("new", mark_of(one), one, width) for one in new)
-    if not gone and not new:
+    if not gone and not new and not unsure:
         lines.extend(wrapped("the doctor finds what it found before", width, Tone.DIM, "  "))
     return lines
 
@@ -47,10 +51,6 @@ def _found(findings: Sequence[Finding]) -> dict[str, Finding]:
 
 
 def _row(word: str, mark: Run, finding: Finding, width: int) -> Line:
-    row: Line = (
-        Run(f"  {word:<8}", Tone.DIM),
-        mark,
-        Run(f" {finding.id}", Tone.TITLE),
-        Run(f" {finding.title}"),
-    )
+    told = finding.title if finding.status is not Status.UNKNOWN else finding.cause
+    row: Line = (Run(f"  {word:<8}", Tone.DIM), mark, Run(f" {finding.id}", Tone.TITLE), Run(f" {told}"))
     return fit(row, width)

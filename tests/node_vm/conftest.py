@@ -99,7 +99,9 @@ class _Shared:
             dashboard.press("Space")
         yield dashboard
         if not dashboard.has_ended():
-            dashboard.press("Space")
+            # Back on the overview, wherever a test that failed has left it.
+            for key in ("Escape", "Escape", "Space"):
+                dashboard.press(key)
 
 
 @pytest.fixture(scope="session")

@@ -107,8 +107,8 @@ def test_from_nothing_to_ready_with_one_command_and_one_password(node: Guest) ->
     assert "ENDED 0" in screen
     assert screen.count("password for typist") == 1
     assert TYPISTS_PASSWORD not in screen
-    assert re.search(r"^now  . READY by peermem", screen, re.M)
-    assert re.search(r"^was  . BROKEN", screen, re.M)
+    assert re.search(r"^ +after +. READY by peermem", screen, re.M)
+    assert re.search(r"^ +before +. BROKEN", screen, re.M)
     assert lsmod(node).keys() >= NEEDED
     lines = log_of(typist, ".local/state/gdrtop/actions.jsonl")
     assert lines[0]["action"] == "load-modules"
