@@ -189,8 +189,8 @@ class GdrtopApp(ActingApp):
                 screen.draw()
         self.note_examination(report)
 
-    def on_doctor_screen_wanted(self) -> None:
-        """The doctor's screen asks for an examination."""
+    def on_examined_list_screen_wanted(self) -> None:
+        """The doctor's or the actions' screen asks for an examination."""
         self._sampler.ask_examination()
 
     def take_reading(self) -> None:

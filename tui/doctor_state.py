@@ -5,9 +5,9 @@ Knows nothing of Textual.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
+from tui.list_state import ExaminedListState
 from widgets.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
@@ -17,43 +17,29 @@ if TYPE_CHECKING:
 _TITLES = {"finding": "Finding", "explanation": "In plain words"}
 
 
-class DoctorState:
+class DoctorState(ExaminedListState):
     """Findings and selection; changes only by `begin`, `take`, `fail` and the keys' methods."""
 
     def __init__(self) -> None:
-        self.examination: Examination | None = None
-        self.selected = ""
-        self.word = ""
+        super().__init__()
         self.shows = "finding"
         self.findings: tuple[Finding, ...] = ()
         self._all = False
-        self._reading = False
-        self._failure = ""
-
-    def begin(self) -> None:
-        """An examination has been asked for."""
-        self._reading = True
-
-    def fail(self, what: str) -> None:
-        """The examination could not be made."""
-        self._reading, self._failure = False, what
 
     def take(self, examination: Examination) -> None:
         """Takes an examination over."""
         from probes.checks.registry import findings
 
-        self.examination, self._reading, self._failure = examination, False, ""
+        self._examined(examination)
         self.findings = findings(examination)
         self._keep_selection()
 
     # Keys
 
     def select(self, step: int) -> None:
-        """Selects the finding `step` further in the list."""
-        order = [finding.id for finding in self._listed()]
-        if order:
-            at = order.index(self.selected) + step if self.selected in order else 0
-            self.selected = order[max(0, min(len(order) - 1, at))]
+        """Selects the finding `step` further in the list, and shows it."""
+        super().select(step)
+        if self.selected:
             self.shows = "finding"
 
     def show(self, what: str) -> None:
@@ -65,15 +51,8 @@ class DoctorState:
         self._all = not self._all
         self._keep_selection()
 
-    def filter(self, word: str) -> None:
-        """Lists only what contains the word."""
-        self.word = word.strip().lower()
-        self._keep_selection()
-
-    def _keep_selection(self) -> None:
-        listed = [finding.id for finding in self._listed()]
-        if self.selected not in listed:
-            self.selected = listed[0] if listed else ""
+    def _order(self) -> list[str]:
+        return [finding.id for finding in self._listed()]
 
     def _listed(self) -> list[Finding]:
         from probes.checks.finding import Status
@@ -91,24 +70,19 @@ class DoctorState:
         """What the lower pane shows."""
         return _TITLES[self.shows]
 
-    def summary(self, width: int) -> list[Line]:
+    def _summed_up(self, examination: Examination, as_of: str, width: int) -> list[Line]:
         """The verdict with the findings, and how many there are."""
-        if self.examination is None:
-            told = f"✗ {self._failure}" if self._failure else "Examining the node …"
-            return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
         from probes.checks.summary import summed_up
         from widgets import findings_drawing, verdict_drawing
 
-        verdict = summed_up(self.examination.verdict, self.findings)
-        at = time.strftime("%H:%M:%S", time.gmtime(self.examination.node.taken_at))
-        state = self._failure or ("examining …" if self._reading else f"examined {at}")
+        verdict = summed_up(examination.verdict, self.findings)
         head: Line = (
             Run("Doctor ", Tone.TITLE),
-            verdict_drawing.origin_run(self.examination.node.origin),
+            verdict_drawing.origin_run(examination.node.origin),
             Run(" "),
             *verdict_drawing.draw(verdict),
         )
-        counted = f"{findings_drawing.counted(self.findings)} · {state}"
+        counted = f"{findings_drawing.counted(self.findings)} · {as_of}"
         return [head, *wrapped(verdict.reason, width, Tone.PLAIN, "  ")[:2], (Run(counted, Tone.DIM),)]
 
     def list_lines(self, width: int) -> list[Line]:

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 
 from tui.actions.audit import PastRun, PastStep
 from tui.actions.console_text import mark_of
+from tui.list_state import ListState
 from widgets.lines import Line, Run, Tone, fit, line, wrapped
 
 if TYPE_CHECKING:
     from tui.actions.outcome import Outcome
 
 
-class HistoryState:
+class HistoryState(ListState):
     """Past runs and selection."""
 
     def __init__(self, node: str) -> None:
+        super().__init__()
         self._node = node
         self._runs: tuple[PastRun, ...] | None = None
         self._failure = ""
-        self.selected = ""
 
     def take(self, runs: tuple[PastRun, ...]) -> None:
         """Takes the runs over, the newest first."""
         self._runs = runs
-        if self.run is None:
-            self.selected = runs[0].id if runs else ""
+        self._keep_selection()
 
     def fail(self, what: str) -> None:
         """The log could not be read."""
@@ -41,12 +41,8 @@ class HistoryState:
         """The selected one."""
         return next((one for one in self._runs or () if one.id == self.selected), None)
 
-    def select(self, step: int) -> None:
-        """Selects the run `step` further in the list."""
-        order = [one.id for one in self._runs or ()]
-        if order:
-            at = order.index(self.selected) + step if self.selected in order else 0
-            self.selected = order[max(0, min(len(order) - 1, at))]
+    def _order(self) -> list[str]:
+        return [one.id for one in self._runs or ()]
 
     def list_lines(self, width: int) -> list[Line]:
         """One line a run: when, who, what, how it ended, and where if elsewhere."""

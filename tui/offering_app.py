@@ -135,10 +135,6 @@ class OfferingApp(App[None]):
         for screen in self._shown(ActionsScreen):
             screen.draw()
 
-    def on_actions_screen_wanted(self) -> None:
-        """The actions' screen asks for an examination."""
-        self._sampler.ask_examination()
-
     def on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
         """An action of the list is to be looked at."""
         self.action_act(message.offer)

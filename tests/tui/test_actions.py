@@ -33,6 +33,21 @@ async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -
         await on(pilot, OverviewScreen)
 
 
+async def test_the_node_is_examined_again_for_the_actions_and_for_the_doctor() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        state = pilot.app.actions_state
+        first = state.examination
+        await pilot.press("r")
+        await until(pilot, lambda: state.examination is not first)
+        second = state.examination
+        await pilot.press("d")
+        await on(pilot, DoctorScreen)
+        await pilot.press("f5")
+        await until(pilot, lambda: state.examination is not second)
+
+
 async def test_the_filter_lists_what_contains_the_word() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
