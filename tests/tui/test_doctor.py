@@ -2,11 +2,13 @@
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from probes.checks.registry import CHECKS
 from probes.host import Host
 from probes.simulation import SimulatedHost
 from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tui.screens.actions import ActionsScreen
 from tui.screens.doctor import DoctorScreen
 from widgets.lines_view import LinesView
 
@@ -91,3 +93,24 @@ async def test_the_overview_carries_the_marks() -> None:
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
         assert "BROKEN" in shown(pilot, "verdict")
+
+
+async def test_the_word_of_a_filter_is_seen_when_one_comes_back() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ActionsScreen))
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
+        await until(pilot, lambda: "passed" in seen(pilot, "summary"))
+        await pilot.press("slash", *"peermem", "enter")
+        # By x back to the actions, and to the doctor again, without giving the word up.
+        await pilot.press("x")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
+        await pilot.pause()
+        word = pilot.app.screen.query_one("#word", Input)
+        assert word.display
+        assert word.value == "peermem"

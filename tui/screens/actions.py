@@ -48,11 +48,6 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
         yield Input(placeholder="a word of the id or the title; Esc ends", id="word")
         yield Footer(show_command_palette=False)
 
-    def on_mount(self) -> None:
-        """Shows the word that the list is filtered by."""
-        self._word.value = self._state.word
-        self._word.display = bool(self._state.word)
-
     def _scroll_list(self, row: int) -> None:
         super()._scroll_list(max(0, row - 1))  # a heading above it is seen
         super()._scroll_list(row)

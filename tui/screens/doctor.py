@@ -51,7 +51,6 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     def on_mount(self) -> None:
         """Asks for an examination where there is none."""
-        self._word.display = False
         if self._state.examination is None:
             self.action_again()
 

@@ -113,6 +113,11 @@ class ExaminedListScreen(ListScreen[E]):
     class Wanted(Message):
         """The node is to be examined."""
 
+    def on_mount(self) -> None:
+        """Shows the word that the list is filtered by, also when one comes back to it."""
+        self._word.value = self._state.word
+        self._word.display = bool(self._state.word)
+
     @property
     def _word(self) -> Input:
         return self.query_one("#word", Input)
