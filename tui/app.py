@@ -16,7 +16,6 @@ from tui.acting_app import ActingApp
 from tui.doctor_state import DoctorState
 from tui.examination_pace import ExaminationPace
 from tui.sampler import Examined, Probed, RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
-from tui.screens.doctor import DoctorScreen
 from tui.screens.overview import OverviewScreen
 
 if TYPE_CHECKING:
@@ -184,6 +183,8 @@ class GdrtopApp(ActingApp):
         else:
             self._doctor.take(report.examination)
             self._overview.take_findings(self._doctor.findings)
+        from tui.screens.doctor import DoctorScreen
+
         for screen in self.screen_stack:
             if isinstance(screen, DoctorScreen):
                 screen.draw()

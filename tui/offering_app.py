@@ -13,7 +13,6 @@ from textual.screen import Screen
 
 from tui.acting import Acting
 from tui.actions_state import ActionsState
-from tui.screens.doctor import DoctorScreen
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from tui.doctor_state import DoctorState
     from tui.sampler import Sampler
     from tui.screens.actions import ActionsScreen
+    from tui.screens.doctor import DoctorScreen
     from tui.screens.history import HistoryScreen
     from tui.screens.overview import OverviewScreen
 
@@ -212,5 +212,7 @@ class OfferingApp(App[None]):
 
     def action_doctor(self) -> None:
         """Shows what is wrong with the node."""
+        from tui.screens.doctor import DoctorScreen
+
         if not isinstance(self.screen, DoctorScreen):
             self._bring(DoctorScreen, lambda: DoctorScreen(self._doctor))
