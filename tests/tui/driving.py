@@ -60,7 +60,18 @@ async def readings(pilot: Pilot[None], clock: SteppedClock, count: int) -> None:
         clock.now += 1.0
         pilot.app.take_reading()
         await until(pilot, lambda before=before: screen.readings > before)
-    await pilot.pause()
+    await settled(pilot)
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Waits until nothing is drawn any more: a scroll bar that comes has its pane drawn once again."""
+    before: object = None
+    unchanged = 0
+    while unchanged < 3:
+        await pilot.pause(0.01)
+        now = [(view.room, list(view.lines)) for view in overview(pilot).query(LinesView)]
+        unchanged = unchanged + 1 if now == before else 0
+        before = now
 
 
 def shown(pilot: Pilot[None], panel: str) -> str:

@@ -11,7 +11,7 @@ from probes.recorded import RecordedHost
 from probes.recording_archive import read_archive
 from probes.simulation import SimulatedHost, simulated_names
 from tests.probes.recordings import archive_of, moments_of, read
-from tests.tui.driving import SteppedClock, overview, readings, shown, stepped_app, until
+from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.recording_file import chunks_of
 from tui.replay import Replay
@@ -33,7 +33,7 @@ def recording_of(name: str = "hgx-h100", count: int = 8) -> bytes:
 async def at(pilot: Pilot[None], moment: int, of: int = 8) -> None:
     """Waits until a moment is shown."""
     await until(pilot, lambda: f"{moment}/{of}" in shown(pilot, "verdict"))
-    await pilot.pause()
+    await settled(pilot)
 
 
 def screen(pilot: Pilot[None]) -> dict[str, str]:
