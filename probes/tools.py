@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from probes.host import Host
+from probes.sockets import listening
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown
 
 # As probes/command.py: only what lies here is run.
 DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 _PROGRAM_LIMIT_BYTES = 8 << 20
-_SOCKETS_LIMIT_BYTES = 4 << 20
 _SECONDS = 2.0
 PERFTEST_PORT = 18515
 
@@ -85,7 +85,7 @@ def probe(host: Host) -> ToolFacts:
         perftest=_perftest(host, paths),
         ofed=_version(host, paths, ("ofed_info", "-s"), parse_ofed),
         fabric_manager=_version(host, paths, ("nv-fabricmanager", "--version"), parse_fabric_manager),
-        perftest_listens=_listener(host, PERFTEST_PORT),
+        perftest_listens=_listener(host),
     )
 
 
@@ -128,17 +128,10 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id)
 
 
-def _listener(host: Host, port: int) -> Maybe[str | None]:
-    """The file of /proc/net in which a TCP socket listens on a port; None: there is none."""
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        table = host.read(path, _SOCKETS_LIMIT_BYTES)
-        if isinstance(table, Unknown):
-            if table.reason is Reason.NOT_THERE and path.endswith("6"):  # a kernel without IPv6
-                continue
-            return table
-        if re.search(rf"^ *\d+: [0-9A-F]{{8,32}}:{port:04X} [0-9A-F]{{8,32}}:0000 0A ", table, re.M):
-            return path
-    return None
+def _listener(host: Host) -> Maybe[str | None]:
+    """The file of /proc/net in which a TCP socket listens on perftest's port; None: there is none."""
+    ports = listening(host)
+    return ports if isinstance(ports, Unknown) else ports.get(PERFTEST_PORT)
 
 
 def cuda_in_program(program: bytes) -> tuple[bool, bool]:
