@@ -1,4 +1,4 @@
-"""One gdrtop acts at a time on a node, whoever runs it."""
+"""One gdrtop acts at a time on a node, or measures, whoever runs it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,94 @@
+"""Who would feel a test: jobs that use its GPUs, and traffic on its ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
+from probes.bandwidth.perftest_command import PerftestSettings
+from probes.bandwidth.planned import PlannedTest
+from probes.bandwidth.purpose import Settings
+from probes.examination import Examination
+from probes.gpus import Gpu, GpuFacts
+from probes.nvml import NvmlLive
+from probes.processes import ProcessFacts
+from probes.rates import Reading, port_rates
+from probes.unknown import Unknown, known
+
+BUSY_PERCENT = 5
+"""Utilisation from which on somebody is taken to be using a GPU; an idle one shows 0."""
+BUSY_GBPS = 0.1
+"""Traffic that a subnet manager or a routing protocol does not make; a job's is a thousand times this."""
+_MOST_NAMED = 8
+
+
+def felt_by(
+    examination: Examination, tests: Iterable[PlannedTest], before: Reading | None = None
+) -> tuple[str, ...]:
+    """Who would feel these tests, a line each; `before` is a reading some time before the examination's.
+
+    What cannot be read is told as well: nobody may be taken for idle because it was not seen.
+    """
+    tests = tuple(tests)
+    return (*_of_gpus(examination, tests), *_of_ports(examination, tests, before))[: _MOST_NAMED + 1]
+
+
+def _of_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[str]:
+    facts, live = examination.node.gpus, examination.reading.gpus
+    used = [gpu for gpu in facts.gpus if _is_used(gpu, tests)] if isinstance(facts, GpuFacts) else []
+    if not used:
+        return []
+    if isinstance(live, Unknown):
+        return [f"whether somebody uses the GPUs is not known: {live}"]
+    names = _names(examination)
+    lines = []
+    for gpu in used:
+        now = live.get(gpu.bdf)
+        told = "NVML does not list it" if now is None else _of_gpu(now, names)
+        if told:
+            lines.append(f"GPU{gpu.index}: {told}")
+    return lines
+
+
+def _of_gpu(now: NvmlLive, names: dict[int, str]) -> str:
+    if isinstance(now.processes, Unknown):
+        return f"whether somebody uses it is not known: {now.processes}"
+    busy = known(now.utilisation_percent, 0)
+    used = f", {busy} % busy" if busy >= BUSY_PERCENT else ""
+    if now.processes:
+        named = ", ".join(f"{pid} {names.get(pid, '')}".rstrip() for pid in now.processes[:3])
+        more = f" and {len(now.processes) - 3} more" if len(now.processes) > 3 else ""
+        return f"process {named}{more} computes on it{used}"
+    return used.removeprefix(", ")
+
+
+def _names(examination: Examination) -> dict[int, str]:
+    facts = examination.processes
+    processes = facts.processes if isinstance(facts, ProcessFacts) else ()
+    return {one.pid: f"({one.comm})" for one in processes if not isinstance(one.comm, Unknown)}
+
+
+def _is_used(gpu: Gpu, tests: tuple[PlannedTest, ...]) -> bool:
+    return any(gpu.index in _indices(test.settings) for test in tests)
+
+
+def _indices(settings: Settings) -> tuple[int, ...]:
+    if isinstance(settings, PerftestSettings):
+        return () if settings.gpu is None else (settings.gpu.index,)
+    if isinstance(settings, GdrcopySettings):
+        return (settings.gpu_index,)
+    assert isinstance(settings, NvbandwidthSettings | NcclSettings)
+    return settings.gpus
+
+
+def _of_ports(examination: Examination, tests: tuple[PlannedTest, ...], before: Reading | None) -> list[str]:
+    rates = {} if before is None else port_rates(before, examination.reading)
+    devices = {(test.pair.nic, test.pair.port): None for test in tests if test.pair.nic}
+    lines = []
+    for nic, port in devices:
+        rate = rates.get((nic, port))
+        both = () if rate is None else (rate.sent_gbps, rate.received_gbps)
+        figures = [one for one in both if not isinstance(one, Unknown)]
+        if figures and max(figures) >= BUSY_GBPS:
+            lines.append(f"port {port} of {nic}: {max(figures):.0f} Gb/s of traffic flow through it")
+    return lines

@@ -1,0 +1,1 @@
+"""Bandwidth tests: started, read, ended, kept."""

@@ -1,0 +1,148 @@
+"""The one way to measure: screens and command line plan, run and keep tests by this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from probes.bandwidth.choice import Choice
+from probes.bandwidth.commands import Refused
+from probes.bandwidth.competition import felt_by
+from probes.bandwidth.planned import Series
+from probes.bandwidth.result import Ending, Result
+from probes.bandwidth.series import series_of
+from probes.examination import Examination
+from probes.host import Host
+from probes.origin import Source
+from probes.rates import Reading
+from probes.sockets import free_port
+from probes.tools import PERFTEST_PORT
+from probes.unknown import Unknown
+from tui.actions.guards import no_actions_here
+from tui.actions.lock import ActionLock, LockTaken
+from tui.bandwidth.events import Event, NotSaved, SeriesEnded, TestEnded
+from tui.bandwidth.processes import LocalProcesses, Processes
+from tui.bandwidth.series_run import SeriesRun
+
+_LOCK = "\0gdrtop-bandwidth"  # as tui/actions/lock.py: one series at a time on a node, whoever runs it
+
+
+class KeptResults(Protocol):
+    """Where results are kept, and the baseline of this machine type."""
+
+    def add(self, result: Result) -> None:
+        """Keeps one; NotKept, with a sentence, where it cannot be."""
+
+    def results(self) -> tuple[Result, ...]:
+        """All that are kept, the oldest first."""
+
+    def baseline(self, machine: str) -> tuple[Result, ...]:
+        """What nodes of this type are expected to give; () where nothing was saved."""
+
+    def save_baseline(self, results: tuple[Result, ...]) -> str:
+        """Makes these results the baseline of their machine type; where it is. NotKept where it cannot be."""
+
+
+class NotKept(Exception):
+    """A result could not be written; the message says why."""
+
+
+class KeptInMemory:
+    """The results of a simulated node: kept as long as the program runs."""
+
+    def __init__(self) -> None:
+        self._results: list[Result] = []
+        self._baselines: dict[str, tuple[Result, ...]] = {}
+
+    def add(self, result: Result) -> None:
+        """Keeps one."""
+        self._results.append(result)
+
+    def results(self) -> tuple[Result, ...]:
+        """All, the oldest first."""
+        return tuple(self._results)
+
+    def baseline(self, machine: str) -> tuple[Result, ...]:
+        """What was saved for this type."""
+        return self._baselines.get(machine, ())
+
+    def save_baseline(self, results: tuple[Result, ...]) -> str:
+        """Keeps them as the baseline."""
+        self._baselines[results[0].machine] = results
+        return "the memory of this gdrtop: a simulated node has no file"
+
+
+class Bench:
+    """Plans tests, and runs one series at a time; `run` blocks, all else is quick."""
+
+    def __init__(self, host: Host, kept: KeptResults, read_only: bool = False) -> None:
+        self._host, self._read_only, self.kept = host, read_only, kept
+        self._run: SeriesRun | None = None
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing at all is measured on this host; "" where tests are possible."""
+        return no_actions_here(self._host.origin, self._read_only)
+
+    def series(self, examination: Examination, choice: Choice) -> Series | Refused:
+        """The tests of a wish, on a TCP port that is free now."""
+        port = free_port(self._host, PERFTEST_PORT)
+        # Where the sockets cannot be seen, perftest itself says that its port is taken.
+        return series_of(examination, choice, PERFTEST_PORT if isinstance(port, Unknown) else port)
+
+    def felt_by(
+        self, examination: Examination, series: Series, before: Reading | None = None
+    ) -> tuple[str, ...]:
+        """Who would feel it, a line each: to be asked for before it is run."""
+        return felt_by(examination, series.tests, before)
+
+    def run(
+        self, examination: Examination, series: Series, hear: Callable[[Event], object]
+    ) -> tuple[Result, ...] | Refused:
+        """Runs it to its end, and keeps what was measured."""
+        if self.refusal:
+            return self._refused(self.refusal, hear)
+
+        def told(event: Event) -> None:
+            hear(event)
+            if isinstance(event, TestEnded) and event.result.ending is Ending.DONE:
+                try:
+                    self.kept.add(event.result)
+                except NotKept as error:
+                    hear(NotSaved(str(error)))
+
+        self._run = SeriesRun(self._host, self._processes(), examination, told)
+        try:
+            with self._lock():
+                return self._run.run(series)
+        except LockTaken as taken:
+            return self._refused(str(taken), hear)
+        finally:
+            self._run = None
+
+    def _refused(self, why: str, hear: Callable[[Event], object]) -> Refused:
+        hear(SeriesEnded((), refused=why))
+        return Refused(why)
+
+    def _lock(self) -> AbstractContextManager[object]:
+        return ActionLock(_LOCK) if self._host.origin.source is Source.LIVE else nullcontext()
+
+    def _processes(self) -> Processes:
+        if self._host.origin.source is Source.LIVE:
+            return LocalProcesses()
+        from probes.simulation.host import SimulatedHost
+        from tui.bandwidth.processes import SimulatedProcesses
+
+        assert isinstance(self._host, SimulatedHost)
+        return SimulatedProcesses(self._host)
+
+    def stop(self) -> None:
+        """Ends the series under way; from any thread."""
+        if self._run is not None:
+            self._run.stop()
+
+    def skip(self) -> None:
+        """Ends the test under way, and goes on with the next; from any thread."""
+        if self._run is not None:
+            self._run.skip()

@@ -1,0 +1,89 @@
+"""What happens while tests run, told to whoever shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.result import Result
+from probes.bandwidth.samples import Fact, Sample
+
+
+@dataclass(frozen=True)
+class SeriesBegan:
+    """A series begins."""
+
+    series: Series
+
+
+@dataclass(frozen=True)
+class TestBegan:
+    """A test begins: the first is 1."""
+
+    __test__ = False
+
+    number: int
+    test: PlannedTest
+
+
+@dataclass(frozen=True)
+class EndStarted:
+    """A process of the test was started."""
+
+    end: str
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LinePrinted:
+    """A line of one end, harmless to show."""
+
+    end: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row that counts, so many seconds after the test's first row."""
+
+    sample: Sample
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a tool said about the run."""
+
+    end: str
+    fact: Fact
+
+
+@dataclass(frozen=True)
+class TestEnded:
+    """A test is over, and nothing of it is left running."""
+
+    __test__ = False
+
+    number: int
+    result: Result
+
+
+@dataclass(frozen=True)
+class NotSaved:
+    """A result could not be kept."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class SeriesEnded:
+    """All is over."""
+
+    results: tuple[Result, ...]
+    was_cancelled: bool = False
+    refused: str = ""  # why nothing was begun
+
+
+Event = (
+    SeriesBegan | TestBegan | EndStarted | LinePrinted | Measured | Told | TestEnded | NotSaved | SeriesEnded
+)

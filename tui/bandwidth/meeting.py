@@ -1,0 +1,223 @@
+"""One test under way: its ends meet, print, and are ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from tui.bandwidth.processes import Process, Processes
+
+from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
+from probes.bandwidth.gdrcopy_output import GdrcopyOutput
+from probes.bandwidth.nccl_tests_output import NcclTestsOutput
+from probes.bandwidth.nvbandwidth_output import NvbandwidthOutput
+from probes.bandwidth.perftest_command import PerftestSettings
+from probes.bandwidth.perftest_output import PerftestOutput
+from probes.bandwidth.planned import End, PlannedTest
+from probes.bandwidth.result import Ending
+from probes.bandwidth.samples import WAITING, About, Fact, Sample
+from probes.bandwidth.trouble_texts import CAUSE, SYMPTOM
+from probes.bandwidth.troubles import Memory, Trouble, explain
+from probes.host import Host
+from probes.sockets import listening
+from probes.unknown import Unknown
+from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured, Told
+
+_STEP_SECONDS = 0.05
+_LISTENS_SECONDS = 10.0  # from a server's banner to its open port; CUDA's start may lie between
+_SETTLES_SECONDS = 0.5  # the same at a peer, whose ports cannot be seen
+_GRACE_SECONDS = 5.0  # for the other ends, once one has ended
+_MOST_TRIES = 5
+_KEPT_LINES = 2000  # of the beginning, and of the end
+_MOST_FACTS = 100
+
+
+class Output(Protocol):
+    """A parser of one tool's lines."""
+
+    def feed(self, line: str) -> tuple[Sample | Fact | Trouble, ...]:
+        """What a line tells."""
+
+
+def output_of(tool: str) -> Output:
+    """The parser for a tool."""
+    if tool in GDRCOPY:
+        return GdrcopyOutput()
+    if tool == NVBANDWIDTH:
+        return NvbandwidthOutput()
+    if tool in NCCL_TESTS:
+        return NcclTestsOutput(tool.removesuffix("_perf"))
+    return PerftestOutput()
+
+
+class _Running:
+    """One end that was started."""
+
+    def __init__(self, end: End, process: Process) -> None:
+        self.end, self.process = end, process
+        self.output = output_of(end.command.tool)
+        self.waits_since: float | None = None
+        self.ended_at: float | None = None
+        self.tries = 1
+
+
+class Meeting:
+    """Starts the ends, and takes what they print; left, nothing of them runs any more."""
+
+    def __init__(
+        self, host: Host, processes: Processes, test: PlannedTest, hear: Callable[[Event], object]
+    ) -> None:
+        self._host, self._processes, self._test, self._hear = host, processes, test, hear
+        self._running: list[_Running] = []
+        self._first_lines: list[str] = []
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._first_row_at: float | None = None
+        self._is_complete = self._is_cancelled = False
+        self._not_begun = ""
+        self.samples: list[Sample] = []
+        self.facts: list[Fact] = []
+
+    def __enter__(self) -> Meeting:
+        self._start(self._test.ends[0])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The client first: it tells its server that it goes.
+        for one in reversed(self._running):
+            one.process.end()
+
+    def cancel(self) -> None:
+        """Somebody wants no more of it."""
+        self._is_cancelled = True
+
+    def goes_on(self) -> bool:
+        """Takes what has come in a moment; whether there is more to wait for."""
+        for number, one in enumerate(self._running):
+            # Waits at one end alone, so that two ends do not wait for each other.
+            self._take(one, _STEP_SECONDS if number == len(self._running) - 1 else 0.0)
+        now = self._host.monotonic()
+        after = self._test.end_after_s
+        if after is not None and self._first_row_at is not None and now - self._first_row_at >= after:
+            self._is_complete = True
+            return False
+        if self._may_start_next(now):
+            self._start(self._test.ends[len(self._running)])
+        return bool(self._running) and not self._is_over(now)
+
+    # Starting
+
+    def _start(self, end: End, tries: int = 1) -> None:
+        argv = end.command.argv
+        self._hear(EndStarted(end.name, argv))
+        running = _Running(end, self._processes.start(argv, self._test.time_limit_s))
+        running.tries = tries
+        self._running.append(running)
+
+    def _may_start_next(self, now: float) -> bool:
+        """Whether another end is to come, and the one before it waits for it."""
+        last = self._running[-1]
+        if len(self._running) == len(self._test.ends) or last.ended_at is not None:
+            return False
+        if last.waits_since is None:
+            return False
+        waited = now - last.waits_since
+        if last.end.host or not self._test.tcp_port:
+            return waited >= _SETTLES_SECONDS
+        ports = listening(self._host)
+        if isinstance(ports, Unknown):
+            return waited >= _SETTLES_SECONDS
+        return self._test.tcp_port in ports or waited >= _LISTENS_SECONDS
+
+    def _try_again(self, one: _Running, now: float) -> bool:
+        """A client that came before its far server listened comes again."""
+        place = self._running.index(one)
+        if place == 0 or not self._running[place - 1].end.host or one.tries >= _MOST_TRIES:
+            return False
+        server = self._running[place - 1]
+        if server.ended_at is not None or self.samples or one.ended_at is None:
+            return False
+        if not any("Couldn't connect" in line for line in self._lines[-20:]):
+            return False
+        if now - one.ended_at >= _SETTLES_SECONDS:
+            one.process.end()
+            del self._running[place]
+            self._start(one.end, one.tries + 1)
+        return True
+
+    @property
+    def _lines(self) -> list[str]:
+        return [*self._first_lines, *self._last_lines]
+
+    # Listening
+
+    def _take(self, one: _Running, seconds: float) -> None:
+        for line in one.process.lines(seconds):
+            self._hear(LinePrinted(one.end.name, line))
+            (self._first_lines if len(self._first_lines) < _KEPT_LINES else self._last_lines).append(line)
+            for told in one.output.feed(line):
+                self._hear_told(one, told)
+        if one.ended_at is None and one.process.ended is not None:
+            one.ended_at = self._host.monotonic()
+
+    def _hear_told(self, one: _Running, told: Sample | Fact | Trouble) -> None:
+        now = self._host.monotonic()
+        if isinstance(told, Fact):
+            if told.about is About.PHASE and told.value == WAITING:
+                one.waits_since = now
+            if len(self.facts) < _MOST_FACTS and self._measures(one):
+                self.facts.append(told)
+            self._hear(Told(one.end.name, told))
+        elif isinstance(told, Sample) and self._measures(one):
+            if self._first_row_at is None:
+                self._first_row_at = now
+            self.samples.append(told)
+            self._hear(Measured(told, now - self._first_row_at))
+
+    def _measures(self, one: _Running) -> bool:
+        """The last end's rows count: both ends of a test may print the same ones."""
+        return one.end is self._test.ends[-1]
+
+    # Ending
+
+    def _is_over(self, now: float) -> bool:
+        ended = [one.ended_at for one in self._running if one.ended_at is not None]
+        if not ended:
+            return False
+        if any(self._try_again(one, now) for one in self._running if one.ended_at is not None):
+            return False
+        everybody = len(ended) == len(self._running)
+        # A server that has ended before its client was begun will see none.
+        return everybody or now - max(ended) >= _GRACE_SECONDS
+
+    def ending(self) -> tuple[Ending, Trouble | None]:
+        """How it ended, and why where it failed; after the meeting was left."""
+        if self._is_cancelled:
+            return Ending.CANCELLED, None
+        if self._is_complete:
+            return Ending.DONE, None
+        trouble = self._trouble()
+        if trouble is not None:
+            return Ending.FAILED, trouble
+        if isinstance(self._test.settings, PerftestSettings) and not self.samples:
+            return Ending.FAILED, Trouble("it ended without a figure", "", SYMPTOM)
+        return Ending.DONE, None
+
+    def _trouble(self) -> Trouble | None:
+        statuses: list[int] = []
+        for one in self._running:
+            ended = one.process.ended
+            if ended is not None and ended.exit_status is None:
+                return Trouble(f"{one.end.name}: {ended.why}", "", CAUSE)
+            # What was ended here after the other end had gone ended well enough.
+            if ended is not None and one.ended_at is not None and ended.exit_status:
+                if ended.why:
+                    return explain(self._lines, None, self._memory()) or Trouble(ended.why, "", CAUSE)
+                statuses.append(ended.exit_status)
+        return explain(self._lines, statuses[0] if statuses else 0, self._memory())
+
+    def _memory(self) -> Memory | None:
+        settings = self._test.settings
+        if not isinstance(settings, PerftestSettings):
+            return None
+        return Memory(settings.gpu is not None, settings.gpu is not None and settings.gpu.dmabuf)

@@ -1,0 +1,129 @@
+"""Runs tests one after another: starts their ends, reads their rows, ends them, and judges what came.
+
+It blocks, and belongs in a thread of its own where there is a screen. Whatever happens in it, the ends of
+the test under way are ended before it is left.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tui.bandwidth.processes import Processes
+
+from probes.bandwidth.judgement import judge
+from probes.bandwidth.machine_type import machine_type
+from probes.bandwidth.perftest_command import PerftestSettings
+from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of
+from probes.bandwidth.samples import HOST_MEMORY, Sample
+from probes.examination import Examination
+from probes.host import Host
+from probes.origin import Origin, Source
+from probes.platform import PlatformFacts
+from probes.unknown import Unknown, known
+from tui.bandwidth.events import Event, SeriesBegan, SeriesEnded, TestBegan, TestEnded
+from tui.bandwidth.meeting import Meeting
+
+
+class SeriesRun:
+    """One series on one node; `stop` and `skip` may be called from any thread."""
+
+    def __init__(
+        self, host: Host, processes: Processes, examination: Examination, hear: Callable[[Event], object]
+    ) -> None:
+        self._host, self._processes = host, processes
+        self._examination, self._hear = examination, hear
+        self._stopped, self._skipped = threading.Event(), threading.Event()
+
+    def stop(self) -> None:
+        """Ends the test under way, and begins no other."""
+        self._stopped.set()
+
+    def skip(self) -> None:
+        """Ends the test under way, and goes on with the next."""
+        self._skipped.set()
+
+    def run(self, series: Series) -> tuple[Result, ...]:
+        """Runs them all; the results of those that were begun."""
+        self._hear(SeriesBegan(series))
+        results: list[Result] = []
+        for number, test in enumerate(series.tests, 1):
+            if self._stopped.is_set():
+                break
+            self._skipped.clear()
+            self._hear(TestBegan(number, test))
+            result = self._run(test, results)
+            results.append(result)
+            self._hear(TestEnded(number, result))
+        self._hear(SeriesEnded(tuple(results), self._stopped.is_set()))
+        return tuple(results)
+
+    def _is_unwanted(self) -> bool:
+        return self._stopped.is_set() or self._skipped.is_set()
+
+    def _run(self, test: PlannedTest, earlier: Sequence[Result]) -> Result:
+        taken_at, began = self._host.wall_clock(), self._host.monotonic()
+        with Meeting(self._host, self._processes, test, self._hear) as meeting:
+            while meeting.goes_on():
+                if self._is_unwanted():
+                    meeting.cancel()
+                    break
+        seconds = self._host.monotonic() - began
+        settings = test.settings
+        is_perftest = isinstance(settings, PerftestSettings)
+        figure = figure_of(meeting.samples, is_perftest and settings.is_endless)
+        ending, trouble = meeting.ending()
+        platform = self._examination.node.platform
+        least = test.limit.least
+        empty = Sample("", "")
+        return Result(
+            taken_at=taken_at,
+            seconds=seconds,
+            node=known(platform.hostname, "") if isinstance(platform, PlatformFacts) else "",
+            machine=machine_type(self._examination),
+            origin=origin_word(self._host.origin),
+            title=test.title,
+            tool=settings_tool(test),
+            setup=test.setup.value,
+            pair=test.pair,
+            memory=test.memory,
+            size_bytes=settings.size_bytes if is_perftest else None,
+            queue_pairs=settings.queue_pairs if is_perftest else 1,
+            is_bidirectional=is_perftest and settings.is_bidirectional,
+            commands=tuple(shlex.join(end.command.argv) for end in test.ends),
+            ending=ending,
+            samples=tuple(meeting.samples[-MOST_SAMPLES:]),
+            facts=tuple(meeting.facts),
+            figure=figure,
+            judgement=judge(figure or empty, test.limit, _host_memory(test, earlier)),
+            limit_gbps=None
+            if least is None or isinstance(least.nominal_gbps, Unknown)
+            else least.nominal_gbps,
+            limit_by="" if least is None else least.name,
+            trouble=trouble.told if trouble else "",
+            trouble_raw=trouble.raw if trouble else "",
+        )
+
+
+def settings_tool(test: PlannedTest) -> str:
+    """The program that measures."""
+    return test.ends[-1].command.tool
+
+
+def origin_word(origin: Origin) -> str:
+    """As results are kept apart by: "live", or the simulated node's name."""
+    return "live" if origin.source is Source.LIVE else f"{origin.source.value} {origin.label}"
+
+
+def _host_memory(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:
+    """What the same test with host memory on the same NIC gave in this series."""
+    if not test.memory or test.memory == HOST_MEMORY:
+        return None
+    for result in reversed(earlier):
+        same = replace(result.pair, gpu="", gpu_label="") == replace(test.pair, gpu="", gpu_label="")
+        if result.memory == HOST_MEMORY and same and result.tool == settings_tool(test):
+            return result.figure if result.ending is Ending.DONE else None
+    return None
