@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from tui.bandwidth.processes import Process, Processes
-
 from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
 from probes.bandwidth.gdrcopy_output import GdrcopyOutput
 from probes.bandwidth.nccl_tests_output import NcclTestsOutput
@@ -23,6 +21,7 @@ from probes.host import Host
 from probes.sockets import listening
 from probes.unknown import Unknown
 from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured, Told
+from tui.bandwidth.processes import Process, Processes
 
 _STEP_SECONDS = 0.05
 _LISTENS_SECONDS = 10.0  # from a server's banner to its open port; CUDA's start may lie between

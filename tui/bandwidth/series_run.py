@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tui.bandwidth.processes import Processes
-
 from probes.bandwidth.judgement import judge
 from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.perftest_command import PerftestSettings
@@ -26,6 +24,7 @@ from probes.platform import PlatformFacts
 from probes.unknown import Unknown, known
 from tui.bandwidth.events import Event, SeriesBegan, SeriesEnded, TestBegan, TestEnded
 from tui.bandwidth.meeting import Meeting
+from tui.bandwidth.processes import Processes
 
 
 class SeriesRun:
@@ -73,8 +72,8 @@ class SeriesRun:
                     break
         seconds = self._host.monotonic() - began
         settings = test.settings
-        is_perftest = isinstance(settings, PerftestSettings)
-        figure = figure_of(meeting.samples, is_perftest and settings.is_endless)
+        perftest = settings if isinstance(settings, PerftestSettings) else None
+        figure = figure_of(meeting.samples, perftest is not None and perftest.is_endless)
         ending, trouble = meeting.ending()
         platform = self._examination.node.platform
         least = test.limit.least
@@ -90,9 +89,9 @@ class SeriesRun:
             setup=test.setup.value,
             pair=test.pair,
             memory=test.memory,
-            size_bytes=settings.size_bytes if is_perftest else None,
-            queue_pairs=settings.queue_pairs if is_perftest else 1,
-            is_bidirectional=is_perftest and settings.is_bidirectional,
+            size_bytes=perftest.size_bytes if perftest else None,
+            queue_pairs=perftest.queue_pairs if perftest else 1,
+            is_bidirectional=perftest is not None and perftest.is_bidirectional,
             commands=tuple(shlex.join(end.command.argv) for end in test.ends),
             ending=ending,
             samples=tuple(meeting.samples[-MOST_SAMPLES:]),
