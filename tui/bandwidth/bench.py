@@ -41,8 +41,9 @@ class KeptResults(Protocol):
         """What nodes of this type are expected to give; () where nothing was saved."""
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Puts what was measured in the baseline of its machine type, in place of the same tests' earlier
-        results; where it is. NotKept where it cannot be.
+        """Puts what was measured in its machine type's baseline; where that is. NotKept where it cannot be.
+
+        A test that the baseline has already is replaced, the others stay.
         """
 
 

@@ -80,7 +80,7 @@ class KeptOnDisk:
         return tuple(one for one in found if one is not None)
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Puts what was measured in the baseline of its machine type; the file. NotKept where it cannot be."""
+        """Puts what was measured in its machine type's baseline; the file. NotKept where it cannot be."""
         done = tuple(one for one in results if one.ending is Ending.DONE)
         if not done:
             raise NotKept("nothing was measured that could be a baseline")
