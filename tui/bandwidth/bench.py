@@ -140,7 +140,7 @@ class Bench:
         if self._host.origin.source is Source.LIVE:
             return LocalProcesses()
         from probes.simulation.host import SimulatedHost
-        from tui.bandwidth.processes import SimulatedProcesses
+        from tui.bandwidth.simulated_processes import SimulatedProcesses
 
         assert isinstance(self._host, SimulatedHost)
         return SimulatedProcesses(self._host)
