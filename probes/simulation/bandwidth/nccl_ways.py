@@ -86,7 +86,7 @@ def _route(examination: Examination, a: str, b: str) -> str:
 
 
 def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]:
-    """Active devices, those that NCCL_IB_HCA names; of unequal ones NCCL keeps to the fastest."""
+    """Active devices, those that NCCL_IB_HCA names: exactly those behind a "=", else all that begin so."""
     rdma = examination.node.rdma
     devices = [one for one in rdma.devices if not is_down(one)] if isinstance(rdma, RdmaFacts) else []
     wanted = environment.get("NCCL_IB_HCA", "")
