@@ -1,4 +1,4 @@
-"""What was measured as plain text to be pasted into a ticket: ASCII, with everything that a reader asks for."""
+"""What was measured as plain text to be pasted into a ticket: ASCII, and all that a reader asks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIVE = "live"
 def versions_of(examination: Examination) -> dict[str, str]:
     """What a reader of a ticket asks for first; what is not known says why."""
     node, tools = examination.node, examination.tools
-    driver: Maybe[str] = node.gpus.driver_version if isinstance(node.gpus, GpuFacts) else node.gpus
+    driver: Maybe[str] = node.gpus.driver.version if isinstance(node.gpus, GpuFacts) else node.gpus
     build = tools if isinstance(tools, Unknown) else tools.perftest
     ofed: Maybe[str] = tools if isinstance(tools, Unknown) else tools.ofed
     return {
