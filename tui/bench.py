@@ -225,8 +225,7 @@ class BenchCommand:
         measured = sum(one.ending is Ending.DONE for one in results)
         if bar is None:
             return 0, f"{measured} of {self._count()} tests measured"
-        done = [one for one in results if one.ending is Ending.DONE]
-        low = [one for one in done if one.gbps is None or one.gbps < bar]
+        low = [one for one in results if one.ending is Ending.DONE and (one.gbps or 0.0) < bar]
         if low:
             figure = figure_words(low[0]) or "no figure"
             more = f" and {len(low) - 1} more" if len(low) > 1 else ""
