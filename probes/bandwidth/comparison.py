@@ -50,7 +50,7 @@ def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
 def change(result: Result, other: Result, of: str) -> str:
     """As "3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" where there is nothing to compare.
 
-    `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type".
+    `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
     """
     ours, theirs = figure_words(result), figure_words(other)
     if result.gbps is not None and other.gbps:
@@ -72,11 +72,11 @@ def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) 
         return ()
     before, norm = earlier(result, kept), expected(result, baseline)
     told = []
-    if before is not None:
+    if before is not None and before != norm:
         told.append(change(result, before, f"on {when(before.taken_at)}"))
-    if norm is not None and norm != before:
-        whose = f" ({norm.node})" if norm.node and norm.node != result.node else ""
-        told.append(change(result, norm, f"the baseline{whose} of this machine type"))
+    if norm is not None:
+        whose = f"{norm.node}, " if norm.node and norm.node != result.node else ""
+        told.append(change(result, norm, f"the baseline of this machine type ({whose}{when(norm.taken_at)})"))
     return tuple(one for one in told if one)
 
 

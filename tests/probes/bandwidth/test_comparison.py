@@ -56,7 +56,11 @@ def test_both_are_told_and_whose_the_baseline_is() -> None:
     now = result(186.0, taken_at=NOW)
     last, norm = changes(now, [result(192.0)], [result(195.0, node="h100-01")])
     assert "3 % less than on 2026-11-18 11:06 UTC (192 Gb/s)" in last
-    assert "5 % less than the baseline (h100-01) of this machine type (195 Gb/s)" in norm
+    assert (
+        "5 % less than the baseline of this machine type (h100-01, 2026-11-18 11:06 UTC) (195 Gb/s)" in norm
+    )
+    # What is both is told once.
+    assert len(changes(now, [result(192.0)], [result(192.0)])) == 1
     assert changes(failed(), [result(192.0)], []) == ()
 
 
