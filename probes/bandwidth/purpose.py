@@ -29,6 +29,7 @@ _WAYS = {
     "ib_read_bw": "reads",
     "ib_read_lat": "reads",
     "ib_send_bw": "sends",
+    "ib_send_lat": "sends",
 }
 
 
@@ -52,6 +53,18 @@ def purpose(settings: Settings, is_loopback: bool = False) -> Purpose:
         "how fast the CPU itself writes and reads GPU memory through BAR1; reading is slow by nature",
         "nothing about GPUDirect RDMA: no NIC takes part, and RDMA does not need gdrdrv",
     )
+
+
+def perftest_purpose(tool: str, with_gpu: bool) -> Purpose:
+    """What a tool of perftest is for, whatever its settings."""
+    what = "how long RDMA takes for" if tool.endswith("_lat") else "how fast RDMA goes for"
+    whose = "GPU memory (DMA-BUF or nvidia-peermem) and host memory" if with_gpu else "host memory"
+    left = (
+        "nothing about NCCL, which has to choose this path and this NIC for itself"
+        if with_gpu
+        else "nothing about GPU memory"
+    )
+    return Purpose(f"{what} {_WAYS.get(tool, 'transfers')} of {whose} over a NIC", left)
 
 
 def _of_perftest(settings: PerftestSettings, is_loopback: bool) -> Purpose:

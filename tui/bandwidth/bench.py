@@ -41,7 +41,10 @@ class KeptResults(Protocol):
         """What nodes of this type are expected to give; () where nothing was saved."""
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Makes these results the baseline of their machine type; where it is. NotKept where it cannot be."""
+        """Puts what was measured in its machine type's baseline; where that is. NotKept where it cannot be.
+
+        A test that the baseline has already is replaced, the others stay.
+        """
 
 
 class NotKept(Exception):
@@ -68,16 +71,25 @@ class KeptInMemory:
         return self._baselines.get(machine, ())
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Keeps them as the baseline."""
-        self._baselines[results[0].machine] = results
+        """Keeps what was measured as the baseline."""
+        done = tuple(one for one in results if one.ending is Ending.DONE)
+        if not done:
+            raise NotKept("nothing was measured that could be a baseline")
+        machine = done[0].machine
+        merged = {one.key: one for one in (*self.baseline(machine), *done)}
+        self._baselines[machine] = tuple(merged.values())
         return "the memory of this gdrtop: a simulated node has no file"
 
 
 class Bench:
     """Plans tests, and runs one series at a time; `run` blocks, all else is quick."""
 
-    def __init__(self, host: Host, kept: KeptResults, read_only: bool = False) -> None:
+    def __init__(
+        self, host: Host, kept: KeptResults, read_only: bool = False, processes: Processes | None = None
+    ) -> None:
+        """`processes`: what starts tests; None: what belongs to the host."""
         self._host, self._read_only, self.kept = host, read_only, kept
+        self._given = processes
         self._run: SeriesRun | None = None
 
     @property
@@ -129,10 +141,12 @@ class Bench:
         return ActionLock(_LOCK) if self._host.origin.source is Source.LIVE else nullcontext()
 
     def _processes(self) -> Processes:
+        if self._given is not None:
+            return self._given
         if self._host.origin.source is Source.LIVE:
             return LocalProcesses()
         from probes.simulation.host import SimulatedHost
-        from tui.bandwidth.processes import SimulatedProcesses
+        from tui.bandwidth.simulated_processes import SimulatedProcesses
 
         assert isinstance(self._host, SimulatedHost)
         return SimulatedProcesses(self._host)
