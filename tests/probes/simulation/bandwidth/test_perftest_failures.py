@@ -139,6 +139,7 @@ def test_a_build_that_lacks_an_option(fault: str, told: str) -> None:
     [
         ("-a -D 5", "options together"),
         ("-q 99999", "between 1 and 16384"),
+        ("-s 0", "Message size between 1 and"),
         ("--use_cuda_dmabuf --use_cuda=0", "before --use_cuda_dmabuf"),
         ("--use_cuda=9", "no CUDA device 9"),
         ("--out_jso=x", "does not know the option"),
