@@ -70,6 +70,7 @@ def draw_result(
     if result.ending is Ending.FAILED:
         lines += _failure(result, width)
     else:
+        lines += wrapped(result.trouble, width, Tone.BAD, "  ") if result.trouble else []
         lines += _reasons(result, width)
     for told in comparisons:
         lines += wrapped(told, width, Tone.PLAIN, "  ")
