@@ -166,6 +166,8 @@ class BenchCommand:
         lines = wrapped(f"{series.title} · {duration_words(series.seconds)}", self._width, Tone.TITLE)
         if self._host.origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the figures are made up, and nobody is disturbed", self._width)
+            if self._wanted.choice.setup is Setup.SERVER:
+                lines += wrapped("no peer comes to a simulated node: Ctrl-C ends it", self._width)
             if felt:
                 lines += wrapped(f"on a real node it would ask first: {felt[0]}", self._width, Tone.DIM)
         return [*lines, *draw_left_out(series, self._width)]
