@@ -31,7 +31,7 @@ def left_on(guest: Guest) -> Left:
     told = guest.shell(
         f"pgrep -a '^({TEST_TOOL}|python3?|ssh|timeout)$' | grep -v /opt/gdrtop/bin/gdrtop || true; echo ---;"
         "ss -Hltn | sort; echo ---; find /tmp /dev/shm /var/tmp /root -xdev -not -path '/tmp/tmux*'"
-        " -not -path '*/.local/share*' -not -path '/root/.ssh*' -not -path '*/.cache*' | sort"
+        " -not -path '*/.local*' -not -path '/root/.ssh*' -not -path '*/.cache*' | sort"
     )
     return Left(*(part.strip() for part in told.split("---")))
 

@@ -35,6 +35,7 @@ from typing import NamedTuple
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
 KILL_SECONDS = 3.0  # from SIGKILL to the word that something cannot be ended
 MESSAGE_BYTES = 1 << 20
+STILL_THERE = "still there after SIGKILL"
 _CONTROL, _TERMINAL = 0, 1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
 _STUCK_SECONDS = 0.5  # what SIGKILL has not ended by then is stuck in the kernel
@@ -71,7 +72,7 @@ def told_of(left: list[Entry]) -> str:
         f"process {entry.pid} ({entry.name}){' in uninterruptible sleep' * (entry.state == 'D')}"
         for entry in left
     )
-    return f"still there after SIGKILL: {named or 'a process that this user may not see'}"
+    return f"{STILL_THERE}: {named or 'a process that this user may not see'}"
 
 
 class Keeper:

@@ -22,6 +22,7 @@ from probes.host import Host
 from probes.sockets import listening
 from probes.unknown import Unknown
 from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured, Told
+from tui.bandwidth.keeper import STILL_THERE
 from tui.bandwidth.processes import Process, Processes
 
 _STEP_SECONDS = 0.05
@@ -218,7 +219,7 @@ class Meeting:
         """A process that could not be ended: nobody may take the node for idle."""
         for one in self._running:
             ended = one.process.ended
-            if ended is not None and ended.exit_status is None and ended.why:
+            if ended is not None and STILL_THERE in ended.why:
                 return Trouble(f"{one.end.name}: {ended.why}", "", CAUSE)
         return None
 
