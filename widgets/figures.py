@@ -40,6 +40,14 @@ def gibibytes(value: Maybe[int]) -> str:
     return f"{short(value / (1 << 30))} GiB"
 
 
+def binary_size(size_bytes: int) -> str:
+    """A message's size: "64 KiB"; what is no whole number of them in bytes."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << shift and size_bytes % (1 << shift) == 0:
+            return f"{size_bytes >> shift} {unit}"
+    return f"{size_bytes} B"
+
+
 def percent(value: Maybe[int]) -> str:
     """As "92%"."""
     return f"{UNKNOWN_MARK}%" if isinstance(value, Unknown) else f"{value}%"
