@@ -21,13 +21,14 @@ _PROGRAM_LIMIT_BYTES = 8 << 20
 _SECONDS = 2.0
 PERFTEST_PORT = 18515
 
-PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat")
+PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat", "ib_send_lat")
+NCCL_TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "sendrecv_perf")
 TOOLS = {
     **dict.fromkeys(PERFTEST, "measures RDMA bandwidth and latency, of GPU memory where built with CUDA"),
     "gdrcopy_sanity": "tests CPU copies to GPU memory; not the NIC's path",
     "gdrcopy_copybw": "measures CPU copies to GPU memory; not the NIC's path",
     "nvbandwidth": "measures copies between GPUs and host; no NIC involved",
-    "all_reduce_perf": "nccl-tests: measures what a training job will see",
+    **dict.fromkeys(NCCL_TESTS, "nccl-tests: measures what a training job will see"),
     "numactl": "binds a test to the NUMA node of its GPU",
     "rdma_topo": "rdma-core: judges ACS on GPU–NIC paths",
     "lspci": "shows PCI functions and their capabilities",

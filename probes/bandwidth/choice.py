@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from probes import tools
 from probes.tools import PERFTEST
 
 GDRCOPY = ("gdrcopy_copybw", "gdrcopy_sanity")
 NVBANDWIDTH = "nvbandwidth"
-NCCL_TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "sendrecv_perf")
+NCCL_TESTS = tools.NCCL_TESTS
 TEST_TOOLS = (*PERFTEST, *GDRCOPY, NVBANDWIDTH, *NCCL_TESTS)
 
 
@@ -50,9 +51,8 @@ class Choice:
     memory: MemoryPath = MemoryPath.BEST
     gpu: str | None = None  # BDF; None: the first
     nic: str | None = None  # RDMA device; None: the GPU's nearest
-    far_nic: str | None = (
-        None  # loopback: to another device of this node; both ends: the peer's (None: the same)
-    )
+    # Loopback: to another device of this node; both ends: the peer's. None: the same.
+    far_nic: str | None = None
     peer: str = ""  # host name or address, with SSH also user@host
     size_bytes: int | None = None
     all_sizes: bool = False

@@ -83,12 +83,31 @@ def _indices(settings: Settings) -> tuple[int, ...]:
 
 def _of_ports(examination: Examination, tests: tuple[PlannedTest, ...], before: Reading | None) -> list[str]:
     rates = {} if before is None else port_rates(before, examination.reading)
-    devices = {(test.pair.nic, test.pair.port): None for test in tests if test.pair.nic}
     lines = []
-    for nic, port in devices:
+    for nic, port in _used_ports(examination, tests):
         rate = rates.get((nic, port))
         both = () if rate is None else (rate.sent_gbps, rate.received_gbps)
         figures = [one for one in both if not isinstance(one, Unknown)]
         if figures and max(figures) >= BUSY_GBPS:
             lines.append(f"port {port} of {nic}: {max(figures):.0f} Gb/s of traffic flow through it")
     return lines
+
+
+def _used_ports(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[tuple[str, int]]:
+    """(RDMA device, port) of both ends of every test here; NCCL, left to choose, may take any."""
+    ports = [*examination.reading.ports]
+    used: dict[tuple[str, int], None] = {}
+    for test in tests:
+        settings = test.settings
+        if isinstance(settings, NcclSettings):
+            taken = settings.devices or (nic for nic, _ in ports)
+            used.update(
+                dict.fromkeys(
+                    one for nic in taken for one in ports if one[0] == nic and settings.over_network
+                )
+            )
+        elif test.pair.nic:
+            used[test.pair.nic, test.pair.port] = None
+            if test.pair.far_nic and not test.pair.peer:
+                used.update(dict.fromkeys(one for one in ports if one[0] == test.pair.far_nic))
+    return list(used)

@@ -29,6 +29,7 @@ _WAYS = {
     "ib_read_bw": "reads",
     "ib_read_lat": "reads",
     "ib_send_bw": "sends",
+    "ib_send_lat": "sends",
 }
 
 

@@ -62,7 +62,8 @@ class Result:
     def key(self) -> tuple[object, ...]:
         """What two results must have in common to be compared: all but node, machine and time."""
         pair = (self.pair.gpu_label, self.pair.nic, self.pair.port, self.pair.far_nic, self.pair.peer)
-        return (*pair, self.tool, self.setup, self.memory, *self._load)
+        # The title tells collectives over the NICs from those inside the node.
+        return (*pair, self.title, self.tool, self.setup, self.memory, *self._load)
 
     @property
     def _load(self) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Protocol
 
 from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
@@ -83,8 +84,9 @@ class Meeting:
 
     def __exit__(self, *_: object) -> None:
         # The client first: it tells its server that it goes.
-        for one in reversed(self._running):
-            one.process.end()
+        with ExitStack() as ending:  # all are ended, also where one cannot be
+            for one in self._running:
+                ending.callback(one.process.end)
 
     def cancel(self) -> None:
         """Somebody wants no more of it."""
@@ -141,6 +143,9 @@ class Meeting:
         if now - one.ended_at >= _SETTLES_SECONDS:
             one.process.end()
             del self._running[place]
+            # What it said of a server that was not there yet is no reason for what comes later.
+            self._first_lines.clear()
+            self._last_lines.clear()
             self._start(one.end, one.tries + 1)
         return True
 
