@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 
 from rich.cells import cell_len
 
@@ -136,9 +137,9 @@ class _Mark:
 
 
 def _joined(names: Sequence[str]) -> str:
-    """ "PCIe link of mlx5_0, of GPU0": what begins alike is said once."""
+    """What begins alike is said once, as in "PCIe link of mlx5_0, of GPU0"."""
     told = list(names[:1])
-    for before, name in zip(names, names[1:], strict=False):
+    for before, name in pairwise(names):
         head = before.rpartition(" of ")[0]
         told.append(name.removeprefix(f"{head} ") if head and name.startswith(f"{head} of ") else name)
     return ", ".join(told)
@@ -323,7 +324,7 @@ class _Plot:
     def _ticks(self) -> dict[int, float]:
         """Round figures, at most one on every other row."""
         step = _round_step(self._top / max(1, self._rows / 2))
-        ticks = {}
+        ticks: dict[int, float] = {}
         for number in range(1, self._rows + 1):
             if number * step < self._top:
                 ticks.setdefault(self._row(number * step), number * step)
