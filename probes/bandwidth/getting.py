@@ -18,8 +18,10 @@ _WITH_CUDA = (
 )
 
 
-def way_to_get(examination: Examination, tool: str) -> str:
-    """How to install a tool, a sentence."""
+def way_to_get(examination: Examination, tool: str, is_missing: bool = True) -> str:
+    """How to install a tool, or one that can use GPU memory where only that is missing; a sentence."""
+    if tool in PERFTEST and not is_missing:
+        return _WITH_CUDA
     if tool in PERFTEST:
         return f"{_install(examination, 'perftest')} (host memory only); {_WITH_CUDA}"
     if tool in GDRCOPY:

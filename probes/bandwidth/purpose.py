@@ -55,6 +55,18 @@ def purpose(settings: Settings, is_loopback: bool = False) -> Purpose:
     )
 
 
+def perftest_purpose(tool: str, with_gpu: bool) -> Purpose:
+    """What a tool of perftest is for, whatever its settings."""
+    what = "how long RDMA takes for" if tool.endswith("_lat") else "how fast RDMA goes for"
+    whose = "GPU memory (DMA-BUF or nvidia-peermem) and host memory" if with_gpu else "host memory"
+    left = (
+        "nothing about NCCL, which has to choose this path and this NIC for itself"
+        if with_gpu
+        else "nothing about GPU memory"
+    )
+    return Purpose(f"{what} {_WAYS.get(tool, 'transfers')} of {whose} over a NIC", left)
+
+
 def _of_perftest(settings: PerftestSettings, is_loopback: bool) -> Purpose:
     way = _WAYS.get(settings.tool, "transfers")
     what = "how long RDMA takes for" if settings.is_latency else "how fast RDMA goes for"

@@ -1,0 +1,279 @@
+"""A result against earlier ones, against its machine type's baseline, and one path to memory against another.
+
+Within 2 % is the same: runs on one pair differ by less than 1 % (judgement.py), and a baseline may be of
+another node. Which path NCCL takes: DMA-BUF wherever GPU, driver and NIC have it, else nvidia-peermem; its
+own buffers do not fall back to nvidia-peermem when DMA-BUF fails (NCCL src/transport/net.cc, 2.30).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from probes.bandwidth.choice import Setup
+from probes.bandwidth.judgement import LIKE_HOST, Verdict
+from probes.bandwidth.planned import LeftOut
+from probes.bandwidth.result import Ending, Result
+from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, Sample
+
+SAME_PERCENT = 2.0
+_LATENCIES = ("typical", "median", "average")  # the first that a tool gives stands for a row
+_DOCTOR = "gdrtop check looks for its causes: ACS redirects, IOMMU, slow links"
+
+
+# One result and others like it
+
+
+def earlier(result: Result, kept: Iterable[Result]) -> Result | None:
+    """The newest result before this one on the same node, of the same test and origin, that was measured."""
+    same = (
+        one
+        for one in kept
+        if (one.key, one.node, one.origin) == (result.key, result.node, result.origin)
+        and one.taken_at < result.taken_at
+        and one.ending is Ending.DONE
+    )
+    return max(same, key=lambda one: one.taken_at, default=None)
+
+
+def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
+    """What the baseline of its machine type has for the same test, whatever node it was measured on."""
+    same = (one for one in baseline if (one.key, one.origin) == (result.key, result.origin))
+    return next((one for one in same if one.ending is Ending.DONE), None)
+
+
+def change(result: Result, other: Result, of: str) -> str:
+    """As "3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" where there is nothing to compare.
+
+    `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type".
+    """
+    ours, theirs = figure_words(result), figure_words(other)
+    if result.gbps is not None and other.gbps:
+        now, before, more, less = result.gbps, other.gbps, "more", "less"
+    else:
+        mine, its = latency_us(result.figure), latency_us(other.figure)
+        if mine is None or not its or result.gbps is not None or other.gbps is not None:
+            return ""
+        now, before, more, less = mine, its, "longer", "shorter"
+    percent = 100.0 * (now - before) / before
+    if abs(percent) <= SAME_PERCENT:
+        return f"{ours}: the same as {of} ({theirs}), within {SAME_PERCENT:g} %"
+    return f"{ours}: {abs(percent):.0f} % {more if percent > 0 else less} than {of} ({theirs})"
+
+
+def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) -> tuple[str, ...]:
+    """A sentence for the last result of the same test here and one for the baseline, where there are any."""
+    if result.ending is not Ending.DONE:
+        return ()
+    before, norm = earlier(result, kept), expected(result, baseline)
+    told = []
+    if before is not None:
+        told.append(change(result, before, f"on {when(before.taken_at)}"))
+    if norm is not None and norm != before:
+        whose = f" ({norm.node})" if norm.node and norm.node != result.node else ""
+        told.append(change(result, norm, f"the baseline{whose} of this machine type"))
+    return tuple(one for one in told if one)
+
+
+def when(seconds: float) -> str:
+    """A moment as "2026-11-20 14:02 UTC"."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def latency_us(sample: Sample | None) -> float | None:
+    """The latency that stands for a row; None where it has none."""
+    if sample is None:
+        return None
+    times = {one.of: one.microseconds for one in sample.latencies}
+    return next((times[of] for of in _LATENCIES if of in times), None)
+
+
+def gbps_words(gbps: float) -> str:
+    """As "392 Gb/s", "4.2 Gb/s"."""
+    return f"{gbps:.0f} Gb/s" if gbps >= 10 else f"{gbps:.2g} Gb/s"
+
+
+def figure_words(result: Result) -> str:
+    """The figure that stands for a result, with its unit; "" where nothing was measured."""
+    if result.gbps is not None:
+        return gbps_words(result.gbps)
+    latency = latency_us(result.figure)
+    return "" if latency is None else f"{latency:.2f} µs"
+
+
+# Host memory, nvidia-peermem and DMA-BUF on one pair
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """What was measured over one NIC with one GPU."""
+
+    title: str  # "GPU0 → mlx5_0"
+    host: Result | None
+    paths: tuple[Result, ...]  # the GPU's memory, in the order measured
+
+
+def meaning(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tuple[str, ...]:
+    """What a comparison of memories means, sentences an admin can act on; () where nothing was compared."""
+    pairs = [pair for pair in _pairs(results) if _is_comparison(pair, left_out)]
+    told: list[str] = []
+    for pair in pairs:
+        sentences = [*_of_paths(pair), *_between_paths(pair)]
+        told += [f"{pair.title}: {one}" if len(pairs) > 1 else one for one in sentences]
+    if pairs:
+        told += [f"{one.title} was left out: {one.reason}" for one in left_out]
+    return tuple(dict.fromkeys(told))
+
+
+def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
+    of_pair = any(one.title.startswith(pair.title) for one in left_out)
+    return len(pair.paths) + (pair.host is not None) > 1 or (bool(pair.paths) and of_pair)
+
+
+def _pairs(results: Sequence[Result]) -> list[_Pair]:
+    measured = [one for one in results if one.memory and one.ending is not Ending.CANCELLED]
+    hosts = {_way(one): one for one in measured if one.memory == HOST_MEMORY}
+    found: dict[tuple[object, ...], list[Result]] = {}
+    for one in measured:
+        if one.memory != HOST_MEMORY:
+            found.setdefault((one.pair.gpu_label, _way(one)), []).append(one)
+    return [
+        _Pair(f"{paths[0].pair.gpu_label} → {paths[0].pair.nic}", hosts.get(_way(paths[0])), tuple(paths))
+        for paths in found.values()
+    ]
+
+
+def _way(one: Result) -> tuple[object, ...]:
+    """What host memory and GPU memory must have in common to be compared."""
+    pair = (one.pair.nic, one.pair.port, one.pair.far_nic, one.pair.peer)
+    return (*pair, one.tool, one.setup, one.size_bytes, one.queue_pairs, one.is_bidirectional)
+
+
+def _of_paths(pair: _Pair) -> list[str]:
+    """Each path against host memory and the line; those that say the same are told in one."""
+    told: list[str] = []
+    host = pair.host
+    if host is not None and host.ending is Ending.FAILED:
+        told.append(
+            f"host memory failed on {host.pair.nic} too ({host.trouble}): first mend that, it has nothing to"
+            " do with the GPU"
+        )
+    for one in pair.paths:
+        if one.ending is Ending.DONE:
+            sentence = _latency(one, host) if one.gbps is None else _bandwidth(one, host)
+            if sentence:
+                told.append(sentence)
+    return told
+
+
+def _bandwidth(one: Result, host: Result | None) -> str:
+    assert one.gbps is not None
+    gpu, nic = one.pair.gpu_label or "the GPU", one.pair.nic
+    near = one.judgement.verdict is Verdict.NEAR
+    works = f"GPUDirect RDMA by {one.memory} works: {nic} reaches the memory of {gpu} at {_of_line(one)}"
+    if host is None or host.ending is not Ending.DONE or not host.gbps:
+        if near:
+            return works
+        return (
+            f"by {one.memory} {_of_line(one)}; host memory, which would tell whose fault it is, has no figure"
+        )
+    share, theirs = one.gbps / host.gbps, gbps_words(host.gbps)
+    if near:
+        slower = f", {100 * (1 - share):.0f} % less than host memory ({theirs})" if share < LIKE_HOST else ""
+        return works + (slower or f", as fast as host memory ({theirs})")
+    if share < LIKE_HOST:
+        notes = one.judgement.why.partition("; ")[2] if one.judgement.verdict is Verdict.BELOW else ""
+        because = f" ({notes})" if notes else ""
+        return (
+            f"the way between {nic} and {gpu} limits{because}: by {one.memory} {gbps_words(one.gbps)}, host"
+            f" memory on the same NIC {theirs}. {_DOCTOR}"
+        )
+    if host.judgement.verdict is Verdict.NEAR:
+        return f"{works}, as fast as host memory ({theirs})"
+    if one.judgement.verdict is Verdict.UNKNOWN:
+        return (
+            f"by {one.memory} {gpu} is as fast as host memory ({gbps_words(one.gbps)}, {theirs}); whether that"
+            f" is near the line is not known: {one.judgement.why}"
+        )
+    if share * LIKE_HOST > 1:
+        return (
+            f"host memory ({theirs}) is slower than {gpu} by {one.memory} ({gbps_words(one.gbps)}): GPUDirect"
+            " RDMA is not what limits; look at the NUMA node that the host's memory is of"
+        )
+    return (
+        f"by {one.memory} {gpu} is as slow as host memory ({gbps_words(one.gbps)}, {theirs}): the way to the"
+        f" GPU is not what limits. {_common_cause(one)}"
+    )
+
+
+def _common_cause(one: Result) -> str:
+    """Where to look, when host memory is as slow as the GPU's."""
+    if one.setup == Setup.LOOPBACK.value and not one.pair.far_nic:
+        return (
+            f"In loopback all data crosses the PCIe link of {one.pair.nic} out and back in, and host memory"
+            " is bound by that as well: test against another node before the NIC or the network is blamed"
+        )
+    if one.setup == Setup.LOOPBACK.value:
+        return (
+            f"Look at {one.pair.nic} and {one.pair.far_nic}: PCIe link, MTU, error counters, the way between"
+        )
+    return (
+        f"Look at {one.pair.nic}, the network and the far side: PCIe link, MTU, congestion, error counters;"
+        " a test in loopback tells whether this node alone reaches more"
+    )
+
+
+def _of_line(one: Result) -> str:
+    return one.judgement.words or figure_words(one)
+
+
+def _latency(one: Result, host: Result | None) -> str:
+    mine = latency_us(one.figure)
+    theirs = None if host is None else latency_us(host.figure)
+    if mine is None or theirs is None:
+        return ""
+    return (
+        f"by {one.memory} a message takes {mine:.2f} µs, with host memory {theirs:.2f} µs: the difference is"
+        " the way to the GPU"
+    )
+
+
+def _between_paths(pair: _Pair) -> list[str]:
+    paths = {one.memory: one for one in pair.paths}
+    dmabuf, peermem = paths.get(BY_DMABUF), paths.get(BY_PEERMEM)
+    if dmabuf is None or peermem is None:
+        failed = [one for one in pair.paths if one.ending is Ending.FAILED]
+        return [f"{one.memory} failed: {one.trouble}" for one in failed]
+    endings = (dmabuf.ending, peermem.ending)
+    if endings == (Ending.FAILED, Ending.DONE):
+        return [
+            f"DMA-BUF failed ({dmabuf.trouble}) and nvidia-peermem works: NCCL takes DMA-BUF where the driver"
+            " and the NIC offer it and then fails as well; NCCL_DMABUF_ENABLE=0 makes it take nvidia-peermem"
+        ]
+    if endings == (Ending.DONE, Ending.FAILED):
+        return [
+            f"nvidia-peermem failed ({peermem.trouble}) and DMA-BUF works: NCCL from 2.13.4 on takes DMA-BUF"
+            " by itself and needs no nvidia-peermem; only what knows no DMA-BUF will miss it"
+        ]
+    if endings == (Ending.FAILED, Ending.FAILED):
+        return [
+            f"neither path works: DMA-BUF: {dmabuf.trouble}; nvidia-peermem: {peermem.trouble}. NCCL copies"
+            " through host memory, or fails. gdrtop check tells what is missing"
+        ]
+    if not dmabuf.gbps or not peermem.gbps:
+        return []
+    share = dmabuf.gbps / peermem.gbps
+    figures = f"{gbps_words(dmabuf.gbps)} and {gbps_words(peermem.gbps)}"
+    if LIKE_HOST <= share <= 1 / LIKE_HOST:
+        return [f"DMA-BUF and nvidia-peermem carry the same ({figures}): either will do, NCCL takes DMA-BUF"]
+    if share < 1:
+        return [
+            f"DMA-BUF carries {100 * (1 - share):.0f} % less than nvidia-peermem ({figures}): NCCL takes"
+            " DMA-BUF; NCCL_DMABUF_ENABLE=0 makes it take nvidia-peermem. Same way on the bus, so look at the"
+            " driver and the IOMMU"
+        ]
+    return [
+        f"nvidia-peermem carries {100 * (1 - 1 / share):.0f} % less than DMA-BUF ({figures}): NCCL takes"
+        " DMA-BUF by itself from 2.13.4 on"
+    ]
