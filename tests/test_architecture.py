@@ -50,6 +50,8 @@ OWN_FILES = {
     "tui/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
     "tui/actions/audit_file.py": {"makedirs", "replace", "write"},
 }
+# Starts tests and ends them: with a keeper of each, a program of its own that outlives a killed gdrtop.
+TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/keeper.py"}
 MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
@@ -100,15 +102,16 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
         return
     for module, names in imports(path):
         if module in ("probes.held_tree", "probes.command", "probes.nvml", "probes.verbs"):
-            # The runner finds programs where the host does, and a simulated node calls the same trusted.
-            trusted = {"TRUSTED_PATH"} if "simulation" in name_of(path) or name_of(path) == RUNNER else set()
-            found = {"find_command"} if name_of(path) == RUNNER else set()
+            # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
+            starts = name_of(path) in {RUNNER, *TESTS}
+            trusted = {"TRUSTED_PATH"} if "simulation" in name_of(path) or starts else set()
+            found = {"find_command"} if starts else set()
             assert set(names) <= FACTS | trusted | found
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if not name_of(p).startswith("probes")], ids=name_of)
 def test_only_the_runner_changes_anything(path: Path) -> None:
-    if name_of(path) == RUNNER:
+    if name_of(path) in {RUNNER, *TESTS}:
         return
     assert not {module.split(".")[0] for module, _ in imports(path)} & {"subprocess", "ctypes", "tempfile"}
     for node in ast.walk(ast.parse(path.read_text())):
@@ -119,6 +122,20 @@ def test_only_the_runner_changes_anything(path: Path) -> None:
         elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             forbidden = CHANGING - OWN_FILES.get(name_of(path), set())
             assert not (node.func.value.id in ("os", "shutil") and node.func.attr in forbidden)
+
+
+def test_what_starts_tests_changes_no_file() -> None:
+    for name in TESTS:
+        calls = [
+            node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.Call)
+        ]
+        named = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
+        on_os = {func.attr for func in named if isinstance(func.value, ast.Name) and func.value.id == "os"}
+        # A keeper writes to the socket by which it was asked.
+        assert on_os & CHANGING <= {"kill", "write"}
+        opened = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "open"]
+        modes = [ast.literal_eval(call.args[1]) for call in opened]
+        assert modes == ["rb"] * len(modes)
 
 
 def modules_after(code: str) -> set[str]:

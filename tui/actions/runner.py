@@ -7,11 +7,9 @@ still running, and nothing after it is begun.
 
 from __future__ import annotations
 
-import codecs
 import os
 import pty
 import re
-import select
 import subprocess
 import sys
 import threading
@@ -30,7 +28,8 @@ from tui.actions.audit import Audit, AuditError
 from tui.actions.by_hand import left_to_do, runnable, why_by_hand
 from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
 from tui.actions.read_back import read_back
-from tui.actions.terminal_text import LineSplitter, without_colours
+from tui.actions.terminal_reader import TerminalReader
+from tui.actions.terminal_text import without_colours
 
 STEP_SECONDS = 300.0  # openibd's restart takes one or two minutes on a big node
 _LINE_LIMIT = 4096
@@ -82,18 +81,19 @@ class LocalCommands:
             program += [path, "-n", "--"] if name == "sudo" else [path]
         began = time.monotonic()
         master, slave = pty.openpty()
+        output = TerminalReader(master, _LINE_LIMIT)
         try:
             process = self._start([*program, *argv[1:]], slave, bool(given))
         except OSError as error:
-            os.close(master)
+            output.close()
             return Ended(None, 0.0, f"{program[0]}: {error.strerror}")
         finally:
             os.close(slave)
         try:
             _give(process, given)
-            return self._follow(process, master, began, hear, root and not self._is_root)
+            return self._follow(process, output, began, hear, root and not self._is_root)
         finally:
-            os.close(master)
+            output.close()
 
     def _start(self, program: list[str], output: int, with_input: bool) -> subprocess.Popen[bytes]:
         # A process group of its own: Ctrl-C and a hangup at our terminal are for us. Not a session of its
@@ -116,20 +116,18 @@ class LocalCommands:
     def _follow(
         self,
         process: subprocess.Popen[bytes],
-        master: int,
+        output: TerminalReader,
         began: float,
         hear: Callable[[str], None],
         by_sudo: bool,
     ) -> Ended:
         """Reads what it prints until it ends; children that it leaves behind may go on printing to nobody."""
-        splitter = LineSplitter(codecs.getincrementaldecoder("utf-8")("replace"), _LINE_LIMIT)
         count = 0
         wants_password = False
         while True:
             ended = process.poll() is not None
-            ready = select.select([master], [], [], 0.0 if ended else 0.05)[0]
-            piece = _read(master) if ready else b""
-            for line in splitter.feed(piece) if piece else splitter.rest() if ended else ():
+            lines = output.read(0.0 if ended else 0.05)
+            for line in lines if lines is not None else output.rest() if ended else ():
                 wants_password = wants_password or bool(
                     by_sudo and not count and _PASSWORD_WANTED.match(line)
                 )
@@ -137,7 +135,7 @@ class LocalCommands:
                 if count <= _LINES_LIMIT:
                     hear(line)
             took = time.monotonic() - began
-            if ended and not piece:
+            if ended and lines is None:
                 if count > _LINES_LIMIT:
                     hear(f"… and {count - _LINES_LIMIT} more lines")
                 status = process.returncode
@@ -146,13 +144,6 @@ class LocalCommands:
             if not ended and (took > self._seconds or self.given_up.is_set()):  # though it prints without end
                 told = f"it has not ended after {took:.0f} s and goes on as process {process.pid}"
                 return Ended(None, took, told, still_running=True)
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 1 << 16)
-    except OSError:  # EIO: nobody has the other end open any more
-        return b""
 
 
 def _give(process: subprocess.Popen[bytes], given: str) -> None:
