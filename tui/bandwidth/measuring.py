@@ -1,4 +1,4 @@
-"""The bench behind the screens: plans, runs and keeps in daemon threads, so that nothing freezes the screen."""
+"""The bench behind the screens: plans, runs and keeps in daemon threads, so that no screen freezes."""
 
 from __future__ import annotations
 
@@ -129,9 +129,7 @@ class Measuring:
         else:
             begin()
 
-    def felt_by(
-        self, examination: Examination, series: Series, before: Reading | None
-    ) -> tuple[str, ...]:
+    def felt_by(self, examination: Examination, series: Series, before: Reading | None) -> tuple[str, ...]:
         """Who would feel it, a line each."""
         return self._opened().felt_by(examination, series, before)
 
@@ -145,7 +143,7 @@ class Measuring:
     def start(
         self, examination: Examination, series: Series, state: LiveState, hear: Callable[[], object]
     ) -> None:
-        """Runs a series in a thread; `hear` is called in the screen's thread when there is something to take."""
+        """Runs a series in a thread; `hear` is called in the screen's when there is something to take."""
         if self._thread is not None:
             self._thread.join(1.0)  # its end was told a moment before it is there
         bench = self._opened()
