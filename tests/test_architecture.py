@@ -43,12 +43,13 @@ CHANGING = {
     "ftruncate",
     "write",
 }
-# gdrtop's own files are not the node's: a new one for its user, and the log of what it did. Their modules may
-# make them by these calls and no others.
+# gdrtop's own files are not the node's: a new one for its user, the log of what it did, and results. Their
+# modules may make them by these calls and no others.
 RUNNER = "tui/actions/runner.py"
 OWN_FILES = {
     "tui/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
-    "tui/actions/audit_file.py": {"makedirs", "replace", "write"},
+    "tui/lines_file.py": {"makedirs", "replace", "write"},
+    "tui/bandwidth/results_file.py": {"makedirs"},
 }
 # Starts tests and ends them: with a keeper of each, a program of its own that outlives a killed gdrtop.
 TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/keeper.py"}

@@ -1,4 +1,4 @@
-"""A new file: made beside its name, then put in place whole, never over another file.
+"""A new file: made beside its name, then put in place whole; over another file only where that is asked for.
 
 What gdrtop writes for its user and not to the node: recordings, scripts.
 """
@@ -23,12 +23,14 @@ def told(path: str) -> str:
 class NewFile:
     """A file in the making, readable by its owner alone; gone unless `keep` is called.
 
-    `error` is raised, with a sentence, where it cannot be written.
+    `error` is raised, with a sentence, where it cannot be written, or is there already and `replaces` is not
+    said.
     """
 
-    def __init__(self, path: str, error: type[Exception]) -> None:
+    def __init__(self, path: str, error: type[Exception], replaces: bool = False) -> None:
         self.path = path
         self._error = error
+        self._replaces = replaces
         directory, name = os.path.split(path)
         if not name:
             raise self._error(f"{told(path)!r} names no file")
@@ -40,7 +42,8 @@ class NewFile:
         except (OSError, ValueError) as error:
             raise self._error(f"{told(path)} cannot be written: {why(error)}") from None
         else:
-            raise self._error(_exists(path))
+            if not replaces:
+                raise self._error(_exists(path))
         self._part = os.path.join(self._directory, f".{name[:200]}.{os.getpid()}.part")
         try:
             self._descriptor = os.open(self._part, _CREATE, 0o600)
@@ -83,6 +86,9 @@ class NewFile:
             self.drop()
 
     def _place(self) -> None:
+        if self._replaces:
+            os.replace(self._part, self.path)
+            return
         try:
             os.link(self._part, self.path)
         except OSError as error:

@@ -52,18 +52,17 @@ def _cell_tone(path: Path, is_best: bool) -> Tone:
     return Tone.DIM if tone is Tone.BAD else Tone.PLAIN
 
 
-def _headings(ends: Sequence[Endpoint]) -> tuple[str, list[str]]:
+def column_headings(labels: Sequence[str]) -> tuple[str, list[str]]:
     """What stands above the columns: numbers where all names are one prefix and a number, as mlx5_0 ….
 
     GPUs are numbers too; names of other shapes stand whole, long ones cut.
     """
-    split = [re.fullmatch(r"(.*?)(\d+)", end.label) for end in ends]
+    split = [re.fullmatch(r"(.*?)(\d+)", label) for label in labels]
     prefixes = {match.group(1) for match in split if match}
     if len(prefixes) == 1 and all(split):
         return prefixes.pop(), [match.group(2) for match in split if match]
     return "", [
-        end.label if len(end.label) <= LONGEST_HEADING else "…" + end.label[1 - LONGEST_HEADING :]
-        for end in ends
+        label if len(label) <= LONGEST_HEADING else "…" + label[1 - LONGEST_HEADING :] for label in labels
     ]
 
 
@@ -83,7 +82,7 @@ def draw(
     columns = (topology.nics or topology.gpus) if columns is None else columns
     if not rows or not columns:
         return wrapped("No pair of GPU and NIC here.", width, Tone.DIM)
-    prefix, headings = _headings(columns)
+    prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(end.label) for end in rows)
     label_width = max(label_width, len(prefix))
     cell = max(5, max(len(heading) for heading in headings)) + 1

@@ -193,8 +193,8 @@ def _bandwidth(one: Result, host: Result | None) -> str:
         return f"{works}, as fast as host memory ({theirs})"
     if one.judgement.verdict is Verdict.UNKNOWN:
         return (
-            f"by {one.memory} {gpu} is as fast as host memory ({gbps_words(one.gbps)}, {theirs}); whether that"
-            f" is near the line is not known: {one.judgement.why}"
+            f"by {one.memory} {gpu} is as fast as host memory ({gbps_words(one.gbps)}, {theirs}); whether"
+            f" that is near the line is not known: {one.judgement.why}"
         )
     if share * LIKE_HOST > 1:
         return (

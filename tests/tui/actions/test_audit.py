@@ -174,7 +174,7 @@ def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 def test_a_full_log_begins_anew_and_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.actions.audit_file.FULL_BYTES", 10)
+    monkeypatch.setattr("tui.lines_file.FULL_BYTES", 10)
     log = LogOnDisk(str(tmp_path / "actions.jsonl"))
     for text in ("first line", "second line", "third line"):
         log.append(text)

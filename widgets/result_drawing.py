@@ -1,0 +1,157 @@
+"""One result: how good it is, why, by which memory and path, and why it failed where it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS
+from probes.bandwidth.comparison import figure_words, gbps_words, latency_us
+from probes.bandwidth.judgement import Verdict
+from probes.bandwidth.purpose import Purpose
+from probes.bandwidth.result import Ending, Result
+from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
+from widgets.lines import Line, Run, Tone, wrapped
+
+_MARKS = {
+    Verdict.NEAR: Run("✓", Tone.GOOD),
+    Verdict.BELOW: Run("▲", Tone.WARNING),
+    Verdict.LIKE_HOST: Run("▲", Tone.WARNING),
+    Verdict.UNKNOWN: Run("·", Tone.PLAIN),
+}
+_SANITY = "gdrcopy_sanity"
+_MOST_ROUTES = 4
+
+
+def mark_of(result: Result) -> Run:
+    """`✓` near the line or passed, `▲` below, `·` not judged, `✗` failed, `■` cancelled."""
+    if result.ending is Ending.FAILED:
+        return Run("✗", Tone.BAD)
+    if result.ending is Ending.CANCELLED:
+        return Run("■", Tone.DIM)
+    return Run("✓", Tone.GOOD) if result.tool == _SANITY else _MARKS[result.judgement.verdict]
+
+
+def words_of(result: Result) -> str:
+    """The result in a few words: "186 of 200 Gb/s, 93 %", "failed"."""
+    if result.ending is Ending.FAILED:
+        return "failed"
+    if result.ending is Ending.CANCELLED:
+        figure = figure_words(result)
+        return f"cancelled; {figure} until then" if figure else "cancelled"
+    if result.tool == _SANITY:
+        return _sanity(result)
+    if result.figure is None:
+        return "nothing was measured"
+    size = (
+        ""
+        if result.figure.size_bytes is None
+        else f" with messages of {bytes_words(result.figure.size_bytes)}"
+    )
+    if result.tool in NCCL_TESTS:
+        return f"bus bandwidth {figure_words(result)}{size}"
+    if result.gbps is None:
+        return _latency(result, size)
+    if result.tool in GDRCOPY:
+        return " · ".join(
+            f"{one.what} {gbps_words(one.gbps)}" for one in result.samples if one.gbps is not None
+        )
+    return result.judgement.words or figure_words(result)
+
+
+def draw_result(
+    result: Result, comparisons: Sequence[str], width: int, purpose: Purpose | None = None
+) -> list[Line]:
+    """Title and verdict, then why, how memory was reached, the comparisons, and what it proves."""
+    mark = mark_of(result)
+    lines: list[Line] = wrapped(result.title, width, Tone.TITLE)
+    first, *more = wrapped(words_of(result), width - 2, Tone.PLAIN) or [()]
+    lines.append((mark, Run(" "), *(run._replace(tone=mark.tone) for run in first)))
+    lines += [(Run("  "), *one) for one in more]
+    if result.ending is Ending.FAILED:
+        lines += _failure(result, width)
+    else:
+        lines += _reasons(result, width)
+    for told in comparisons:
+        lines += wrapped(told, width, Tone.PLAIN, "  ")
+    if purpose is not None:
+        lines += wrapped(f"proves: {purpose.proves}", width, Tone.DIM, "  ")
+        lines += wrapped(f"does not: {purpose.not_proven}", width, Tone.DIM, "  ")
+    return lines
+
+
+def bytes_words(size: int) -> str:
+    """A size of messages: "2 bytes", "64 KiB", "8 MiB"."""
+    for bits, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size >= 1 << bits and size % (1 << bits) == 0:
+            return f"{size >> bits} {unit}"
+    return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def _failure(result: Result, width: int) -> list[Line]:
+    lines = wrapped(result.trouble or "it did not tell why", width, Tone.BAD, "  ")
+    if result.trouble_raw:
+        lines += wrapped(f"its own words: {result.trouble_raw}", width, Tone.DIM, "  ")
+    return lines
+
+
+def _reasons(result: Result, width: int) -> list[Line]:
+    lines: list[Line] = []
+    is_judged = result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS)
+    if is_judged and result.judgement.why:
+        lines += wrapped(result.judgement.why, width, Tone.PLAIN, "  ")
+    for told in memory_lines(result):
+        lines += wrapped(told, width, Tone.DIM, "  ")
+    return lines
+
+
+def memory_lines(result: Result) -> list[str]:
+    """Whose memory it was and how the NIC got at it, as the tool itself told it."""
+    told = {about: [one.value for one in result.facts if one.about is about] for about in About}
+    lines = []
+    registered = list(dict.fromkeys(told[About.REGISTERED]))
+    if registered:
+        lines.append(f"the tool itself says: registered by {', '.join(registered)}")
+        if result.memory in (BY_DMABUF, BY_PEERMEM) and result.memory not in registered:
+            lines[-1] += f", not by {result.memory} as was asked for"
+    elif result.memory in (BY_DMABUF, BY_PEERMEM):
+        lines.append(f"asked for {result.memory}; the tool did not say how the memory was registered")
+    elif result.memory == HOST_MEMORY:
+        lines.append("host memory: nothing about the GPU")
+    odd = [
+        one
+        for one in told[About.MEMORY]
+        if result.memory not in ("", HOST_MEMORY) and one.startswith(HOST_MEMORY)
+    ]
+    if odd:
+        lines.append(f"the tool itself says: {odd[0]}")
+    routes = list(dict.fromkeys(told[About.ROUTE]))
+    if routes:
+        more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
+        lines.append(f"NCCL went via {', '.join(routes[:_MOST_ROUTES])}{more}")
+        if any(one.startswith("NET") for one in routes):
+            by_gdr = any("GDRDMA" in one for one in routes)
+            lines.append(
+                "GDRDMA in it: the NIC reached GPU memory itself"
+                if by_gdr
+                else "no GDRDMA in it: NCCL copied through host memory"
+            )
+    return lines
+
+
+def _latency(result: Result, size: str) -> str:
+    assert result.figure is not None
+    times = {one.of: one.microseconds for one in result.figure.latencies}
+    us = latency_us(result.figure)
+    if us is None:
+        return "nothing was measured"
+    tail = next((f", 99 % within {times[of]:.2f} µs" for of in ("99 %",) if of in times), "")
+    return f"{us:.2f} µs{tail}{size}"
+
+
+def _sanity(result: Result) -> str:
+    """Counts come in the order in which gdrcopy prints them; names of what failed have no number."""
+    counts = {one.about: one.value for one in result.facts if one.value.isdecimal()}
+    total, passed = counts.get(About.TOTAL, "?"), counts.get(About.PASSED, "?")
+    waived = counts.get(About.WAIVED, "0")
+    told = f"passed: {passed} of {total} tests of CPU access to GPU memory"
+    return told if waived == "0" else f"{told}, {waived} waived"
