@@ -45,6 +45,12 @@ MR_ERRORS: dict[int, tuple[str, str, str]] = {
         " ordering) are refused",
         "the RDMA driver refuses the registration (EINVAL)",
     ),
+    524: (
+        "the NVIDIA driver refuses this NIC the GPU memory (errno 524): a PCI topology that it does not let"
+        " by, or NVreg_GrdmaPciTopoCheckOverride=2; see the kernel log",
+    )
+    * 2
+    + ("the RDMA driver does not support this registration",),
     12: (_MEMLOCK + "; or the GPU's BAR1 is full", _MEMLOCK + "; or the GPU's BAR1 is full", _MEMLOCK),
     1: ("root is needed, or CAP_IPC_LOCK",) * 3,
 }

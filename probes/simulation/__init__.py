@@ -2,6 +2,6 @@
 
 from probes.simulation.commands import Performed
 from probes.simulation.description import simulated_names, title
-from probes.simulation.host import SimulatedHost
+from probes.simulation.host import SimulatedHost, SimulatedTest
 
-__all__ = ["Performed", "SimulatedHost", "simulated_names", "title"]
+__all__ = ["Performed", "SimulatedHost", "SimulatedTest", "simulated_names", "title"]

@@ -139,6 +139,9 @@ class NodeDescription:
     iommu_kind: str = "dmar"
     uncore: int = 0
     nvml: NvmlDescription = NvmlDescription()
+    tests: tuple[
+        str, ...
+    ] = ()  # of "gdrcopy", "nvbandwidth", "nccl-tests": what is installed beside perftest
 
 
 def simulated_names() -> tuple[str, ...]:
@@ -190,5 +193,6 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
         ),
         gpudirect=GpuDirectDescription(**parts.pop("gpudirect")),
         product=tuple(parts.pop("product")),
+        tests=tuple(parts.pop("tests", ())),
         **parts,
     )

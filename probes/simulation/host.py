@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from probes.command import CommandOutput
 from probes.host import READ_LIMIT_BYTES
@@ -12,6 +13,7 @@ from probes.link_speed import generation
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.origin import Origin, Source
 from probes.pci import parse_speed
+from probes.simulation.bandwidth.playing import SimulatedTest
 from probes.simulation.commands import Performed, perform
 from probes.simulation.description import describe
 from probes.simulation.faults import NoSuchFault, split_name
@@ -21,6 +23,11 @@ from probes.simulation.processes import FIRST_RANK
 from probes.simulation.tree import GIB, uuid_of
 from probes.text import printable_lines
 from probes.unknown import Maybe, Reason, Unknown, known
+
+if TYPE_CHECKING:
+    from probes.simulation.bandwidth.stage import Stage, Twin
+
+__all__ = ["SimulatedHost", "SimulatedTest"]
 
 _BEGAN_BEFORE_SECONDS = 3600.0  # the simulated job has been running for an hour
 
@@ -39,6 +46,7 @@ class SimulatedHost:
         self._began = clock() - _BEGAN_BEFORE_SECONDS
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = grow(self._description, seed)
+        self._stage: Stage | None = None
         for fault in faults:
             try:
                 fault.spoil(self.tree)
@@ -115,6 +123,25 @@ class SimulatedHost:
     def perform(self, argv: Sequence[str], given: str = "") -> Performed:
         """Obeys a command that changes the simulated node; `given` is its standard input."""
         return perform(self, self.tree, argv, given, self._seconds())
+
+    def begin_test(self, argv: Sequence[str]) -> SimulatedTest:
+        """Begins a bandwidth test of others' tools, as probes/bandwidth builds the command; at once.
+
+        It knows one other node, its twin, under the name `peer`: by ssh, and as a server's name. What is no
+        such tool ends with status 127.
+        """
+        # Loaded with the first test: what a test measures takes the doctor's facts.
+        from probes.simulation.bandwidth.beginning import begin
+        from probes.simulation.bandwidth.stage import Stage
+
+        if self._stage is None:
+            self._stage = Stage(self, self.tree, self._seed, self._seconds, self._twin)
+        return begin(self._stage, argv)
+
+    def _twin(self) -> Twin:
+        """Another node of this description, with the same faults."""
+        twin = SimulatedHost(self.origin.label, self._seed + 1, self._clock)
+        return twin, twin.tree, twin._seconds
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Driver and GPUs as described."""

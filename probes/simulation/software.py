@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from probes.simulation.processes import NCCL_VERSION, library_directory
 from probes.simulation.tree import Tree
+from probes.tools import NCCL_TESTS, PERFTEST
 
-PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat")
-# What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name.
-PERFTEST_PROGRAM = b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0"
-
+# What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name, and takes a PCI address.
+PERFTEST_PROGRAM = (
+    b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0use_cuda\0use_cuda_bus_id\0"
+    b"use_cuda_dmabuf\0"
+)
+GDRCOPY = ("gdrcopy_copybw", "gdrcopy_sanity")
+_OF_PACKAGE = {"gdrcopy": GDRCOPY, "nvbandwidth": ("nvbandwidth",), "nccl-tests": NCCL_TESTS}
 
 SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
 def grow_software(tree: Tree) -> None:
-    """Adds perftest with CUDA and DMA-BUF, some tools beside it, and the libraries that jobs load."""
+    """Adds perftest with CUDA and DMA-BUF, other tests, some tools, and the libraries that jobs load."""
     for name in PERFTEST:
         tree.add(f"/usr/bin/{name}", PERFTEST_PROGRAM)
         tree.commands.setdefault(name, lambda argv, seconds: "Version: 6.23\n")
+    for package in tree.description.tests:
+        for name in _OF_PACKAGE[package]:
+            tree.add(f"/usr/local/bin/{name}", b"\x7fELF")
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
         tree.add(f"/usr/bin/{name}", "")
     place = library_directory(tree)

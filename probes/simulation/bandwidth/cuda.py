@@ -1,0 +1,71 @@
+"""What a CUDA program finds on a simulated node: its devices, or the error that cuInit gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from probes.simulation.tree import Tree
+
+ERRORS = {
+    2: ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory"),
+    100: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
+    101: ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
+    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"),
+    803: (
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        "system has unsupported display driver / cuda driver combination",
+    ),
+    999: ("CUDA_ERROR_UNKNOWN", "unknown error"),
+}
+"""CUresult → its name and its text (cuda.h; cuGetErrorString)."""
+_NO_DEVICE, _NOT_READY, _MISMATCH, _UNKNOWN = 100, 802, 803, 999
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """One GPU as the program numbers it."""
+
+    index: int
+    number: int  # its place on the node
+    bdf: str
+    name: str
+
+
+def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...] | int:
+    """The devices in PCI order, those that CUDA_VISIBLE_DEVICES names; or the CUresult of cuInit."""
+    node = tree.description
+    if "nvidia" not in tree.live_modules:
+        return _NO_DEVICE
+    if node.nvml.refusal:
+        return _MISMATCH
+    if "nvidia_uvm" not in tree.live_modules:
+        return _UNKNOWN
+    if tree.nvswitches and node.gpu.nvlinks and tree.units.get("nvidia-fabricmanager") != "active":
+        return _NOT_READY
+    gone = node.nvml.lost | node.nvml.unlisted
+    here = [
+        number for number in range(len(tree.gpus)) if number not in gone and _is_open(tree, f"nvidia{number}")
+    ]
+    chosen = _visible(environment.get("CUDA_VISIBLE_DEVICES"), here)
+    if not chosen:
+        return _NO_DEVICE
+    return tuple(
+        CudaDevice(index, number, tree.gpus[number].bdf, node.gpu.name) for index, number in enumerate(chosen)
+    )
+
+
+def _is_open(tree: Tree, name: str) -> bool:
+    return f"/dev/{name}" in tree.files and f"/dev/{name}" not in tree.denied
+
+
+def _visible(wanted: str | None, here: list[int]) -> list[int]:
+    """A word that names no device ends the list (CUDA C programming guide, environment variables)."""
+    if wanted is None:
+        return here
+    chosen: list[int] = []
+    for word in wanted.split(","):
+        if not word.strip().isdecimal() or int(word.strip()[:6]) >= len(here):
+            break
+        chosen.append(here[int(word.strip()[:6])])
+    return chosen

@@ -1,0 +1,147 @@
+"""Simulated nodes whose clock a test moves, and the programs that are played on them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from probes.bandwidth.commands import Command
+from probes.bandwidth.defaults import perftest_defaults
+from probes.bandwidth.perftest_command import PerftestSettings, loopback
+from probes.bandwidth.perftest_output import PerftestOutput
+from probes.bandwidth.samples import About, Fact, Sample
+from probes.bandwidth.troubles import Memory, Trouble, explain
+from probes.examination import Examination, examine
+from probes.simulation import SimulatedHost, SimulatedTest
+from probes.tools import ToolFacts
+
+LONGEST_SECONDS = 300.0
+
+
+class Clock:
+    """Time that goes as it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Node:
+    """A simulated node and its clock."""
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        self.clock = Clock()
+        self.host = SimulatedHost(name, seed, self.clock)
+
+    def examination(self) -> Examination:
+        return examine(self.host)
+
+    def tools(self) -> ToolFacts:
+        tools = self.examination().tools
+        assert isinstance(tools, ToolFacts)
+        return tools
+
+    def begin(self, argv: Sequence[str] | str) -> "Run":
+        words = argv.split() if isinstance(argv, str) else argv
+        return Run(self.host.begin_test(words))
+
+    def wait(self, seconds: float, *runs: "Run", step: float = 0.05) -> None:
+        """Time goes on, and the programs are asked for their lines all the while."""
+        until = self.clock.now + seconds
+        while self.clock.now < until:
+            self.clock.now = min(until, self.clock.now + step)
+            for run in runs:
+                run.look(self.clock.now)
+
+    def finish(self, *runs: "Run", step: float = 0.05) -> None:
+        """Until all have ended."""
+        begun = self.clock.now
+        while any(run.status is None for run in runs):
+            assert self.clock.now < begun + LONGEST_SECONDS, [run.lines[-3:] for run in runs]
+            self.wait(step, *runs, step=step)
+
+
+class Run:
+    """One program: what it has printed, and when that was seen."""
+
+    def __init__(self, test: SimulatedTest) -> None:
+        self.test = test
+        self.lines: list[str] = []
+        self.seen: list[float] = []
+
+    def look(self, now: float) -> None:
+        for line in self.test.lines():
+            assert "\n" not in line
+            self.lines.append(line)
+            self.seen.append(now)
+
+    @property
+    def status(self) -> int | None:
+        return self.test.exit_status
+
+    def trouble(self, memory: Memory | None = None) -> Trouble | None:
+        return explain(self.lines, self.status, memory)
+
+    def told(self) -> list[Sample | Fact | Trouble]:
+        output = PerftestOutput()
+        return [one for line in self.lines for one in output.feed(line)]
+
+    def samples(self) -> list[Sample]:
+        return [one for one in self.told() if isinstance(one, Sample)]
+
+    def facts(self) -> dict[About, str]:
+        return {one.about: one.value for one in self.told() if isinstance(one, Fact)}
+
+    def rows_seen(self) -> list[float]:
+        """When each line that begins with a number was seen."""
+        rows = zip(self.lines, self.seen, strict=True)
+        return [at for line, at in rows if line.strip()[:1].isdigit()]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both ends of a test on one node, which have ended."""
+
+    node: Node
+    settings: PerftestSettings
+    server: Run
+    client: Run
+
+
+def settings_on(
+    node: Node, gpu: int | None = 0, nic: str | None = None, dmabuf: bool | None = None, **changes: object
+) -> PerftestSettings:
+    """The settings that fit the node, and changes of them."""
+    examination = node.examination()
+    bdf = None if gpu is None else examination.topology.gpus[gpu].id
+    if bdf is None and nic is None:
+        nic = "mlx5_0"
+    settings = perftest_defaults(examination, bdf, nic, dmabuf)
+    assert isinstance(settings, PerftestSettings), settings
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+def both(
+    node: Node, settings: PerftestSettings, far: PerftestSettings | None = None
+) -> tuple[Command, Command]:
+    """The commands of server and client."""
+    commands = loopback(settings, node.tools(), far)
+    assert isinstance(commands, tuple), commands
+    return commands
+
+
+def play(
+    name: str,
+    settings: Callable[[Node], PerftestSettings] | None = None,
+    far: Callable[[PerftestSettings], PerftestSettings] | None = None,
+    seed: int = 0,
+) -> Pair:
+    """A loopback until both ends have ended."""
+    node = Node(name, seed)
+    one = settings_on(node) if settings is None else settings(node)
+    waits, asks = both(node, one, None if far is None else far(one))
+    server = node.begin(waits.argv)
+    node.wait(0.3, server)
+    client = node.begin(asks.argv)
+    node.finish(server, client)
+    return Pair(node, one, server, client)

@@ -1,0 +1,253 @@
+"""perftest on simulated nodes: two ends that find each other, measure, and end."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from probes.bandwidth.judgement import Verdict, best_of, judge
+from probes.bandwidth.limits import of_test
+from probes.bandwidth.samples import (
+    BY_DMABUF,
+    BY_PEERMEM,
+    CONNECTED,
+    GPU_MEMORY,
+    HOST_MEMORY,
+    MEASURING,
+    WAITING,
+    About,
+    Fact,
+)
+from probes.simulated_names import SIMULATED_NAMES
+from probes.tools import PERFTEST, ToolFacts
+from tests.probes.simulation.bandwidth.node import Node, Run, both, play, settings_on
+
+BY_DEFAULT = {"dgx-a100": BY_PEERMEM}
+LATENCIES = [tool for tool in PERFTEST if tool.endswith("_lat")]
+BANDWIDTHS = [tool for tool in PERFTEST if tool.endswith("_bw")]
+
+
+def listens(node: Node) -> bool:
+    """Whether the doctor sees perftest's port taken."""
+    facts = node.examination().tools
+    assert isinstance(facts, ToolFacts)
+    return facts.perftest_listens is not None
+
+
+@pytest.mark.parametrize("gpu", [0, None])
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_the_pair_that_fits_is_near_its_line(name: str, gpu: int | None) -> None:
+    pair = play(name, lambda node: settings_on(node, gpu))
+    for run in (pair.server, pair.client):
+        assert run.status == 0, run.lines
+        assert run.trouble() is None
+    sample = best_of(pair.client.samples())
+    assert sample is not None
+    limit = of_test(pair.node.examination(), pair.settings, is_loopback=True)
+    assert judge(sample, limit).verdict is Verdict.NEAR
+    assert isinstance(limit.gbps, float)
+    assert 0.9 * limit.gbps < (sample.gbps or 0) < limit.gbps
+    facts = pair.client.facts()
+    assert facts[About.DEVICE] == pair.settings.device
+    assert facts[About.MEMORY] == (HOST_MEMORY if gpu is None else GPU_MEMORY)
+    assert facts.get(About.REGISTERED) == (None if gpu is None else BY_DEFAULT.get(name, BY_DMABUF))
+    assert (About.GID_INDEX in facts) == (facts[About.LINK_TYPE] == "Ethernet")
+
+
+@pytest.mark.parametrize("tool", PERFTEST)
+def test_every_tool_over_all_sizes(tool: str) -> None:
+    pair = play(
+        "pcie-l40s",
+        lambda node: settings_on(node, tool=tool, size_bytes=None, duration_s=None, all_sizes=True),
+    )
+    assert (pair.client.status, pair.server.status) == (0, 0)
+    samples = pair.client.samples()
+    assert [one.size_bytes for one in samples] == [1 << power for power in range(1, 24)]
+    seen = pair.client.rows_seen()
+    assert all(0.1 < after - before < 0.4 for before, after in itertools.pairwise(seen))
+    if tool in LATENCIES:
+        typical = [one.latencies[2].microseconds for one in samples]
+        assert all(after > 0.98 * before for before, after in itertools.pairwise(typical))
+        assert 1.0 < typical[0] < 10.0
+        assert [one.of for one in samples[0].latencies][:2] == ["min", "max"]
+    else:
+        assert all(0 < (one.gbps or 0) <= (one.peak_gbps or 0) for one in samples)
+        gbps = [one.gbps or 0 for one in samples]
+        assert all(after > 0.97 * before for before, after in itertools.pairwise(gbps))
+        for one in samples[10:]:
+            assert one.size_bytes
+            assert one.messages_per_second
+            assert one.gbps == pytest.approx(one.size_bytes * one.messages_per_second * 8 / 1e9, rel=0.01)
+
+
+def test_the_phases_come_in_order() -> None:
+    pair = play("hgx-h100")
+    phases = [one.value for one in pair.server.told() if isinstance(one, Fact) and one.about is About.PHASE]
+    assert phases == [WAITING, CONNECTED, MEASURING]
+
+
+@pytest.mark.parametrize(("tool", "rows"), [("ib_write_bw", 1), ("ib_read_bw", 1), ("ib_send_bw", 23),
+                                            ("ib_write_lat", 23), ("ib_read_lat", 0)])  # fmt: skip
+def test_the_server_prints_what_it_takes_part_in(tool: str, rows: int) -> None:
+    pair = play(
+        "gb200",
+        lambda node: settings_on(node, None, tool=tool, size_bytes=None, duration_s=None, all_sizes=True),
+    )
+    assert len(pair.server.samples()) == rows
+
+
+@pytest.mark.parametrize("tool", [*BANDWIDTHS, *LATENCIES])
+def test_a_duration_gives_one_row_after_it(tool: str) -> None:
+    pair = play("hgx-h100", lambda node: settings_on(node, tool=tool, duration_s=4))
+    (sample,) = pair.client.samples()
+    assert sample.peak_gbps is None
+    assert sample.iterations
+    (at,) = pair.client.rows_seen()
+    connected = pair.client.seen[next(n for n, line in enumerate(pair.client.lines) if "#bytes" in line)]
+    assert 3.9 < at - connected < 4.3
+
+
+def test_equal_seeds_at_equal_clocks_print_the_same() -> None:
+    a, b, other = (play("hgx-h100", seed=seed) for seed in (3, 3, 4))
+    assert a.client.lines == b.client.lines
+    assert a.server.lines == b.server.lines
+    assert a.client.samples()[0].gbps != other.client.samples()[0].gbps
+    assert a.client.samples()[0].gbps == pytest.approx(other.client.samples()[0].gbps, rel=0.02)
+
+
+def test_mebibytes_without_report_gbits() -> None:
+    node = Node("hgx-h100")
+    commands = both(node, settings_on(node))
+    runs: list[Run] = []
+    for command in commands:
+        runs.append(node.begin([word for word in command.argv if word != "--report_gbits"]))
+        node.wait(0.3, *runs)
+    node.finish(*runs)
+    (sample,) = runs[1].samples()
+    assert any("BW average[MiB/sec]" in line for line in runs[1].lines)
+    assert sample.gbps == pytest.approx(388, abs=12)
+
+
+def test_both_directions_of_two_ports_add_up() -> None:
+    one = play("hgx-h100", settings_on, lambda near: replace(near, device="mlx5_1"))
+    two = play(
+        "hgx-h100",
+        lambda node: settings_on(node, is_bidirectional=True),
+        lambda near: replace(near, device="mlx5_1"),
+    )
+    (single,), (double,) = one.client.samples(), two.client.samples()
+    assert double.is_bidirectional
+    assert 1.8 < (double.gbps or 0) / (single.gbps or 1) < 2.0
+    assert len(two.server.samples()) == 1
+
+
+def test_without_end_a_row_comes_every_few_seconds_until_it_is_ended() -> None:
+    node = Node("hgx-h100")
+    waits, asks = both(node, settings_on(node, is_endless=True, duration_s=2))
+    server = node.begin(waits.argv)
+    node.wait(0.3, server)
+    client = node.begin(asks.argv)
+    node.wait(31.0, server, client)
+    assert (client.status, server.status) == (None, None)
+    assert server.samples() == []
+    seen = client.rows_seen()
+    assert len(seen) == 14
+    assert all(1.9 < after - before < 2.1 for before, after in itertools.pairwise(seen))
+    assert all(one.peak_gbps is None for one in client.samples())
+    node.clock.now += 0.01
+    client.test.end(15)
+    node.wait(1.0, server, client)
+    assert client.status == -15
+    assert server.status == 1
+    gone = server.trouble()
+    assert gone is not None
+    assert "far side ended" in gone.told
+    ended = client.trouble()
+    assert ended is not None
+    assert ended.told == "it was ended"
+
+
+def test_a_client_whose_server_dies_gets_no_answer() -> None:
+    node = Node("dgx-a100")
+    waits, asks = both(node, settings_on(node))
+    server = node.begin(waits.argv)
+    node.wait(0.3, server)
+    client = node.begin(asks.argv)
+    node.wait(4.0, server, client)
+    server.test.end(9)
+    node.wait(1.0, server, client)
+    assert (server.status, client.status) == (-9, 1)
+    trouble = client.trouble()
+    assert trouble is not None
+    assert "did not answer" in trouble.told
+
+
+def test_what_was_printed_before_the_end_is_not_lost() -> None:
+    node = Node("hgx-h100")
+    server = node.begin(both(node, settings_on(node))[0].argv)
+    node.clock.now += 1.0
+    server.test.end(2)
+    assert server.status is None
+    server.look(node.clock.now)
+    assert any("Waiting for client" in line for line in server.lines)
+    assert server.status == -2
+    server.test.end(9)
+    server.look(node.clock.now)
+    assert server.status == -2
+
+
+def test_a_waiting_server_holds_its_tcp_port() -> None:
+    node = Node("hgx-h100")
+    waits, asks = both(node, settings_on(node))
+    assert not listens(node)
+    server = node.begin(waits.argv)
+    node.wait(0.3, server)
+    assert listens(node)
+    second = node.begin(waits.argv)
+    node.finish(second)
+    trouble = second.trouble()
+    assert second.status == 1
+    assert trouble is not None
+    assert "TCP port is taken" in trouble.told
+    client = node.begin(asks.argv)
+    node.clock.now += 0.4  # nobody asks the programs meanwhile
+    assert not listens(node)
+    node.finish(server, client)
+    assert (server.status, client.status) == (0, 0)
+
+
+def test_a_server_that_was_ended_frees_its_port() -> None:
+    node = Node("hgx-h100")
+    waits, asks = both(node, settings_on(node))
+    server = node.begin(waits.argv)
+    node.wait(0.5, server)
+    server.test.end(15)
+    assert not listens(node)
+    client = node.begin(asks.argv)
+    node.finish(client)
+    assert client.status == 1
+    assert any(line == "Couldn't connect to 127.0.0.1:18515" for line in client.lines)
+    trouble = client.trouble()
+    assert trouble is not None
+    assert "nothing answers at 127.0.0.1:18515" in trouble.told
+
+
+def test_two_tests_on_two_ports_at_once() -> None:
+    node = Node("hgx-h100")
+    runs: list[Run] = []
+    for gpu, port in ((0, 18515), (2, 18516)):
+        waits, asks = both(node, settings_on(node, gpu, tcp_port=port))
+        runs.append(node.begin(waits.argv))
+        node.wait(0.3, *runs)
+        runs.append(node.begin(asks.argv))
+    node.finish(*runs)
+    assert [run.status for run in runs] == [0, 0, 0, 0]
+    devices = [run.facts()[About.DEVICE] for run in runs]
+    assert devices[0] == devices[1] != devices[2] == devices[3]
+
+
+def test_its_version() -> None:
+    node = Node("hgx-h100")
+    run = node.begin("ib_write_bw --version")
+    node.finish(run)
+    assert run.lines == ["Version: 6.23"]
