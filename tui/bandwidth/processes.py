@@ -165,9 +165,7 @@ def _make_quiet(slave: int) -> None:
     """Lines as they are printed, no echo, and who reads from /dev/tty is at its end at once."""
     tty.setraw(slave)
     settings = termios.tcgetattr(slave)
-    settings[6][termios.VMIN] = settings[6][termios.VTIME] = (
-        0  # termios(3): read(2) gives 0, if nothing is typed
-    )
+    settings[6][termios.VMIN] = 0  # termios(3): read(2) gives 0 where nothing has been typed
     termios.tcsetattr(slave, termios.TCSANOW, settings)
 
 

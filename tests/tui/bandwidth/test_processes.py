@@ -282,18 +282,21 @@ except EOFError:
     assert ended.exit_status == 0
 
 
-def test_it_is_at_the_root_in_a_session_of_its_own_and_hears_a_hangup() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as by nohup
+def test_it_is_at_the_root_in_a_session_of_its_own_and_hears_every_signal() -> None:
+    ignored = (signal.SIGHUP, signal.SIGQUIT)  # as by nohup, or by a shell for what it starts behind itself
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
     try:
         code = (
             "import os, signal\nprint(os.getcwd(), os.getsid(0) == os.getpid())\n"
-            "print(signal.getsignal(signal.SIGHUP) == signal.SIG_DFL, os.listdir('/proc/self/fd'))"
+            "print(signal.getsignal(signal.SIGHUP) == signal.getsignal(signal.SIGQUIT) == signal.SIG_DFL)\n"
+            "print(os.listdir('/proc/self/fd'))"
         )
         lines, _ = to_the_end(start(code))
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)
     # 3 is the one by which it reads that list.
-    assert lines == ["/ True", "True ['0', '1', '2', '3']"]
+    assert lines == ["/ True", "True", "['0', '1', '2', '3']"]
 
 
 def test_its_time_is_limited() -> None:
