@@ -28,7 +28,6 @@ from tui.bandwidth.events import (
     TestBegan,
     TestEnded,
 )
-from tui.bandwidth.ticket import ticket_text
 from tui.confirm_state import file_word
 from widgets.bandwidth_chart import Across, Curve, across_of, curve_of, draw_chart, is_latency
 from widgets.figures import minutes
@@ -342,6 +341,8 @@ class LiveState:
 
     def text(self) -> str:
         """All of it for a ticket."""
+        from tui.bandwidth.ticket import ticket_text
+
         return ticket_text(tuple(self.results), self.series.left_out)
 
     @property

@@ -197,7 +197,16 @@ class SetupState:
     @property
     def wants_peer(self) -> bool:
         """Whether the setup has a peer that must be named, and none is."""
-        return "peer" in self._rows() and not self.peer
+        return self.has_peer and not self.peer
+
+    @property
+    def has_peer(self) -> bool:
+        """Whether the setup has a peer to be named."""
+        return "peer" in self._rows()
+
+    def do_not_run(self) -> None:
+        """It is not to be run after all."""
+        self.is_asking = self.is_looking = False
 
     def _keep_row(self) -> None:
         rows = self._rows()
