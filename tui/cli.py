@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from probes.text import printable
+from tui.bench_options import add_options as add_bench_options
 from tui.choose_host import NoSuchHost, chosen_origin, open_host, open_recording
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ examples:
   gdrtop topo --json              topology and path types, for a script
   gdrtop modules                  the kernel modules in load order
   gdrtop do --list                what can be done about it; gdrtop do load-modules does one of these
+  gdrtop bench                    the first GPU over its best NIC, measured; gdrtop bench --list
   gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
   gdrtop record node.tar.gz       10 s of this node in one file, for someone else to look at
   gdrtop --replay node.tar.gz     the dashboard of what was recorded
@@ -39,6 +41,7 @@ _COMMANDS = {
     "modules": "print the kernel modules in load order, and why one is missing",
 }
 _DO = "list the actions that are possible on this node, or run one after showing its plan"
+_BENCH = "measure bandwidth and latency between GPUs and NICs; gdrtop bench --help tells all"
 _RECORD = "record this node into one file, to be replayed anywhere"
 MOST_SECONDS = 3600
 
@@ -140,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
             for option, told in (("--only", "make only these checks"), ("--skip", "leave these checks out")):
                 command.add_argument(option, metavar="ID,…", type=_check_ids, default=(), help=told)
     _add_do(commands.add_parser("do", help=_DO, description=_DO))
+    bench = commands.add_parser("bench", help=_BENCH)
+    _node_options(bench, defaults=False)
+    add_bench_options(bench)
     record = commands.add_parser("record", help=_RECORD, description=_RECORD)
     _node_options(record, defaults=False)
     record.add_argument("file", metavar="FILE", help="the file to write, a .tar.gz; never overwritten")
@@ -196,11 +202,29 @@ def _do(options: argparse.Namespace, out: TextIO) -> int:
     )
 
 
+def _bench(options: argparse.Namespace, out: TextIO) -> int:
+    from tui import bench
+    from tui.bench_options import wanted
+
+    try:
+        asked = wanted(options)
+    except argparse.ArgumentTypeError as error:
+        _parser().error(str(error))
+    return bench.command(
+        open_host(options),
+        out,
+        asked,
+        ascii_only=options.ascii,
+        read_only=options.read_only,
+        answers=sys.stdin,
+    )
+
+
 def _arguments(argv: Sequence[str]) -> list[str]:
     """The arguments with a `--demo` right before a command marked as one without a name."""
     told = list(argv)
     for place, word in enumerate(told[:-1]):
-        if word == "--demo" and told[place + 1] in (*_COMMANDS, "do", "record"):
+        if word == "--demo" and told[place + 1] in (*_COMMANDS, "do", "bench", "record"):
             told[place] = "--demo="
     return told
 
@@ -221,7 +245,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         print(
             "gdrtop: the dashboard needs a terminal (TERM other than dumb);"
-            " for text use: gdrtop check, gdrtop topo, gdrtop modules",
+            " for text use: gdrtop check, gdrtop topo, gdrtop modules, gdrtop bench",
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
@@ -283,6 +307,8 @@ def _run(options: argparse.Namespace) -> int:
         return EXIT_WRONG_USAGE
     if options.command == "do":
         return _do(options, sys.stdout)
+    if options.command == "bench":
+        return _bench(options, sys.stdout)
     if options.command == "check":
         from tui.check_report import write_check
 

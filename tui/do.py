@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 from probes.checks.registry import findings
@@ -21,6 +19,7 @@ from tui.actions.runner import ask_for_password
 from tui.actions.script import script_of
 from tui.json_values import plain_value, write_json
 from tui.printing import heading, print_lines, text_width
+from tui.stop_signals import signals_stop
 from widgets.change_drawing import Judged, draw_change
 from widgets.lines import Line, Run, Tone, fit, line, wrapped
 from widgets.plan_drawing import draw_consequences, draw_steps
@@ -120,7 +119,7 @@ class Do:
 
     def run(self, prepared: Prepared, typed: str) -> int:
         """Runs it, tells what happens, looks again; gives the exit status."""
-        with _signals_stop(self._dispatcher):
+        with signals_stop(self._dispatcher.stop, self._dispatcher.give_up):
             ended = self._dispatcher.run(prepared, typed, self._hear, self._get_password)
         if ended.outcome is not Outcome.REFUSED:
             self._look_again()
@@ -157,31 +156,6 @@ def _offer_json(offer: Offer) -> dict[str, Any]:
     steps = [] if offer.plan is None else [plain_value(step) for step in offer.plan.steps]
     told = {"id": offer.id, "title": offer.title, "possible": offer.plan is not None, "steps": steps}
     return {**told, "why_not": offer.why_not} if offer.plan is None else told
-
-
-@contextmanager
-def _signals_stop(dispatcher: Dispatcher) -> Iterator[None]:
-    """Ctrl-C, kill and a terminal that goes away end a run after its step; the second time without it."""
-    words = {
-        signal.SIGINT: "interrupted",
-        signal.SIGTERM: "somebody ended gdrtop",
-        signal.SIGHUP: "the terminal has gone",
-    }
-    asked: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        del frame
-        if asked and number == signal.SIGINT:
-            dispatcher.give_up()
-        asked.append(number)
-        dispatcher.stop(words[signal.Signals(number)])
-
-    before = {one: signal.signal(one, stop) for one in words if signal.getsignal(one) != signal.SIG_IGN}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def command(

@@ -84,8 +84,12 @@ class KeptInMemory:
 class Bench:
     """Plans tests, and runs one series at a time; `run` blocks, all else is quick."""
 
-    def __init__(self, host: Host, kept: KeptResults, read_only: bool = False) -> None:
+    def __init__(
+        self, host: Host, kept: KeptResults, read_only: bool = False, processes: Processes | None = None
+    ) -> None:
+        """`processes`: what starts tests; None: what belongs to the host."""
         self._host, self._read_only, self.kept = host, read_only, kept
+        self._given = processes
         self._run: SeriesRun | None = None
 
     @property
@@ -137,6 +141,8 @@ class Bench:
         return ActionLock(_LOCK) if self._host.origin.source is Source.LIVE else nullcontext()
 
     def _processes(self) -> Processes:
+        if self._given is not None:
+            return self._given
         if self._host.origin.source is Source.LIVE:
             return LocalProcesses()
         from probes.simulation.host import SimulatedHost

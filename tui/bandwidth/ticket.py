@@ -1,0 +1,103 @@
+"""What was measured as plain text to be pasted into a ticket: ASCII, and all that a reader asks for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+from probes.bandwidth.comparison import changes, meaning, when
+from probes.bandwidth.planned import LeftOut
+from probes.bandwidth.result import Result
+from probes.examination import Examination
+from probes.gpus import GpuFacts
+from probes.tools import Perftest
+from probes.unknown import Maybe, Unknown
+from tui.printing import print_lines
+from widgets.lines import Line, line, plain, wrapped
+from widgets.result_drawing import draw_result
+from widgets.result_table import draw_rows
+
+_WIDTH = 100
+_MOST_ROWS = 40
+_LIVE = "live"
+
+
+def versions_of(examination: Examination) -> dict[str, str]:
+    """What a reader of a ticket asks for first; what is not known says why."""
+    node, tools = examination.node, examination.tools
+    driver: Maybe[str] = node.gpus.driver.version if isinstance(node.gpus, GpuFacts) else node.gpus
+    build = tools if isinstance(tools, Unknown) else tools.perftest
+    ofed: Maybe[str] = tools if isinstance(tools, Unknown) else tools.ofed
+    return {
+        "kernel": str(node.kernel_release),
+        "NVIDIA driver": str(driver),
+        "perftest": _perftest(build),
+        "OFED": "the kernel's own drivers" if str(ofed).startswith("not there") else str(ofed),
+    }
+
+
+def ticket_text(
+    results: Sequence[Result],
+    hostname: str = "",
+    versions: Mapping[str, str] | None = None,
+    kept: Iterable[Result] = (),
+    baseline: Iterable[Result] = (),
+    left_out: Sequence[LeftOut] = (),
+) -> str:
+    """The results, each with its exact commands, figure, judgement and trouble.
+
+    `kept` and `baseline` are what they are compared with; `hostname` is theirs where none is given.
+    """
+    lines: list[Line] = [line("gdrtop bandwidth tests")]
+    first = results[0] if results else None
+    lines += _pairs(
+        {
+            "node": hostname or (first.node if first else ""),
+            "machine": first.machine if first else "",
+            **(versions or {}),
+        }
+    )
+    origins = sorted({one.origin for one in results if one.origin != _LIVE})
+    for origin in origins:
+        lines += [(), line(f"SIMULATED, NOT MEASURED: {origin.upper()}")]
+    kept, baseline = tuple(kept), tuple(baseline)
+    for number, result in enumerate(results, 1):
+        lines += [(), *_test(number, result, changes(result, kept, baseline))]
+    for one in left_out:
+        lines += [(), *wrapped(f"left out: {one.title}: {one.reason}", _WIDTH)]
+    told = meaning(results, left_out)
+    if told:
+        lines += [(), line("what it means")]
+        for sentence in told:
+            lines += wrapped(sentence, _WIDTH, indent="  ")
+    out = io.StringIO()
+    # An io.StringIO has no encoding, and so gets ASCII alone.
+    print_lines(lines, out, ascii_only=True)
+    return out.getvalue()
+
+
+def _test(number: int, result: Result, comparisons: Sequence[str]) -> list[Line]:
+    head = f"[{number}] {when(result.taken_at)}, {result.seconds:.0f} s, {result.setup}"
+    if result.origin != _LIVE:
+        head += f", SIMULATED ({result.origin})"
+    lines: list[Line] = [line(head)]
+    # Whole, so that it can be copied, however long it is.
+    lines += [line(f"  $ {command}") for command in result.commands]
+    lines += [line("  ", plain(one)) for one in draw_result(result, comparisons, _WIDTH - 2)]
+    rows = draw_rows(result.samples[-_MOST_ROWS:], _WIDTH - 4, result.tool.endswith("_lat"))
+    return [*lines, *(line("    ", plain(one)) for one in rows)]
+
+
+def _pairs(told: Mapping[str, str]) -> list[Line]:
+    cells = max(len(name) for name in told)
+    return [line(f"{name + ':':<{cells + 1}} {value}") for name, value in told.items() if value]
+
+
+def _perftest(build: Maybe[Perftest]) -> str:
+    if isinstance(build, Unknown):
+        return str(build)
+    words = {True: "with", False: "without"}
+    parts = [str(build.version)]
+    for name, fact in (("CUDA", build.cuda), ("DMA-BUF", build.dmabuf)):
+        parts.append(f"{name}: {fact}" if isinstance(fact, Unknown) else f"{words[fact]} {name}")
+    return ", ".join(parts)
