@@ -221,6 +221,7 @@ class MeasuringApp(ActingApp):
 
         assert self._setup is not None
         state = LiveState(
+            examination,
             series,
             self._origin,
             self._setup.node,

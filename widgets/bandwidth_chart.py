@@ -215,7 +215,10 @@ class _Plot:
         unit: str,
         span: tuple[float, float] | None,
     ) -> None:
-        self._curves = [curve for curve in curves[: len(LETTERS)] if curve.points]
+        # A letter stays its test's, also where another has no row.
+        lettered = list(zip(LETTERS, curves, strict=False))
+        self._letters = [letter for letter, curve in lettered if curve.points]
+        self._curves = [curve for _, curve in lettered if curve.points]
         self._width, self._room, self._rows = width, width - _GUTTER, height - 3
         self._across, self._unit, self._all_marks = across, unit, marks
         most = max((value for curve in self._curves for _, value in curve.points), default=0.0)
@@ -249,7 +252,7 @@ class _Plot:
             elif is_grouped:
                 self._draw_bars(curve, number, 1)
             else:
-                self._draw_letters(curve, LETTERS[number])
+                self._draw_letters(curve, self._letters[number])
         self._write_labels()
         ticks = self._ticks()
         lines: list[Line] = [fit(self._head(), self._width)]
@@ -316,7 +319,7 @@ class _Plot:
         runs = [Run(f"{self._unit} by {self._across.value}", Tone.DIM)]
         if len(self._curves) > 1:
             for number, curve in enumerate(self._curves):
-                runs.extend([Run(f"  {LETTERS[number]} ", Tone.TITLE), Run(curve.name, curve.tone)])
+                runs.extend([Run(f"  {self._letters[number]} ", Tone.TITLE), Run(curve.name, curve.tone)])
         runs.extend(_told(self._all_marks, self._unit))
         beyond = [mark.label for mark in self._all_marks if mark not in self._marks]
         return (*runs, Run(f" · beyond: {'; '.join(beyond)}" if beyond else "", Tone.DIM))
@@ -337,7 +340,7 @@ class _Plot:
             column = slot * self._slot
             if is_grouped:
                 for number in range(len(self._curves)):
-                    marks[column + number] = LETTERS[number]
+                    marks[column + number] = self._letters[number]
             text = self._name(self._first + slot * self._merged)
             at = min(column, self._room - len(text))
             if column < self._room and at >= free and text:

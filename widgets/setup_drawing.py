@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.planned import PlannedTest, Series
 from probes.unknown import Unknown
@@ -115,7 +117,7 @@ def _told(label: str, text: str, width: int, tone: Tone) -> list[Line]:
 def _for_peer(test: PlannedTest, width: int) -> list[Line]:
     told = "START THIS AT THE PEER FIRST" if test.setup.value == "client" else "THEN START THIS AT THE PEER"
     lines: list[Line] = [(), (Run(told, Tone.TITLE), Run("  c copies it", Tone.DIM))]
-    lines.extend(folded((Run(for_peer_text(test, "THIS-NODE")),), width))
+    lines.extend(command_lines(for_peer_text(test, "THIS-NODE"), width))
     if test.setup.value == "server":
         lines.extend(
             wrapped("THIS-NODE: a name or address of this node that the peer reaches", width, Tone.DIM)
@@ -133,5 +135,16 @@ def _commands(test: PlannedTest, width: int, with_title: bool) -> list[Line]:
     for end in test.ends:
         where = f" at {end.host}" if end.host else ""
         lines.append((Run(f"{end.name}{where}:", Tone.DIM),))
-        lines.extend(folded((Run(f"  {shlex.join(end.command.argv)}"),), width))
+        lines.extend(command_lines(shlex.join(end.command.argv), width, "  "))
     return lines
+
+
+def command_lines(command: str, width: int, indent: str = "") -> list[Line]:
+    """A command broken between its words, as a shell takes it back."""
+    pieces = [indent]
+    for word in command.split(" "):
+        if pieces[-1].strip() and cell_len(pieces[-1]) + cell_len(word) + 3 > width:
+            pieces[-1] += " \\"
+            pieces.append(f"{indent}  ")
+        pieces[-1] += f" {word}" if pieces[-1].strip() else word
+    return [piece for text in pieces for piece in folded((Run(text),), width)]

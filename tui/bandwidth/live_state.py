@@ -17,6 +17,7 @@ from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
 from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of
 from probes.bandwidth.samples import Sample
+from probes.examination import Examination
 from probes.origin import Origin, Source
 from tui.bandwidth.events import (
     EndStarted,
@@ -35,10 +36,12 @@ from widgets.lines import Line, Run, Tone, fit, folded, wrapped
 from widgets.result_drawing import draw_result, mark_of, words_of
 from widgets.result_matrix import draw_matrix
 from widgets.result_table import draw_rows
+from widgets.setup_drawing import for_peer_text
 
 MOST_LINES = 2000
 _LARGEST_BYTES = 8 << 20  # of perftest's -a
 _MOST_COMPARED = 3
+_FEWEST_ROWS = 4  # of the test under way, however many results stand below
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class LiveState:
 
     def __init__(
         self,
+        examination: Examination,
         series: Series,
         origin: Origin,
         node: str,
@@ -62,7 +66,7 @@ class LiveState:
         kept: Sequence[Result] = (),
         baseline: Sequence[Result] = (),
     ) -> None:
-        self.series, self.origin, self.node = series, origin, node
+        self._examination, self.series, self.origin, self.node = examination, series, origin, node
         self._clock = clock
         self._kept, self._baseline = tuple(kept), tuple(baseline)
         self.number = 0  # of the test under way, the first is 1
@@ -244,7 +248,7 @@ class LiveState:
         if len(self.series.tests) > _MOST_COMPARED or len(nics) != 1 or len(self.series.tests) == 1:
             return []
         before = self.results[: max(0, self.number - 1)]
-        return [curve_of(one.memory, one.samples, across, mark_of(one).tone) for one in before if one.samples]
+        return [curve_of(one.memory, one.samples, across, mark_of(one).tone) for one in before]
 
     def _tone(self, samples: Sequence[Sample], limit: Limit) -> Tone:
         settings = self._test.settings
@@ -259,21 +263,22 @@ class LiveState:
         """What stands in the lower pane."""
         return "Rows" if self.ended is None else "Result" if len(self.series.tests) == 1 else "Results"
 
-    def table(self, width: int) -> list[Line]:
-        """The rows of the test under way and the results before it; at the end what it all means."""
+    def table(self, width: int, height: int) -> list[Line]:
+        """The newest rows of the test under way and the results before it; at the end what it all means."""
         if self.ended is not None:
             return self._end_lines(width)
-        rows = draw_rows(list(self._samples), width, self._test_is_latency)
-        lines = rows or [(Run(self._no_rows(), Tone.DIM),)]
-        if len(self.series.tests) > 1:
-            done = [
-                (mark_of(one), Run(f" {one.title}  "), Run(words_of(one), mark_of(one).tone))
-                for one in self.results
-            ]
-            lines = [*lines, *([()] if done else []), *reversed(done)]
+        done = [
+            (mark_of(one), Run(f" {one.title}  "), Run(words_of(one), mark_of(one).tone))
+            for one in self.results
+        ]
+        below: list[Line] = [(), *reversed(done)] if done else []
+        heading, *rows = draw_rows(list(self._samples), width, self._test_is_latency) or [
+            (Run(self._no_rows(), Tone.DIM),)
+        ]
         if self._test.for_peer and not rows:
-            lines = [*lines, *self._peer_lines(width)]
-        return lines
+            below = [*self._peer_lines(width), *below]
+        room = max(_FEWEST_ROWS, height - 1 - len(below))
+        return [heading, *rows[-room:], *below]
 
     @property
     def _test_is_latency(self) -> bool:
@@ -295,8 +300,6 @@ class LiveState:
 
     def for_peer(self) -> str:
         """The command for the peer; "" where none is needed."""
-        from widgets.setup_drawing import for_peer_text
-
         return for_peer_text(self._test, self.node)
 
     def _end_lines(self, width: int) -> list[Line]:
@@ -341,9 +344,16 @@ class LiveState:
 
     def text(self) -> str:
         """All of it for a ticket."""
-        from tui.bandwidth.ticket import ticket_text
+        from tui.bandwidth.ticket import ticket_text, versions_of
 
-        return ticket_text(tuple(self.results), self.series.left_out)
+        return ticket_text(
+            self.results,
+            self.node,
+            versions_of(self._examination),
+            self._kept,
+            self._baseline,
+            self.series.left_out,
+        )
 
     @property
     def done(self) -> tuple[Result, ...]:

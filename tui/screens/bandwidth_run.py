@@ -120,12 +120,7 @@ class BandwidthRunScreen(Screen[None]):
                 chart.show(self.state.chart(chart.room, chart.size.height))
             if rows.room:
                 rows.border_title = self.state.table_title
-                is_at_end = rows.scroll_offset.y >= rows.max_scroll_y
-                rows.show(self.state.table(rows.room))
-                if self.state.ended is not None:
-                    rows.scroll_to(y=0, animate=False) if is_at_end and not self.state.was_seen else None
-                elif is_at_end:
-                    rows.scroll_end(animate=False)
+                rows.show(self.state.table(rows.room, rows.size.height))
             if lines.room:
                 self._draw_console(lines)
         self._draw_head()

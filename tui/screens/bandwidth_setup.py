@@ -29,8 +29,16 @@ class BandwidthSetupScreen(Screen[None]):
         Binding("up", "select(-1)", "Row", show=False, priority=True, id="previous"),
         Binding("j", "select(1)", "Row", show=False, id="next_j"),
         Binding("k", "select(-1)", "Row", show=False, id="previous_k"),
-        Binding("right", "change(1)", "Value", key_display="←→", tooltip="Another value", id="change"),
-        Binding("left", "change(-1)", "Value", show=False, id="change_back"),
+        Binding(
+            "right",
+            "change(1)",
+            "Value",
+            key_display="←→",
+            tooltip="Another value",
+            priority=True,
+            id="change",
+        ),
+        Binding("left", "change(-1)", "Value", show=False, priority=True, id="change_back"),
         Binding("enter", "start", "Run", tooltip="Run it; asks where somebody would feel it", id="start"),
         Binding("y", "confirm", "Run all the same", id="confirm"),
         Binding("p", "name_peer", "Peer", tooltip="Type the peer's name", id="name_peer"),
@@ -104,6 +112,8 @@ class BandwidthSetupScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what has a meaning now is in the footer."""
+        if action in ("select", "change") and self.is_mounted and self._peer.has_focus:
+            return False  # the arrows are the typed text's
         if action == "confirm":
             return self.state.is_asking
         if action in ("start", "select", "change"):
