@@ -96,16 +96,21 @@ def for_peer_text(test: PlannedTest, here: str) -> str:
 
 
 def _limits(series: Series, width: int) -> list[Line]:
-    told: dict[str, None] = {}
+    """The lowest limit of the tests, and how many have which other one."""
+    limits: dict[float, list[str]] = {}
     for test in series.tests:
         least = test.limit.least
         if least is not None and not isinstance(least.nominal_gbps, Unknown):
-            told.setdefault(f"At most {gbps(least.nominal_gbps)}: {least.name} ({least.why})")
-    if not told:
+            limits.setdefault(least.nominal_gbps, []).append(f"{least.name} ({least.why})")
+    if not limits:
         return wrapped("At most: what the way can carry is not known.", width, Tone.DIM)
-    first, *more = told
-    rest = f"; {len(more)} other limits among the tests" if more else ""
-    return wrapped(f"{first}{rest}", width, Tone.TITLE)
+    lines: list[Line] = []
+    for number, (nominal, names) in enumerate(sorted(limits.items())):
+        several = f", in {len(names)} tests" if len(limits) > 1 else ""
+        alike = f"; {len(set(names)) - 1} others alike" if len(set(names)) > 1 else ""
+        told = f"{'' if number else 'At most '}{gbps(nominal)}{several}: {names[0]}{alike}"
+        lines.extend(wrapped(told, width, Tone.TITLE))
+    return lines
 
 
 def _told(label: str, text: str, width: int, tone: Tone) -> list[Line]:

@@ -195,8 +195,9 @@ class LiveState:
         if self.ended is not None:
             if self.ended.refused:
                 return [Run(f"✗ {self.ended.refused}", Tone.BAD)]
-            how = "cancelled" if self.ended.was_cancelled else "done"
-            return [Run(how, Tone.TITLE), Run(f" · {self._summary()}")]
+            how, told = "cancelled" if self.ended.was_cancelled else "done", self._summary()
+            rest = told.removeprefix(how).removeprefix("; ")
+            return [Run(how, Tone.TITLE), Run(f" · {rest}" if rest else "")]
         if self.wants_end:
             leaving = ", then gdrtop ends" if self.is_leaving else ""
             return [Run(f"ends both ends{leaving} …", Tone.WARNING)]
@@ -295,7 +296,7 @@ class LiveState:
         return [
             (),
             (Run("AT THE PEER", Tone.TITLE), Run("  p copies it", Tone.DIM)),
-            *folded((Run(text),), width),
+            *command_lines(text, width),
         ]
 
     def for_peer(self) -> str:
@@ -382,6 +383,6 @@ def _span(test: PlannedTest, rows: int) -> tuple[float, float] | None:
         return None
     if settings.all_sizes:
         return 2, _LARGEST_BYTES
-    if settings.is_endless:
-        return 1, min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))
-    return None
+    if not settings.is_endless:
+        return None if settings.size_bytes is None else (settings.size_bytes, settings.size_bytes)
+    return 1, min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))
