@@ -36,7 +36,7 @@ from widgets.lines import Line, Run, Tone, fit, folded, wrapped
 from widgets.result_drawing import draw_result, mark_of, words_of
 from widgets.result_matrix import draw_matrix
 from widgets.result_table import draw_rows
-from widgets.setup_drawing import for_peer_text
+from widgets.setup_drawing import command_lines, for_peer_text
 
 MOST_LINES = 2000
 _LARGEST_BYTES = 8 << 20  # of perftest's -a
@@ -240,7 +240,8 @@ class LiveState:
             )
         ways = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
         limit = None if as_latency else test.limit
-        unit = "µs" if as_latency else "Gb/s"
+        has_bus = any(one.bus_gbps is not None for one in samples)
+        unit = "µs" if as_latency else "bus Gb/s" if has_bus else "Gb/s"
         return draw_chart(curves, limit, width, height, across, unit, ways, _span(test, self._rows))
 
     def _earlier_curves(self, across: Across) -> list[Curve]:
