@@ -217,9 +217,9 @@ class OverviewState:
         lines = path_drawing.draw(topology, path, width)
         result = self._measured.get((path.a, path.b)) or self._measured.get((path.b, path.a))
         if result is not None:
-            from widgets.measured_drawing import measured_line
+            from widgets.measured_drawing import draw_measured
 
-            lines.insert(1, measured_line(result, self._taken_at))
+            lines[1:1] = draw_measured(result, self._taken_at, width)
         if self._selected:
             lines = [*path_drawing.partners_line(topology, self._selected, width), *lines]
         return lines

@@ -258,7 +258,7 @@ class _Plot:
         lines: list[Line] = [fit(self._head(), self._width)]
         for row in range(self._rows):
             tick = ticks.get(row)
-            edge = f"{short(tick):>{_GUTTER - 1}}┤" if tick is not None else " " * (_GUTTER - 1) + "│"
+            edge = f"{_tick(tick):>{_GUTTER - 1}}┤" if tick is not None else " " * (_GUTTER - 1) + "│"
             lines.append((Run(edge, Tone.DIM), *_runs(self._grid[row])))
         lines.extend(self._axis(is_grouped))
         if not self._curves:
@@ -360,6 +360,17 @@ class _Plot:
         every = 5 if self._slots > 6 else 1
         # Of merged rows every slot may be named; else the first and whole fives.
         return f"{place} s" if self._merged > 1 or place == 1 or place % every == 0 else ""
+
+
+def _tick(value: float) -> str:
+    """A figure of at most five cells."""
+    told = short(value)
+    for unit in ("k", "M", "G"):
+        if len(told) < _GUTTER:
+            break
+        value /= 1000
+        told = f"{short(value)}{unit}"
+    return told
 
 
 def _round_step(least: float) -> float:

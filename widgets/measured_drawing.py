@@ -5,13 +5,18 @@ from __future__ import annotations
 from probes.bandwidth.comparison import figure_words
 from probes.bandwidth.result import Result
 from widgets.figures import ago
-from widgets.lines import Line, Run, Tone
+from widgets.lines import Line, Run, Tone, width_of
 from widgets.result_drawing import mark_of
 
 
-def measured_line(result: Result, now: float) -> Line:
-    """As "✓ measured 186 of 200 Gb/s, 93 % · DMA-BUF · 2 h ago"; `now` in seconds since 1970."""
+def draw_measured(result: Result, now: float, width: int, label: str = "measured") -> list[Line]:
+    """As "✓ measured 186 of 200 Gb/s, 93 % · DMA-BUF · 2 h ago", in two lines where one is too short.
+
+    `now` is in seconds since 1970.
+    """
     mark = mark_of(result)
-    rest = " · ".join(filter(None, (result.memory, ago(now - result.taken_at))))
     words = result.judgement.words or figure_words(result)
-    return (mark, Run(" measured "), Run(words, mark.tone), Run(f" · {rest}", Tone.DIM))
+    head: Line = (mark, Run(f" {label} "), Run(words, mark.tone))
+    rest = " · ".join(filter(None, (result.memory, ago(now - result.taken_at))))
+    whole: Line = (*head, Run(f" · {rest}", Tone.DIM))
+    return [whole] if width_of(whole) <= width else [head, (Run(f"  {rest}", Tone.DIM),)]

@@ -25,7 +25,7 @@ from probes.unknown import Unknown, known
 from widgets.figures import binary_size, gbps
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.matrix_drawing import smi_word
-from widgets.measured_drawing import measured_line
+from widgets.measured_drawing import draw_measured
 from widgets.setup_drawing import Setting, draw_felt, draw_series, draw_settings, for_peer_text
 
 _BEST = "★"
@@ -426,11 +426,11 @@ class SetupState:
         lines: list[Line] = []
         for test in series.tests[:3]:
             key = planned_key(test)
-            for word, results in (("Last", reversed(self.kept)), ("Baseline", self.baseline)):
+            for word, results in (("last measured", reversed(self.kept)), ("baseline", self.baseline)):
                 found = next((one for one in results if one.key == key and one.ending is Ending.DONE), None)
                 if found is not None:
-                    label = f"{word}: " if len(series.tests) == 1 else f"{word}, {test.title}: "
-                    lines.append((Run(label, Tone.DIM), *measured_line(found, self.now)))
+                    label = word if len(series.tests) == 1 else f"{word}, {test.title}:"
+                    lines.extend(draw_measured(found, self.now, width, label))
         return lines
 
     def for_peer(self) -> str:
