@@ -14,6 +14,7 @@ from tui.bandwidth.bench import Bench
 from tui.bandwidth.processes import Ended
 from tui.screens.bandwidth_run import BandwidthRunScreen
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
+from widgets.lines import plain
 
 WAITING = ("************************************", "* Waiting for client to connect... *")
 HEADING = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
@@ -102,23 +103,29 @@ async def started(pilot: Pilot[None]) -> None:
     await on(pilot, BandwidthRunScreen)
 
 
+def printed(pilot: Pilot[None]) -> str:
+    """The console, also where there is no room for it."""
+    screen = pilot.app.screen
+    assert isinstance(screen, BandwidthRunScreen)
+    return "\n".join(plain(line) for line in screen.state.console(200))
+
+
 async def met(pilot: Pilot[None], clock: SteppedClock, processes: ScriptedProcesses, test: int = 1) -> None:
     """Both ends of a test run, and the client has printed the heading of its rows."""
     await until(pilot, lambda: len(processes.started) >= 2 * test - 1)
     processes.started[2 * test - 2].say(*WAITING)
-    await until(pilot, lambda: seen(pilot, "lines").count("Waiting for client") >= test)
-    while len(processes.started) < 2 * test:
-        clock.now += 10.0
-        await pilot.pause(0.1)
+    await until(pilot, lambda: printed(pilot).count("Waiting for client") >= test)
+    clock.now += 10.0  # the server's port cannot be seen to listen, so the client waits this long
+    await until(pilot, lambda: len(processes.started) == 2 * test)
     processes.started[2 * test - 1].say(HEADING)
 
 
 async def measured(pilot: Pilot[None], clock: SteppedClock, client: ScriptedProcess, *gbps: float) -> None:
     """A row a second."""
     for one in gbps:
-        before = seen(pilot, "lines").count("23269")
+        before = printed(pilot).count("23269")
         client.say(row(one))
-        await until(pilot, lambda before=before: seen(pilot, "lines").count("23269") > before)
+        await until(pilot, lambda before=before: printed(pilot).count("23269") > before)
         clock.now += 1.0
 
 
