@@ -146,6 +146,14 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.rpartition("MODULES ")[2].split())
 
 
+def test_bandwidth_tests_as_text_do_without_textual_and_networkx() -> None:
+    modules = modules_after(
+        "from tui.cli import main\nassert main(['bench', '--demo', '--test', 'write-lat']) == 0"
+    )
+    assert "tui.bench" in modules
+    assert not modules & {"textual", "networkx", "pynvml", "tui.recording_file", "tarfile"}
+
+
 @pytest.mark.parametrize("command", ["topo", "modules"])
 def test_text_commands_do_without_textual_and_networkx(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")

@@ -36,7 +36,8 @@ examples:
 exit status:
   0    measured, and every test reached the bar of --min-gbps
   1    a test is below the bar
-  2    not measured: refused, a test failed, or somebody would feel it and --yes was not given
+  2    not measured: refused, a test failed (with --memory compare: no path to GPU memory works), or somebody
+       would feel it and --yes was not given
   3    wrong usage, or the text cannot be written
   130  interrupted: both ends were ended, and what was measured until then was told
 """

@@ -70,6 +70,7 @@ def draw_result(
     if result.ending is Ending.FAILED:
         lines += _failure(result, width)
     else:
+        lines += wrapped(result.trouble, width, Tone.BAD, "  ") if result.trouble else []
         lines += _reasons(result, width)
     for told in comparisons:
         lines += wrapped(told, width, Tone.PLAIN, "  ")
@@ -145,7 +146,7 @@ def _latency(result: Result, size: str) -> str:
     if us is None:
         return "nothing was measured"
     tail = next((f", 99 % within {times[of]:.2f} µs" for of in ("99 %",) if of in times), "")
-    return f"{us:.2f} µs{tail}{size}"
+    return f"{us:.2f} µs{size}{tail}"
 
 
 def _sanity(result: Result) -> str:

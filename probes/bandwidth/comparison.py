@@ -7,6 +7,7 @@ own buffers do not fall back to nvidia-peermem when DMA-BUF fails (NCCL src/tran
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, Sample
 
 SAME_PERCENT = 2.0
 _LATENCIES = ("typical", "median", "average")  # the first that a tool gives stands for a row
+# What NCCL, too, asks before it takes DMA-BUF: the GPU's attribute, and EOPNOTSUPP or EPROTONOSUPPORT of the
+# NIC (src/init.cc dmaBufSupported, src/transport/net_ib/gdr.cc).
+_NOT_OFFERED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't allocate MR with error=(?:93|95)\b")
 _DOCTOR = "gdrtop check looks for its causes: ACS redirects, IOMMU, slow links"
 
 
@@ -46,7 +50,7 @@ def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
 def change(result: Result, other: Result, of: str) -> str:
     """As "3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" where there is nothing to compare.
 
-    `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type".
+    `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
     """
     ours, theirs = figure_words(result), figure_words(other)
     if result.gbps is not None and other.gbps:
@@ -68,11 +72,11 @@ def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) 
         return ()
     before, norm = earlier(result, kept), expected(result, baseline)
     told = []
-    if before is not None:
+    if before is not None and before != norm:
         told.append(change(result, before, f"on {when(before.taken_at)}"))
-    if norm is not None and norm != before:
-        whose = f" ({norm.node})" if norm.node and norm.node != result.node else ""
-        told.append(change(result, norm, f"the baseline{whose} of this machine type"))
+    if norm is not None:
+        whose = f"{norm.node}, " if norm.node and norm.node != result.node else ""
+        told.append(change(result, norm, f"the baseline of this machine type ({whose}{when(norm.taken_at)})"))
     return tuple(one for one in told if one)
 
 
@@ -246,6 +250,11 @@ def _between_paths(pair: _Pair) -> list[str]:
         failed = [one for one in pair.paths if one.ending is Ending.FAILED]
         return [f"{one.memory} failed: {one.trouble}" for one in failed]
     endings = (dmabuf.ending, peermem.ending)
+    if endings == (Ending.FAILED, Ending.DONE) and _NOT_OFFERED.search(dmabuf.trouble_raw):
+        return [
+            f"this node offers no DMA-BUF for this pair ({dmabuf.trouble}); NCCL sees that as well and takes"
+            " nvidia-peermem, which works"
+        ]
     if endings == (Ending.FAILED, Ending.DONE):
         return [
             f"DMA-BUF failed ({dmabuf.trouble}) and nvidia-peermem works: NCCL takes DMA-BUF where the driver"

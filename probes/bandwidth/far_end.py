@@ -1,7 +1,8 @@
 """A test's end on another node, started by SSH with argv lists only; the far shell gets quoted words.
 
 ssh(1): -tt gives the command a terminal there, which hangs up when the connection ends, so that nothing is
-left behind; BatchMode asks no questions; ServerAlive* notice a connection that is dead.
+left behind; BatchMode asks no questions; ServerAlive* notice a connection that is dead; no shared connection
+(ControlMaster) outlives its first user.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,31}")
 _OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+    *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
 )
 
 

@@ -78,7 +78,8 @@ def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement
             return Judgement(Verdict.LIKE_HOST, words, common, share)
         way = f"{reached}: the way to the GPU limits"
         return Judgement(Verdict.BELOW, words, "; ".join((way, *limit.notes)), share)
-    return Judgement(Verdict.BELOW, words, "; ".join((by, *limit.notes)), share)
+    more = f"{least.name} would carry more: {least.why}"
+    return Judgement(Verdict.BELOW, words, "; ".join((more, *limit.notes)), share)
 
 
 def _figure(gbps: float) -> str:

@@ -188,6 +188,8 @@ class PerftestOutput:
                 latencies.append(Latency(number, f"{column['percentile']} %"))
         if size is None or iterations is None:
             return ()
+        if iterations and rate == 0 and average == 0:
+            return ()  # messages have gone, but at the first second of an endless test no clock is set yet
         # With -D and --run_infinitely nobody measures the peak, and 0.00 is printed in its place.
         has_peak = not self._no_peak and (bool(peak) or not average)
         return (

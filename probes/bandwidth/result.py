@@ -13,7 +13,6 @@ from probes.bandwidth.planned import Pair, PlannedTest
 from probes.bandwidth.samples import Fact, Sample
 
 MOST_SAMPLES = 400
-_WARMING_ROWS = 1  # the first second has the start of the traffic in it
 
 
 class Ending(Enum):
@@ -72,13 +71,14 @@ class Result:
 
 
 def figure_of(samples: Sequence[Sample], is_endless: bool) -> Sample | None:
-    """The sample that stands for a test: of one that prints a row a second its median, else the fastest.
+    """The sample that stands for a test: of one that prints a row a second the median, else the fastest.
 
-    Of latencies the row of the smallest message.
+    The first third of such rows is not counted: traffic is beginning, and on a slow link seconds pass before
+    the first of perftest's 128 messages under way is done. Of latencies it is the row of the smallest message.
     """
     if is_endless:
         rows = [one for one in samples if one.gbps is not None]
-        rows = rows[_WARMING_ROWS:] if len(rows) > 2 else rows
+        rows = rows[len(rows) // 3 :]
         if not rows:
             return None
         middle = median(one.gbps or 0.0 for one in rows)

@@ -190,6 +190,34 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
         "the two ends use GIDs of different kinds (IPv4 and IPv6, or RoCE v1 and v2): give both their GID"
         " index",
     ),
+    # SSH, and what it was to start at the peer.
+    (
+        r"(?P<a>\S{1,120}): Permission denied \((?:publickey|password|gssapi|keyboard)[^)]{0,80}\)",
+        CAUSE,
+        "SSH does not let {a} in without a password: set up a key (ssh-copy-id), for gdrtop types none",
+    ),
+    (
+        r"Host key verification failed",
+        CAUSE,
+        "SSH does not know the peer's host key: log in once by hand",
+    ),
+    (
+        r"ssh: Could not resolve hostname (?P<a>\S{1,120}):",
+        CAUSE,
+        "SSH cannot resolve the host name {a}",
+    ),
+    (
+        r"ssh: connect to host (?P<a>\S{1,120}) port (?P<b>\d{1,5}): (?P<c>[\w ]{1,60})",
+        CAUSE,
+        "SSH does not reach {a} (port {b}: {c})",
+    ),
+    (
+        r"failed to run command .(?P<a>[\w.\-]{1,60}).: No such file"
+        r"|^env: .(?P<b>[\w.\-]{1,60}).: No such file"
+        r"|^(?:[\w -]{1,20}: ){1,3}(?P<c>[\w.\-]{1,60}): command not found",
+        CAUSE,
+        "{a}{b}{c} is not installed where it was to run, or not on the path there",
+    ),
     # The connection.
     (
         r"Couldn't listen to port (?P<a>\d{1,5})|(?i:address already in use)",

@@ -1,14 +1,14 @@
 """One image for the session, one guest a shape; every test finds the guest as if just booted."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
 from tests.node_vm.image import Image, build
-from tests.node_vm.machine import Machine
+from tests.node_vm.machine import Machine, Wire, free_port
 from tests.node_vm.prerequisites import complaint
 from tests.node_vm.shape import TWO_LEVELS, TWO_SOCKETS
 
@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _guests_of(item: pytest.Item) -> str:
     names = getattr(item, "fixturenames", ())
+    if "wired" in names:
+        return "wired"
     others = "two_levels" in item.nodeid or "rebooting" in names
     return "others" if others else "two_sockets"
 
@@ -66,6 +68,24 @@ def rebooting(image: Image) -> Iterator[Machine]:
     machine = Machine(image, TWO_SOCKETS, may_reboot=True)
     yield machine
     machine.end()
+
+
+@pytest.fixture(scope="session")
+def wired(image: Image) -> Iterator[tuple[Machine, Machine]]:
+    """Two of them with a wire between their mlx5_0; root of the first may log in to the second."""
+    port = free_port()
+    with ExitStack() as stack:
+        machines = []
+        for end in (1, 2):
+            machine = Machine(image, TWO_SOCKETS, wire=Wire(end, port))
+            stack.callback(machine.end)
+            machines.append(machine)
+        here, there = machines
+        here.guest.write("/root/.ssh/id_ed25519", image.key.read_text())
+        here.guest.write("/root/.ssh/config", "Host gpunode2\n  StrictHostKeyChecking accept-new\n")
+        here.guest.run("chmod", "600", "/root/.ssh/id_ed25519")
+        here.guest.run("ssh", "-o", "BatchMode=yes", "gpunode2", "true")
+        yield here, there
 
 
 @pytest.fixture

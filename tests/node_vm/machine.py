@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.node_vm.guest import Guest
@@ -32,15 +33,44 @@ class NoBoot(Exception):
     """The guest did not come up; the message holds what it said last."""
 
 
+@dataclass(frozen=True)
+class Wire:
+    """One end of an Ethernet cable between two guests; end 1 has to be plugged in first."""
+
+    end: int  # 1 or 2
+    port: int  # TCP port of this machine
+
+    def arguments(self) -> list[str]:
+        """As QEMU wants it."""
+        how = "listen" if self.end == 1 else "connect"
+        return [
+            *("-netdev", f"socket,id=wire,{how}=127.0.0.1:{self.port}"),
+            *(
+                "-device",
+                f"virtio-net-pci,netdev=wire,romfile=,bus=pcie.0,addr=7,mac=52:54:00:00:00:0{self.end}",
+            ),
+        ]
+
+
 class Machine:
     """One running guest."""
 
-    def __init__(self, image: Image, shape: Shape, append: str = "", may_reboot: bool = False) -> None:
+    def __init__(
+        self,
+        image: Image,
+        shape: Shape,
+        append: str = "",
+        may_reboot: bool = False,
+        wire: Wire | None = None,
+    ) -> None:
         self.shape = shape
+        self._wire = wire
+        if wire is not None:
+            append = f"{append} wire={wire.end}"
         self._directory = Path(tempfile.mkdtemp(prefix="node-vm-"))
         self._serial = self._directory / "serial.log"
         self._image = image
-        self._port = _free_port()
+        self._port = free_port()
         self._process = self._start(acceleration(image), append, may_reboot)
         try:
             self.guest = Guest(self._port, self._key(), self._directory / "ssh")
@@ -84,6 +114,7 @@ class Machine:
             *("-netdev", f"user,id=net0,restrict=on,{forward}"),
             *("-device", "virtio-net-pci,netdev=net0,romfile=,bus=pcie.0,addr=3"),
             *devices(self.shape),
+            *(self._wire.arguments() if self._wire else ()),
         ]
         if may_reboot:
             command.remove("-no-reboot")
@@ -167,7 +198,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -28,6 +28,7 @@ _STEP_SECONDS = 0.05
 _LISTENS_SECONDS = 10.0  # from a server's banner to its open port; CUDA's start may lie between
 _SETTLES_SECONDS = 0.5  # the same at a peer, whose ports cannot be seen
 _GRACE_SECONDS = 5.0  # for the other ends, once one has ended
+_LAST_WORDS_SECONDS = 1.5  # the same, once one has failed: the other may say why
 _MOST_TRIES = 5
 _KEPT_LINES = 2000  # of the beginning, and of the end
 _MOST_FACTS = 100
@@ -192,20 +193,34 @@ class Meeting:
             return False
         everybody = len(ended) == len(self._running)
         # A server that has ended before its client was begun will see none.
-        return everybody or now - max(ended) >= _GRACE_SECONDS
+        return everybody or now - max(ended) >= (
+            _LAST_WORDS_SECONDS if self._has_failed() else _GRACE_SECONDS
+        )
+
+    def _has_failed(self) -> bool:
+        ended = [one.process.ended for one in self._running if one.ended_at is not None]
+        return any(one is not None and one.exit_status != 0 for one in ended)
 
     def ending(self) -> tuple[Ending, Trouble | None]:
-        """How it ended, and why where it failed; after the meeting was left."""
+        """How it ended, and why where it failed or left something behind; after the meeting was left."""
         if self._is_cancelled:
-            return Ending.CANCELLED, None
+            return Ending.CANCELLED, self._left_behind()
         if self._is_complete:
-            return Ending.DONE, None
+            return Ending.DONE, self._left_behind()
         trouble = self._trouble()
         if trouble is not None:
             return Ending.FAILED, trouble
         if isinstance(self._test.settings, PerftestSettings) and not self.samples:
             return Ending.FAILED, Trouble("it ended without a figure", "", SYMPTOM)
         return Ending.DONE, None
+
+    def _left_behind(self) -> Trouble | None:
+        """A process that could not be ended: nobody may take the node for idle."""
+        for one in self._running:
+            ended = one.process.ended
+            if ended is not None and ended.exit_status is None and ended.why:
+                return Trouble(f"{one.end.name}: {ended.why}", "", CAUSE)
+        return None
 
     def _trouble(self) -> Trouble | None:
         statuses: list[int] = []

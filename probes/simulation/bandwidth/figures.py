@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probes.bandwidth.limits import Bound, of_gpu, of_host, of_pair
+from probes.bandwidth.limits import Bound, of_gpu, of_host, of_pair, payload_share
 from probes.checks.acs_redirects import not_to_be_judged, redirects_of
 from probes.checks.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
 from probes.examination import Examination
+from probes.link_speed import link_gbps
 from probes.nccl_paths import Nccl
 from probes.rdma import RdmaDevice, RdmaFacts
 from probes.simulation.liveliness import phase
@@ -27,6 +28,7 @@ _READ_THROUGH_CPU = 0.8  # the root complex passes reads of peers on slower stil
 _REDIRECTED, _TRANSLATED_IN_GUEST = 0.46, 0.42
 _BETWEEN_GRACES = 0.62
 _OF_READ_REQUEST = {128: 0.5, 256: 0.66, 512: 0.84, 1024: 0.94}
+_USUAL_PAYLOAD = 256
 _UNKNOWN_GBPS = 80.0
 _JOB_TAKES = 0.02  # what a busy job takes from a test that it gives its bandwidth to
 _JITTER = 0.004
@@ -55,7 +57,8 @@ def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
         else of_pair(examination, place.gpu, nic, port, is_loopback)
     )
     ports = _least(one for one in limit.bounds if not one.is_pcie) * PORT_SHARE
-    links = _least(one for one in limit.bounds if one.is_pcie) * PCIE_SHARE
+    links = _least(one for one in limit.bounds if one.is_pcie)
+    links = (links if math.isfinite(links) else _own_links(place)) * PCIE_SHARE
     if nic_reads:
         links *= _of_read_requests(examination, nic)
     if place.gpu is not None:
@@ -66,6 +69,22 @@ def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
 
 def _least(bounds: Iterable[Bound]) -> float:
     return min((one.gbps for one in bounds if not isinstance(one.gbps, Unknown)), default=math.inf)
+
+
+def _own_links(place: Place) -> float:
+    """Of devices on a root bus, as guests have them: what their own links carry."""
+    functions = functions_of(place.examination)
+    device = device_of(place.examination, place.nic)
+    ends = ("" if device is None else known(device.bdf, ""), place.gpu or "")
+    links = [functions[bdf].link for bdf in ends if bdf in functions]
+    return min(
+        (
+            link_gbps(link.max_speed_gtps, link.max_width) * payload_share(_USUAL_PAYLOAD)
+            for link in links
+            if not isinstance(link.max_speed_gtps, Unknown) and not isinstance(link.max_width, Unknown)
+        ),
+        default=math.inf,
+    )
 
 
 def way_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) -> float:

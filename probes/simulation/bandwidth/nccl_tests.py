@@ -103,7 +103,7 @@ def _run(called: Called) -> _Run:
     return _Run(
         called.tool.removesuffix("_perf"),
         max(1, number("-g", 1)),
-        number("-b", 32 << 20),
+        max(1, number("-b", 32 << 20)),
         number("-e", 32 << 20),
         max(2, number("-f", 2)),
         max(1, number("-n", 20)),

@@ -19,6 +19,7 @@ _FLAGS = {
 _CUDA, _BUS_ID, _DMABUF = "--use_cuda", "--use_cuda_bus_id", "--use_cuda_dmabuf"
 _FAILED = " Parser function exited with Error"
 _ENDLESS_SECONDS = 5
+_LARGEST_BYTES = (1 << 31) - 1
 ALL_SIZES = tuple(1 << power for power in range(1, 24))
 
 
@@ -129,6 +130,8 @@ def _options(called: Called, given: dict[str, str], servers: list[str]) -> Optio
         return " run_infinitely exists only in BW tests for now.", _FAILED
     if not 1 <= numbers.get("-q", 1) <= 16_384:
         return " num of Qps should be between 1 and 16384", _FAILED
+    if not 1 <= numbers.get("-s", 1) <= _LARGEST_BYTES:
+        return f" Message size should be between 1 and {_LARGEST_BYTES}", _FAILED
     endless = "--run_infinitely" in given
     return Options(
         tool=called.tool,

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from probes.text import printable
+
 NEVER = float("inf")
+_LINE_LIMIT = 4096
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class SimulatedTest:
         """What it printed since the last call, stdout and stderr as they came, without line ends."""
         self._settle()
         now = self._clock()
-        told = [line.text for line in self._until(now)]
+        told = [_cleaned(line.text) for line in self._until(now)]
         if now >= self.ends_at and self._peek() is None:
             self._exit_status = self._status
         return tuple(told)
@@ -84,6 +87,11 @@ class SimulatedTest:
         while (line := self._peek()) is not None and line.at <= at:
             self._next = None
             yield line
+
+
+def _cleaned(text: str) -> str:
+    """One line, whatever words of the command stand in it; tabs are perftest's own."""
+    return "\t".join(printable(part, _LINE_LIMIT) for part in text.split("\t"))
 
 
 def spaced(at: float, seconds: float, *texts: str) -> tuple[Line, ...]:

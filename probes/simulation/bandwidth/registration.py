@@ -60,7 +60,7 @@ def register(
         return Registered((*begun, missing, _NO_CONTEXT, " Couldn't create IB resources"), True)
     integrated = "GB10" in device.name
     picked = (*begun, *perftest_text.cuda_picks(device, numbers, integrated))
-    if options.dmabuf and not _exports(examination, integrated):
+    if options.dmabuf and (tree.description.nvml.is_vgpu or not _exports(examination, integrated)):
         gone = ("DMA-BUF is not supported on this GPU", _NO_CONTEXT, " Couldn't create IB resources")
         return Registered((*picked, *gone), True)
     lines = (*picked, *perftest_text.cuda_buffer(options, numbers, integrated))

@@ -118,6 +118,18 @@ def test_no_peak_is_not_a_peak_of_zero() -> None:
     assert samples("WARNING: BW peak won't be measured in this run.\n" + text)[0].peak_gbps is None
 
 
+def test_the_first_second_without_a_clock_is_no_sample() -> None:
+    # perftest 6.06 with --run_infinitely, seen in the virtual node; a slow test of small messages is one.
+    table = TABLE.replace("UNIT", "Gb/sec")
+    row = table.splitlines()[-2]
+    assert not samples(
+        table.replace(row, " 65536      314           0.000000            0.000000            0.000000")
+    )
+    assert samples(
+        table.replace(row, " 2          1000           0.00                0.00                0.001000")
+    )
+
+
 def test_a_row_without_its_header_is_no_sample() -> None:
     assert samples(" 65536      5000             12000.00            11000.00            0.176000") == []
 

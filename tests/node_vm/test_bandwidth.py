@@ -1,0 +1,200 @@
+"""Bandwidth tests with the real perftest over rdma_rxe: rows as they come, and nothing left behind."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.node_vm.dashboard import Dashboard
+from tests.node_vm.guest import COMMAND_SECONDS, Guest
+from tests.node_vm.machine import Machine
+
+# 128 messages are under way at once: larger ones take seconds to go through, under emulation.
+HOST_MEMORY = ("--memory", "host", "--nic", "mlx5_0", "--size", "64K")
+TEST_TOOL = "ib_write_bw"
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a test may leave on a node."""
+
+    processes: str
+    listening: str
+    files: str
+
+
+def left_on(guest: Guest) -> Left:
+    """Processes of the test, ports that are listened on, and files where programs put theirs."""
+    told = guest.shell(
+        f"pgrep -a '^({TEST_TOOL}|python3?|ssh|timeout)$' | grep -v /opt/gdrtop/bin/gdrtop || true; echo ---;"
+        "ss -Hltn | sort; echo ---; find /tmp /dev/shm /var/tmp /root -xdev -not -path '/tmp/tmux*'"
+        " -not -path '*/.local/share*' -not -path '/root/.ssh*' -not -path '*/.cache*' | sort"
+    )
+    return Left(*(part.strip() for part in told.split("---")))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + COMMAND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "not so after a long time"
+        time.sleep(0.2)
+
+
+def ends_running(guest: Guest) -> int:
+    return len(guest.ask("pgrep", "-x", TEST_TOOL).output.split())
+
+
+def start(guest: Guest, *arguments: str, output: str = "/run/bench.out") -> int:
+    """Starts `gdrtop bench` in the background; its process."""
+    words = " ".join(arguments)
+    return int(guest.shell(f"gdrtop bench {words} >{output} 2>&1 </dev/null & echo $!"))
+
+
+def test_a_loopback_gives_rows_and_leaves_nothing(node: Guest) -> None:
+    before = left_on(node)
+    told = json.loads(node.run("gdrtop", "bench", *HOST_MEMORY, "--seconds", "4", "--json"))
+    (result,) = told["results"]
+    assert result["ending"] == "done"
+    assert len(result["samples"]) >= 3
+    assert 0.01 < result["gbps"] < 100.0
+    assert all("ib_write_bw -d mlx5_0" in command for command in result["commands"])
+    assert left_on(node) == before
+
+
+def test_rows_stream_and_cancelling_ends_both_ends(node: Guest, dashboard: Dashboard) -> None:
+    before = left_on(node)
+    pid = start(node, *HOST_MEMORY, "--seconds", "600")
+    rows = re.compile(r"^ *65536 .*\d", re.M)
+    until(lambda: len(rows.findall(node.read("/run/bench.out"))) >= 3)
+    assert ends_running(node) == 2
+    node.run("kill", "-INT", str(pid))
+    until(lambda: node.ask("kill", "-0", str(pid)).status != 0)
+    assert left_on(node) == before
+
+
+def test_gdrtop_killed_in_the_middle_leaves_nothing(node: Guest) -> None:
+    before = left_on(node)
+    pid = start(node, *HOST_MEMORY, "--seconds", "600")
+    until(lambda: ends_running(node) == 2)
+    node.run("kill", "-KILL", str(pid))
+    until(lambda: left_on(node) == before)
+
+
+def test_the_terminal_lost_in_the_middle_leaves_nothing(node: Guest) -> None:
+    before = left_on(node)
+    with Dashboard(node, "bench", *HOST_MEMORY, "--seconds", "600") as terminal:
+        until(lambda: ends_running(node) == 2)
+        del terminal
+    until(lambda: left_on(node) == before)
+
+
+def test_a_visitor_measures_too(node: Guest) -> None:
+    visitor = node.as_user("visitor")
+    told = json.loads(visitor.run("gdrtop", "bench", *HOST_MEMORY, "--seconds", "3", "--json", "--yes"))
+    assert told["results"][0]["ending"] == "done"
+
+
+def test_a_port_that_is_down_is_explained(node: Guest) -> None:
+    node.run("ip", "link", "set", "ens0np0", "down")
+    answer = node.ask("gdrtop", "bench", *HOST_MEMORY)
+    assert answer.status == 2
+    assert "mlx5_0" in answer.output + answer.errors
+    assert "active" in answer.output + answer.errors
+
+
+def test_gpu_memory_without_cuda_says_how_to_get_it(node: Guest) -> None:
+    answer = node.ask("gdrtop", "bench")
+    assert answer.status == 2
+    assert "built without CUDA" in " ".join((answer.output + answer.errors).split())
+
+
+def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
+    before = left_on(node)
+    dashboard.until_shown("BROKEN")
+    dashboard.press("b")
+    dashboard.until_shown("ib_write_bw", "built without CUDA")
+    choose(dashboard, "Memory", "host memory")
+    dashboard.until(lambda screen: "built without CUDA" not in screen)
+    dashboard.press("Enter")
+    dashboard.until(lambda screen: len(re.findall(r"1 MiB|1048576", screen)) >= 3)
+    assert ends_running(node) == 2
+    dashboard.press("c")
+    dashboard.until_shown("cancelled")
+    until(lambda: left_on(node) == before)
+    dashboard.press("Escape", "Escape")
+    dashboard.until_shown("BROKEN")
+
+
+def choose(dashboard: Dashboard, row: str, value: str) -> None:
+    """Goes to a row of the setup screen, and changes its value until it is the one."""
+    for _ in range(20):
+        if re.search(rf"[▸>] *{row}\b", dashboard.screen()):
+            break
+        dashboard.press("Down")
+    for _ in range(20):
+        if re.search(rf"{row}\b.*{value}", dashboard.screen()):
+            return
+        dashboard.press("Right")
+    raise AssertionError(dashboard.screen())
+
+
+# Two nodes
+
+
+@pytest.fixture
+def two_nodes(wired: tuple[Machine, Machine]) -> Iterator[tuple[Guest, Guest]]:
+    """Root on two nodes whose mlx5_0 are joined by a wire; the first may log in to the second."""
+    here, there = (machine.guest for machine in wired)
+    for guest in (here, there):
+        guest.run("reset-node")
+    yield here, there
+    for guest in (here, there):
+        guest.ask("pkill", "-KILL", "-x", f"gdrtop|{TEST_TOOL}")
+
+
+def test_server_and_client(two_nodes: tuple[Guest, Guest]) -> None:
+    here, there = two_nodes
+    before = left_on(here), left_on(there)
+    pid = start(there, *HOST_MEMORY, "--serve", "--seconds", "5")
+    until(lambda: "gpunode2" in there.read("/run/bench.out") and ":18515" in left_on(there).listening)
+    # The command that the server's gdrtop shows for the peer is the whole of what has to be typed there.
+    shown = next(line for line in there.read("/run/bench.out").splitlines() if "ib_write_bw -d" in line)
+    command = shown[shown.index("ib_write_bw -d") :].replace("\\", "").split()
+    assert command[-1] == "gpunode2"
+    assert "RDMA_Write BW Test" in here.run(*command)
+    until(lambda: there.ask("kill", "-0", str(pid)).status != 0)
+    assert re.search(r"\d+\.\d+|\d+ Gb/s", there.read("/run/bench.out"))
+    assert (left_on(here), left_on(there)) == before
+
+
+def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
+    here, there = two_nodes
+    before = left_on(here), left_on(there)
+    told = json.loads(
+        here.run("gdrtop", "bench", *HOST_MEMORY, "--ssh", "root@gpunode2", "--seconds", "4", "--json")
+    )
+    (result,) = told["results"]
+    assert result["ending"] == "done"
+    assert result["gbps"] > 0.0
+    until(lambda: (left_on(here), left_on(there)) == before)
+
+
+@pytest.mark.parametrize("signal", ["INT", "KILL"])
+def test_both_ends_are_ended_by_ssh(two_nodes: tuple[Guest, Guest], signal: str) -> None:
+    here, there = two_nodes
+    before = left_on(here), left_on(there)
+    pid = start(here, *HOST_MEMORY, "--ssh", "root@gpunode2", "--seconds", "600")
+    until(lambda: ends_running(here) == 1 and ends_running(there) == 1)
+    here.run("kill", f"-{signal}", str(pid))
+    until(lambda: (left_on(here), left_on(there)) == before)
+
+
+def test_a_host_without_a_way_in_is_explained(two_nodes: tuple[Guest, Guest]) -> None:
+    here, there = two_nodes
+    answer = here.ask("gdrtop", "bench", *HOST_MEMORY, "--ssh", "stranger@gpunode2")
+    assert answer.status == 2
+    assert "SSH" in answer.output + answer.errors
+    assert ends_running(there) == 0

@@ -1,0 +1,276 @@
+"""gdrcopy, nvbandwidth and nccl-tests on simulated nodes, as the groundwork's parsers read them."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from probes.bandwidth.commands import Command, Refused
+from probes.bandwidth.gdrcopy_output import GdrcopyOutput
+from probes.bandwidth.limits import of_gpu
+from probes.bandwidth.nccl_tests_output import NcclTestsOutput
+from probes.bandwidth.nvbandwidth_output import NvbandwidthOutput
+from probes.bandwidth.other_commands import (
+    GdrcopySettings,
+    NcclSettings,
+    NvbandwidthSettings,
+    gdrcopy,
+    nccl_tests,
+    nvbandwidth,
+)
+from probes.bandwidth.samples import DONE, About, Fact, Sample
+from probes.bandwidth.troubles import Trouble
+from probes.rates import port_rates, read
+from probes.tools import NCCL_TESTS
+from tests.probes.simulation.bandwidth.node import Node, Run
+
+Told = Sample | Fact | Trouble
+
+
+def run(node: Node, command: Command | Refused) -> Run:
+    assert isinstance(command, Command), command
+    one = node.begin(command.argv)
+    node.finish(one, step=0.25)
+    return one
+
+
+def told(lines: Sequence[str], parser: GdrcopyOutput | NvbandwidthOutput | NcclTestsOutput) -> list[Told]:
+    return [one for line in lines for one in parser.feed(line)]
+
+
+def samples(found: list[Told]) -> list[Sample]:
+    return [one for one in found if isinstance(one, Sample)]
+
+
+def values(found: list[Told], about: About) -> list[str]:
+    return [one.value for one in found if isinstance(one, Fact) and one.about is about]
+
+
+def nccl(name: str, gpus: int, **changes: object) -> tuple[Run, list[Told]]:
+    node = Node(name)
+    settings = NcclSettings(tuple(range(gpus)), **{"begin_bytes": 1 << 20, "end_bytes": 1 << 28, **changes})  # type: ignore[arg-type]
+    one = run(node, nccl_tests(settings, node.tools()))
+    return one, told(one.lines, NcclTestsOutput())
+
+
+def best_bus(found: list[Told]) -> float:
+    return max(one.bus_gbps or 0 for one in samples(found)) / 8
+
+
+def test_copies_of_the_cpu() -> None:
+    node = Node("hgx-h100")
+    near, far = (
+        samples(
+            told(run(node, gdrcopy(GdrcopySettings(5, numa_node=numa), node.tools())).lines, GdrcopyOutput())
+        )
+        for numa in (1, 0)
+    )
+    assert [one.what for one in near] == ["CPU writes GPU memory", "CPU reads GPU memory"]
+    write, reading = (one.gbps or 0 for one in near)
+    assert reading < 0.1 * write
+    limit = of_gpu(node.examination(), node.examination().topology.gpus[5].id).gbps
+    assert isinstance(limit, float)
+    assert 0.1 * limit < write < limit
+    assert (far[0].gbps or 0) < 0.75 * write
+    assert near[0].size_bytes == 131072
+
+
+def test_the_suite_of_gdrcopy_passes() -> None:
+    node = Node("hgx-h100")
+    one = run(node, gdrcopy(GdrcopySettings(0, "gdrcopy_sanity"), node.tools()))
+    found = told(one.lines, GdrcopyOutput())
+    assert one.status == 0
+    assert values(found, About.TOTAL) == values(found, About.PASSED)
+    assert values(found, About.FAILED) == ["0"]
+
+
+@pytest.mark.parametrize("tool", ["gdrcopy_copybw", "gdrcopy_sanity"])
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("gdrdrv-missing", "gdrdrv is not loaded"),
+        ("gdrdrv-device-missing", "gdrdrv is not loaded"),
+        ("fabric-manager-down", "CUDA_ERROR_SYSTEM_NOT_READY"),
+    ],
+)
+def test_gdrcopy_fails(tool: str, fault: str, cause: str) -> None:
+    node = Node(f"hgx-h100+{fault}")
+    one = run(node, gdrcopy(GdrcopySettings(0, tool), node.tools()))
+    trouble = one.trouble()
+    assert one.status == 1
+    assert trouble is not None
+    assert cause in trouble.told
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200"])
+def test_nvbandwidth_as_text_and_as_json(name: str) -> None:
+    node = Node(name)
+    count = len(node.examination().topology.gpus)
+    names = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
+    figures = []
+    for as_json in (False, True):
+        one = run(node, nvbandwidth(NvbandwidthSettings(names, as_json=as_json), node.tools()))
+        assert one.status == 0
+        assert one.trouble() is None
+        found = samples(told(one.lines, NvbandwidthOutput()))
+        assert [sum(1 for each in found if each.what == test) for test in names] == [
+            count + 1,
+            count + 1,
+            count * (count - 1) + 1,
+        ]
+        figures.append({(each.what, each.variant): each.gbps or 0 for each in found})
+    assert figures[0].keys() == figures[1].keys()
+    for key, gbps in figures[0].items():
+        assert figures[1][key] == pytest.approx(gbps, rel=0.01)
+    to_gpu = figures[0][names[0], "CPU 0 → GPU 0"]
+    limit = of_gpu(node.examination(), node.examination().topology.gpus[0].id).gbps
+    assert to_gpu < limit if isinstance(limit, float) else to_gpu > 1000
+    assert figures[0][names[2], "GPU 0 → GPU 1"] > 2000  # NVLink
+
+
+def test_a_gpu_in_a_slow_slot_is_seen() -> None:
+    node = Node("hgx-h100+pcie-link-limited-by-slot")
+    one = run(node, nvbandwidth(NvbandwidthSettings(("host_to_device_memcpy_ce",)), node.tools()))
+    figures = {each.variant: each.gbps or 0 for each in samples(told(one.lines, NvbandwidthOutput()))}
+    assert figures["CPU 0 → GPU 6"] < 0.6 * figures["CPU 0 → GPU 5"]
+
+
+def test_one_gpu_alone_is_waived_for_what_takes_two() -> None:
+    node = Node("hgx-h100")
+    settings = NvbandwidthSettings(("device_to_device_memcpy_read_ce",), gpus=(3,))
+    one = run(node, nvbandwidth(settings, node.tools()))
+    assert len(values(told(one.lines, NvbandwidthOutput()), About.WAIVED)) == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nvbandwidth_without_cuda(as_json: bool) -> None:
+    node = Node("hgx-h100+fabric-manager-down")
+    one = run(node, nvbandwidth(NvbandwidthSettings(as_json=as_json), node.tools()))
+    trouble = one.trouble()
+    assert one.status == 1
+    assert trouble is not None
+    assert "CUDA_ERROR_SYSTEM_NOT_READY" in trouble.told
+    assert any(isinstance(each, Trouble) for each in told(one.lines, NvbandwidthOutput()))
+
+
+@pytest.mark.parametrize("tool", NCCL_TESTS)
+def test_collectives_over_nvlink(tool: str) -> None:
+    one, found = nccl("hgx-h100", 8, tool=tool)
+    assert one.status == 0
+    assert one.trouble() is None
+    assert values(found, About.TEST) == [tool.removesuffix("_perf")]
+    assert len(values(found, About.RANK)) == 8
+    assert values(found, About.ROUTE) == ["P2P/CUMEM"]
+    assert DONE in values(found, About.PHASE)
+    rows = [each for each in samples(found) if each.variant != "average"]
+    assert len(rows) == 2 * 9
+    assert all(each.wrong in (0, None) for each in rows)
+    for each in rows:
+        assert each.size_bytes
+        assert each.time_us
+        assert each.gbps == pytest.approx(each.size_bytes * 8 / each.time_us / 1e3, rel=0.02)
+    average = next(each for each in samples(found) if each.variant == "average")
+    assert average.bus_gbps == pytest.approx(sum(each.bus_gbps or 0 for each in rows) / len(rows), rel=0.01)
+    assert 250 < best_bus(found) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "routes", "least", "most"),
+    [
+        ("hgx-h100", {"NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"}, 40, 50),
+        ("dgx-a100", {"NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"}, 20, 25),
+        ("gb200", {"NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"}, 40, 50),
+        ("pcie-l40s", {"NET/IB/0/GDRDMA"}, 8, 13),
+        ("hgx-h100+no-gdr-path", {"NET/IB/0", "NET/IB/1"}, 15, 27),
+    ],
+)
+def test_over_the_network_the_route_tells_whether_gdr_is_used(
+    name: str, routes: set[str], least: float, most: float
+) -> None:
+    one, found = nccl(name, 2, over_network=True)
+    assert one.status == 0
+    assert set(values(found, About.ROUTE)) == routes
+    assert least < best_bus(found) < most
+
+
+def test_far_nics_carry_no_gdr() -> None:
+    _, found = nccl("hgx-h100", 2, over_network=True, devices=("mlx5_8",))
+    assert values(found, About.ROUTE) == ["NET/IB/0"]
+
+
+def test_without_nvlink_sockets_are_joined_by_shared_memory() -> None:
+    _, found = nccl("pcie-l40s", 4)
+    assert set(values(found, About.ROUTE)) == {"P2P/CUMEM", "SHM/direct/direct"}
+    assert best_bus(found) < 30
+
+
+def test_without_debug_no_route_is_told_and_without_checking_nothing_is_wrong() -> None:
+    one, found = nccl("hgx-h100", 2, debug=False, is_checked=False)
+    assert not values(found, About.ROUTE)
+    assert not any("NCCL INFO" in line for line in one.lines)
+    assert {each.wrong for each in samples(found)} == {None}
+
+
+def test_a_node_without_an_active_nic_takes_sockets() -> None:
+    node = Node("pcie-l40s")
+    for device in ("mlx5_0", "mlx5_1"):
+        path = node.host.tree.real(f"/sys/class/infiniband/{device}/ports/1/state")
+        assert isinstance(path, str)
+        node.host.tree.add(path, "1: DOWN\n")
+    settings = NcclSettings((0, 1), begin_bytes=1 << 20, end_bytes=1 << 22, over_network=True)
+    found = told(run(node, nccl_tests(settings, node.tools())).lines, NcclTestsOutput())
+    assert values(found, About.ROUTE) == ["NET/Socket/0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "cause"),
+    [
+        ("hgx-h100+fabric-manager-down", {}, "CUDA failed: system not yet initialized"),
+        ("hgx-h100+acs-on,iommu-translated", {"over_network": True}, "NCCL"),
+    ],
+)
+def test_collectives_fail(name: str, changes: dict[str, object], cause: str) -> None:
+    one, found = nccl(name, 4, **changes)
+    trouble = one.trouble()
+    assert one.status not in (0, None)
+    assert trouble is not None
+    assert cause in trouble.told
+    assert not samples(found)
+
+
+def test_a_lost_gpu_is_missed() -> None:
+    one, _ = nccl("hgx-h100+xid-79-fell-off-bus", 8)
+    assert one.status == 1
+    # Eight were asked to be visible; behind the lost one the numbers move up.
+    assert one.lines[0] == "Invalid number of GPUs: 8 requested but only 7 were found."
+
+
+def test_the_ports_carry_what_the_collective_sends_until_it_is_ended() -> None:
+    node = Node("gb200")
+    settings = NcclSettings(
+        (0, 1), begin_bytes=1 << 30, end_bytes=1 << 30, iterations=1000, over_network=True
+    )
+    command = nccl_tests(settings, node.tools())
+    assert isinstance(command, Command)
+    facts = node.examination().node
+    one = node.begin(command.argv)
+    node.wait(3, one)
+    first = read(node.host, facts)
+    node.wait(2, one)
+    second = read(node.host, facts)
+    assert float(str(port_rates(first, second)["mlx5_0", 1].sent_gbps)) > 360
+    one.test.end(15)
+    third = read(node.host, facts)
+    node.wait(30, one, step=1.0)
+    assert one.status == -15
+    after = float(str(port_rates(third, read(node.host, facts))["mlx5_0", 1].sent_gbps))
+    assert 0 < after < 350
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("cloud-vm", "nvbandwidth"), ("pcie-l40s", "nvbandwidth"), ("dgx-a100", "gdrcopy_copybw")],
+)
+def test_what_is_not_installed_is_refused(name: str, missing: str) -> None:
+    tools = Node(name).tools()
+    made = (nvbandwidth(NvbandwidthSettings(), tools), gdrcopy(GdrcopySettings(0), tools))
+    assert Refused(f"{missing} is not installed") in made

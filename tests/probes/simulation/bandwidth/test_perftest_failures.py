@@ -1,0 +1,205 @@
+"""Each failure of simulated perftest follows from the node, and is told for what it is."""
+
+from dataclasses import replace
+
+import pytest
+
+from probes.bandwidth.commands import Refused
+from probes.bandwidth.perftest_command import PerftestSettings, loopback
+from probes.bandwidth.samples import About
+from probes.bandwidth.troubles import Memory, Trouble
+from probes.simulation.faults import FAULTS
+from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, play, settings_on
+
+GENERIC = ("it ended with status", "the program was not found")
+
+
+def trouble_of(run: Run) -> Trouble:
+    assert run.status not in (None, 0), run.lines
+    trouble = run.trouble()
+    assert trouble is not None
+    assert not trouble.told.startswith(GENERIC), run.lines
+    return trouble
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "changes", "told"),
+    [
+        ("hgx-h100+peermem-not-loaded", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
+        ("cloud-vm", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
+        ("dgx-a100", 0, {"dmabuf": True}, "open kernel modules"),
+        ("pcie-l40s+dmabuf-kernel-too-old", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
+        ("hgx-h100+dmabuf-nic-driver-lacks-support", 5, {"dmabuf": True, "nic": "mlx5_6"}, "cannot register"),
+        ("hgx-h100+rdma-core-without-dmabuf", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
+        ("gb200+p2p-topology-refused", 0, {}, "errno 524"),
+        ("gb200+p2p-topology-refused-override", 0, {"dmabuf": True}, "errno 524"),
+        ("hgx-h100+confidential-computing-on", 0, {}, "refuses the DMA-BUF"),
+        ("hgx-h100+fabric-manager-down", 0, {}, "fabric manager is not running"),
+        ("dgx-a100+driver-library-mismatch", 0, {}, "driver's parts differ"),
+        ("hgx-h100+nvidia-uvm-not-loaded", 0, {"dmabuf": True}, "CUDA does not start (error 999)"),
+        ("hgx-h100+libcuda-link-missing", 0, {}, "libcuda.so was not found"),
+        ("hgx-h100+xid-79-fell-off-bus", 5, {}, "CUDA does not see a GPU at this PCI address"),
+        ("hgx-h100+dev-nvidia-missing", 1, {}, "CUDA does not see a GPU at this PCI address"),
+        ("hgx-h100+memlock-shell", None, {"size_bytes": 8 << 20}, "ulimit -l unlimited"),
+        ("hgx-h100", None, {"device": "mlx5_77"}, "there is no RDMA device mlx5_77"),
+        ("hgx-h100+libibverbs-missing", None, {}, "no RDMA device is visible"),
+        ("hgx-h100+dev-infiniband-missing", None, {}, "could not be opened"),
+        ("hgx-h100+dev-infiniband-denied", None, {"device": "mlx5_1"}, "could not be opened"),
+        ("hgx-h100+port-down", None, {"device": "mlx5_1"}, "port 1 of the NIC is Down, not active"),
+        ("hgx-h100+no-subnet-manager", None, {"device": "mlx5_5"}, "port 1 of the NIC is Init"),
+        ("pcie-l40s", 0, {"gid_index": 9}, "GID index"),
+        ("pcie-l40s+roce-gid-wrong-namespace", None, {"gid_index": None}, "GID index"),
+        ("hgx-h100+acs-on,iommu-translated", 0, {}, "ACS redirection"),
+    ],
+)
+def test_the_cause_is_told(name: str, gpu: int | None, changes: dict[str, object], told: str) -> None:
+    def settings(node: Node) -> PerftestSettings:
+        asked = {key: changes[key] for key in ("dmabuf", "nic") if key in changes}
+        rest = {key: value for key, value in changes.items() if key not in asked}
+        return settings_on(node, gpu, **asked, **rest)  # type: ignore[arg-type]
+
+    pair = play(name, settings)
+    assert told in trouble_of(pair.client).told
+    # The server fails for the same cause, or says that its client did.
+    assert pair.server.status == 1 or any("Waiting for client" in line for line in pair.server.lines)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_with_every_fault_a_test_ends_and_says_why(name: str) -> None:
+    node = Node(f"{FAULTS[name].on}+{name}")
+    for gpu in (0, None):
+        try:
+            settings = settings_on(node, gpu)
+        except AssertionError:  # there is nothing to test with, and the groundwork says so
+            continue
+        commands = loopback(settings, node.tools())
+        if isinstance(commands, Refused):
+            continue
+        server = node.begin(commands[0].argv)
+        node.wait(0.3, server, step=0.1)
+        client = node.begin(commands[1].argv)
+        node.finish(server, client, step=0.25)
+        if client.status == 0:
+            assert server.status == 0
+            (sample,) = client.samples()
+            assert 0 < (sample.gbps or 0) < 400
+            assert About.DEVICE in client.facts()
+        else:
+            trouble_of(client)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"tool": "ib_read_bw"}, "different tests run at the two ends"),
+        ({"size_bytes": 4096}, "start both ends with the same sizes"),
+        ({"queue_pairs": 4}, "the far side ended"),
+    ],
+)
+def test_ends_that_were_called_differently(change: dict[str, object], told: str) -> None:
+    node = Node("hgx-h100")
+    settings = settings_on(node)
+    server = node.begin(both(node, replace(settings, **change))[0].argv)  # type: ignore[arg-type]
+    node.wait(0.3, server)
+    client = node.begin(both(node, settings)[1].argv)
+    node.finish(server, client)
+    assert told in trouble_of(client).told
+    assert "far side ended" in trouble_of(server).told
+
+
+def test_one_end_without_memory_ends_the_other() -> None:
+    """The server's GPU memory is refused, the client asks for host memory."""
+    pair = play(
+        "hgx-h100+peermem-not-loaded",
+        lambda node: settings_on(node, 0, dmabuf=False),
+        lambda settings: replace(settings, gpu=None),
+    )
+    assert "nvidia_peermem" in trouble_of(pair.client).told
+    assert "far side ended" in trouble_of(pair.server).told
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("perftest-without-cuda", "built without CUDA"),
+        ("perftest-without-dmabuf", "this perftest is built without DMA-BUF"),
+    ],
+)
+def test_a_build_that_lacks_an_option(fault: str, told: str) -> None:
+    node = Node(f"hgx-h100+{fault}")
+    argv = ["stdbuf", "-oL", "ib_write_bw", "-d", "mlx5_0", "--use_cuda=0", "--use_cuda_dmabuf", "127.0.0.1"]
+    run = node.begin(argv)
+    node.finish(run)
+    assert run.status == 1
+    assert told in trouble_of(run).told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("-a -D 5", "options together"),
+        ("-q 99999", "between 1 and 16384"),
+        ("-s 0", "Message size between 1 and"),
+        ("--use_cuda_dmabuf --use_cuda=0", "before --use_cuda_dmabuf"),
+        ("--use_cuda=9", "no CUDA device 9"),
+        ("--out_jso=x", "does not know the option"),
+        ("-Z", "does not know the option"),
+    ],
+)
+def test_options_that_are_refused(words: str, told: str) -> None:
+    node = Node("hgx-h100")
+    server = node.begin("ib_write_bw -d mlx5_0")
+    node.wait(0.3, server)
+    run = node.begin(f"ib_write_bw -d mlx5_0 {words} 127.0.0.1")
+    node.finish(run)
+    assert run.status == 1
+    assert told in trouble_of(run).told
+
+
+def test_a_tool_that_is_not_installed() -> None:
+    node = Node("hgx-h100+perftest-missing")
+    run = node.begin("stdbuf -oL ib_write_bw -d mlx5_0")
+    node.finish(run)
+    assert run.status == 127
+    trouble = run.trouble(Memory())
+    assert trouble is not None
+    assert trouble.told == "the program was not found"
+
+
+@pytest.mark.parametrize("argv", ["", "iperf3 -s", "/opt/evil/ib_write_bw", "env A=b", "bash -c ib_write_bw"])
+def test_what_is_no_test_is_not_played(argv: str) -> None:
+    node = Node("hgx-h100")
+    run = node.begin(argv)
+    node.finish(run)
+    assert run.status == 127
+    assert run.lines == [line for line in run.lines if "the simulated node has no such command" in line]
+
+
+def test_a_stranger_on_the_port() -> None:
+    pair: Pair = play("hgx-h100+perftest-port-in-use")
+    assert "TCP port is taken" in trouble_of(pair.server).told
+    assert "far side ended" in trouble_of(pair.client).told
+
+
+def test_a_host_that_nobody_knows() -> None:
+    node = Node("hgx-h100")
+    run = node.begin("stdbuf -oL ib_write_bw -d mlx5_0 nowhere.example")
+    node.finish(run)
+    assert trouble_of(run).told == "the host name cannot be resolved"
+
+
+def test_what_an_action_mends_is_mended_for_the_next_test() -> None:
+    node = Node("hgx-h100+peermem-not-loaded")
+    settings = settings_on(node, dmabuf=False)
+
+    def run() -> Run:
+        waits, asks = both(node, settings)
+        server = node.begin(waits.argv)
+        node.wait(0.3, server)
+        client = node.begin(asks.argv)
+        node.finish(server, client)
+        return client
+
+    assert "nvidia_peermem" in trouble_of(run()).told
+    assert node.host.perform(("modprobe", "nvidia-peermem")).exit_status == 0
+    assert run().status == 0
