@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from textual.app import SystemCommand
-from textual.binding import Binding
 from textual.screen import Screen
 
 from probes.origin import Source
@@ -31,12 +30,6 @@ _LEAVING_SECONDS = 15.0  # both ends have a few seconds each to end
 
 class MeasuringApp(ActingApp):
     """Plans bandwidth tests, runs what was wanted, and shows what was measured beside the paths."""
-
-    BINDINGS = [  # noqa: RUF012 - Textual's own type
-        Binding(
-            "b", "bandwidth", "Bandwidth", tooltip="Measure bandwidth between GPU and NIC", id="bandwidth"
-        ),
-    ]
 
     def __init__(self, origin: Origin, read_only: bool) -> None:
         super().__init__(origin, read_only)
