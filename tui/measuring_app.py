@@ -68,7 +68,7 @@ class MeasuringApp(ActingApp):
         setup.do_not_run()
         examination = self._doctor.examination
         if examination is not None:
-            setup.take(examination)
+            self._take_for_setup(setup, examination)
         if not setup.refusal and (examination is None or examination.node.taken_at < self._probed_at):
             self._sampler.ask_examination()
         self._bring(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
@@ -95,9 +95,15 @@ class MeasuringApp(ActingApp):
         if report.examination is None:
             self._setup.fail(report.failure)
         elif not self._setup.is_asking and not self._setup.is_looking:
-            self._setup.take(report.examination)
+            self._take_for_setup(self._setup, report.examination)
             self.on_bandwidth_setup_screen_changed()
         self._draw_setup()
+
+    def _take_for_setup(self, setup: SetupState, examination: Examination) -> None:
+        is_first = setup.examination is None
+        setup.take(examination)
+        if is_first:
+            self._load_baseline(setup)
 
     def on_bandwidth_setup_screen_changed(self) -> None:
         """Other settings: plans what follows from them."""
@@ -233,8 +239,8 @@ class MeasuringApp(ActingApp):
         if state is None:
             return
         was_over = state.ended is not None
-        state.unshown = self._measuring.unshown
         state.take(self._measuring.take())
+        state.note_unshown(self._measuring.unshown)
         self._draw_series(state)
         if state.ended is None or was_over:
             return
@@ -314,19 +320,19 @@ class MeasuringApp(ActingApp):
         def take(results: tuple[Result, ...]) -> None:
             self._overview.take_measured(results)
             if self._setup is not None:
-                self._load_baseline(self._setup, results)
+                self._setup.kept = results
+                self._load_baseline(self._setup)
 
         self._measuring.load(take, lambda what: self.log(what))
 
-    def _load_baseline(self, setup: SetupState, results: tuple[Result, ...]) -> None:
+    def _load_baseline(self, setup: SetupState) -> None:
         def take(baseline: tuple[Result, ...]) -> None:
             setup.baseline = baseline
             self._draw_setup()
 
-        if setup.examination is not None:
+        if setup.examination is not None and not setup.refusal:
             from probes.bandwidth.machine_type import machine_type
 
-            setup.kept = results
             self._measuring.baseline(machine_type(setup.examination), take, lambda what: self.log(what))
 
     # Leaving
@@ -356,5 +362,7 @@ class MeasuringApp(ActingApp):
     def end_actions(self) -> None:
         """After the screen has gone: waits until the ends of a test have ended, but not for ever."""
         self._measuring.stop()
-        self._measuring.wait(_LEAVING_SECONDS)
-        super().end_actions()
+        try:
+            self._measuring.wait(_LEAVING_SECONDS)
+        finally:
+            super().end_actions()

@@ -6,8 +6,8 @@ Knows nothing of Textual. It is loaded after the first paint, for it brings all 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from probes.bandwidth.result import Result, newest_of_pairs
 from probes.checks.finding import Finding
 from probes.checks.summary import summed_up
 from probes.checks.verdict import Verdict
@@ -32,6 +32,10 @@ from widgets.endpoint_lines import NOTHING_LIVE, Live
 from widgets.findings_drawing import marks_of
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.topology_drawing import Lit
+
+
+if TYPE_CHECKING:  # loaded once something was measured
+    from probes.bandwidth.result import Result
 
 
 def _empty_histories() -> dict[str, History]:
@@ -96,6 +100,8 @@ class OverviewState:
 
     def take_measured(self, results: Iterable[Result]) -> None:
         """Takes over what bandwidth tests gave, the oldest first."""
+        from probes.bandwidth.result import newest_of_pairs
+
         self._measured = newest_of_pairs(results, self.hostname)
 
     @property

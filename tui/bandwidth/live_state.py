@@ -75,7 +75,7 @@ class LiveState:
         self.was_seen = False  # the end, on the screen
         self.wants_end = False
         self.is_leaving = False
-        self.unshown = 0  # lines that came faster than they could be shown
+        self._unshown = 0
         self.told = 0  # lines of the console, ever
         self._console: deque[_Told] = deque(maxlen=MOST_LINES)
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
@@ -125,6 +125,12 @@ class LiveState:
         self._say(_Told(f"{mark.text} {words_of(result)}", tone=mark.tone))
         if result.trouble:
             self._say(_Told(result.trouble, tone=Tone.BAD))
+
+    def note_unshown(self, lines: int) -> None:
+        """So many lines came faster than they could be shown, since the beginning."""
+        if lines > self._unshown:
+            self._say(_Told(f"▲ {lines - self._unshown} lines came too fast to be shown", tone=Tone.WARNING))
+            self._unshown = lines
 
     def _say(self, told: _Told) -> None:
         self._console.append(told)
@@ -338,8 +344,6 @@ class LiveState:
             head = f"{told.end:<{names}} │ " if told.end else ""
             pieces = folded((Run(told.text, told.tone),), max(8, width - len(head)))
             lines.extend((Run(head, Tone.DIM), *piece) for piece in pieces or [()])
-        if self.unshown:
-            lines.append((Run(f"{self.unshown} lines came too fast to be shown.", Tone.WARNING),))
         return lines
 
     # Keeping

@@ -387,8 +387,8 @@ class SetupState:
         labels["far nic"] = "Second NIC" if self._value("setup") is Setup.LOOPBACK else "Peer's NIC"
         label = labels.get(row, row.capitalize())
         if row == "peer":
-            named = bool(self.peer)
-            return Setting(row, label, self.peer or "none", "" if named else "Enter: type it", named, True)
+            note = "p: another" if self.peer else "Enter: type it"
+            return Setting(row, label, self.peer or "none", note, bool(self.peer), True)
         options = self._options(row)
         value = self._value(row)
         option = next((one for one in options if one.value == value), None)

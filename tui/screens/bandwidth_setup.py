@@ -159,8 +159,8 @@ class BandwidthSetupScreen(Screen[None]):
         self._settings.focus()
 
     def action_start(self) -> None:
-        """Runs it, after a look at who would feel it; on the peer's row asks for its name first."""
-        if self.state.wants_peer or self.state.selected == "peer":
+        """Runs it, after a look at who would feel it; asks for the peer's name where that is missing."""
+        if self.state.wants_peer:
             self.action_name_peer()
         else:
             self.post_message(self.StartWanted())
