@@ -33,7 +33,6 @@ from widgets.findings_drawing import marks_of
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.topology_drawing import Lit
 
-
 if TYPE_CHECKING:  # loaded once something was measured
     from probes.bandwidth.result import Result
 

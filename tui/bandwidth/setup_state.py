@@ -6,72 +6,22 @@ Knows nothing of Textual.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, Choice, MemoryPath, Scope, Setup
+from probes.bandwidth.choice import NCCL_TESTS, Choice, MemoryPath, Scope, Setup
 from probes.bandwidth.commands import Refused, is_host
-from probes.bandwidth.defaults import active_port
 from probes.bandwidth.far_end import host_of
-from probes.bandwidth.inventory import inventory
 from probes.bandwidth.planned import Series
 from probes.bandwidth.result import Ending, Result, planned_key
 from probes.examination import Examination
-from probes.gpus import GpuFacts
 from probes.origin import Origin, Source
 from probes.platform import PlatformFacts
-from probes.rdma import RdmaDevice, RdmaFacts
 from probes.tools import PERFTEST
-from probes.unknown import Unknown, known
-from widgets.figures import binary_size, gbps
+from probes.unknown import known
+from tui.bandwidth import setup_options
+from tui.bandwidth.setup_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
 from widgets.lines import Line, Run, Tone, wrapped
-from widgets.matrix_drawing import smi_word
 from widgets.measured_drawing import draw_measured
 from widgets.setup_drawing import Setting, draw_felt, draw_series, draw_settings, for_peer_text
-
-_BEST = "★"
-_TESTS = {
-    "ib_write_bw": "RDMA write, bandwidth",
-    "ib_read_bw": "RDMA read, bandwidth",
-    "ib_send_bw": "RDMA send, bandwidth",
-    "ib_write_lat": "RDMA write, latency",
-    "ib_read_lat": "RDMA read, latency",
-    "ib_send_lat": "RDMA send, latency",
-    "gdrcopy_copybw": "the CPU's copies to GPU memory",
-    "gdrcopy_sanity": "the CPU's way to GPU memory, right or wrong",
-    "nvbandwidth": "CUDA's copies between host and GPU",
-    **{name: f"NCCL {name.removesuffix('_perf').replace('_', '-')}" for name in NCCL_TESTS},
-}
-_SETUPS = {
-    Setup.LOOPBACK: "loopback: both ends on this node",
-    Setup.SERVER: "server: waits here for a peer",
-    Setup.CLIENT: "client: to a server at the peer",
-    Setup.BOTH_ENDS: "both ends: the peer's by SSH",
-}
-_MEMORIES = {
-    MemoryPath.BEST: "GPU memory, by this node's best path",
-    MemoryPath.HOST: "host memory",
-    MemoryPath.PEERMEM: "GPU memory by nvidia-peermem",
-    MemoryPath.DMABUF: "GPU memory by DMA-BUF",
-    MemoryPath.COMPARE: "compare host memory, nvidia-peermem, DMA-BUF",
-}
-_SCOPES = {
-    Scope.PAIR: "this one",
-    Scope.SWEEP: "every GPU with its best NIC",
-    Scope.MATRIX: "every GPU with every NIC",
-}
-_SIZES = (1 << 20, 4 << 20, 8 << 20, 2, 64, 4096, 64 << 10)
-_LATENCY_SIZES = (2, 64, 1024, 4096, 64 << 10)
-_ALL_SIZES = 0
-_SECONDS = (10, 30, 60, 300, 3600, 5)
-_QUEUE_PAIRS = (1, 2, 4, 8, 16)
-
-
-@dataclass(frozen=True)
-class _Option:
-    value: object
-    text: str
-    note: str = ""
-    is_possible: bool = True
 
 
 class SetupState:
@@ -96,7 +46,7 @@ class SetupState:
             "setup": Setup.LOOPBACK,
             "memory": MemoryPath.BEST,
             "scope": Scope.PAIR,
-            "seconds": _SECONDS[0],
+            "seconds": SECONDS[0],
             "queue pairs": 1,
             "both": False,
             "through": False,
@@ -146,8 +96,8 @@ class SetupState:
             nic=nic if one else None,
             far_nic=self._word("far nic"),
             peer="" if setup in (Setup.LOOPBACK, Setup.SERVER) else self.peer,
-            size_bytes=size if isinstance(size, int) and size != _ALL_SIZES else None,
-            all_sizes=size == _ALL_SIZES,
+            size_bytes=size if isinstance(size, int) and size != ALL_SIZES else None,
+            all_sizes=size == ALL_SIZES,
             duration_s=self._number("seconds"),
             queue_pairs=1 if self._is_latency else self._number("queue pairs"),
             is_bidirectional=not self._is_latency and self._value("both") is True,
@@ -245,27 +195,28 @@ class SetupState:
         )
         rows.append("size")
         if not self._is_latency:
-            rows.extend(["seconds"] if self._value("size") != _ALL_SIZES else [])
+            rows.extend(["seconds"] if self._value("size") != ALL_SIZES else [])
             rows.extend(["queue pairs", "both"])
         return rows
 
-    def _options(self, row: str) -> list[_Option]:
-        make: dict[str, Callable[[], list[_Option]]] = {
-            "test": self._tests,
-            "setup": lambda: [_Option(one, text) for one, text in _SETUPS.items()],
-            "gpu": self._gpus,
-            "nic": self._nics,
-            "far nic": self._far_nics,
-            "memory": lambda: [_Option(one, text) for one, text in self._memories().items()],
-            "scope": self._scopes,
-            "size": self._sizes,
-            "seconds": lambda: [_Option(one, f"{one} s") for one in _SECONDS],
-            "queue pairs": lambda: [_Option(one, str(one)) for one in _QUEUE_PAIRS],
-            "both": lambda: [_Option(False, "no"), _Option(True, "yes, at once; added up")],
-            "through": lambda: [
-                _Option(False, "NVLink or PCIe, as a job does it"),
-                _Option(True, "the NICs, without NVLink and shared memory"),
-            ],
+    def _options(self, row: str) -> list[Option]:
+        gpu = self._value("gpu") if row == "nic" and "gpu" in self._rows() else None
+        setup = self._values["setup"]
+        make: dict[str, Callable[[], list[Option]]] = {
+            "test": lambda: setup_options.tests(self.examination),
+            "setup": setup_options.setups,
+            "gpu": lambda: setup_options.gpus(self.examination),
+            "nic": lambda: setup_options.nics(self.examination, gpu),
+            "far nic": lambda: setup_options.far_nics(
+                self.examination, self._value("nic"), setup is Setup.LOOPBACK
+            ),
+            "memory": lambda: setup_options.memories(setup),
+            "scope": lambda: setup_options.scopes(self._tool),
+            "size": lambda: setup_options.sizes(self._is_latency),
+            "seconds": lambda: setup_options.numbers(SECONDS, " s"),
+            "queue pairs": lambda: setup_options.numbers(QUEUE_PAIRS),
+            "both": setup_options.ways,
+            "through": setup_options.through,
         }
         return make[row]() if row in make else []
 
@@ -284,67 +235,6 @@ class SetupState:
         value = self._value(row)
         assert isinstance(value, int)
         return value
-
-    def _tests(self) -> list[_Option]:
-        found = {} if self.examination is None else {one.tool: one for one in inventory(self.examination)}
-        options = []
-        for tool, text in _TESTS.items():
-            one = found.get(tool)
-            lacks = one.lacks if one is not None else ""
-            options.append(_Option(tool, f"{tool}: {text}", lacks, one is None or one.can_run))
-        return options
-
-    def _memories(self) -> dict[MemoryPath, str]:
-        compares = self._value("setup") in (Setup.LOOPBACK, Setup.BOTH_ENDS)
-        return {one: text for one, text in _MEMORIES.items() if compares or one is not MemoryPath.COMPARE}
-
-    def _scopes(self) -> list[_Option]:
-        if self._tool in GDRCOPY or self._tool == NVBANDWIDTH:
-            return [_Option(Scope.PAIR, "this GPU"), _Option(Scope.SWEEP, "every GPU, one after another")]
-        return [_Option(one, text) for one, text in _SCOPES.items()]
-
-    def _sizes(self) -> list[_Option]:
-        sizes = _LATENCY_SIZES if self._is_latency else _SIZES
-        some = [_Option(one, binary_size(one)) for one in sizes]
-        return [*some[:1], _Option(_ALL_SIZES, "all, 2 B to 8 MiB"), *some[1:]]
-
-    def _gpus(self) -> list[_Option]:
-        facts = None if self.examination is None else self.examination.node.gpus
-        if not isinstance(facts, GpuFacts):
-            return []
-        return [
-            _Option(gpu.bdf, f"GPU{gpu.index}", " · ".join(filter(None, (gpu.name, gpu.bdf))))
-            for gpu in facts.gpus
-        ]
-
-    def _devices(self) -> list[RdmaDevice]:
-        rdma = None if self.examination is None else self.examination.node.rdma
-        devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-        return [one for one in devices if not isinstance(one.bdf, Unknown)]
-
-    def _nics(self) -> list[_Option]:
-        """The nearest first, then those that nobody would take."""
-        examination = self.examination
-        if examination is None:
-            return []
-        gpu = self._value("gpu") if "gpu" in self._rows() else None
-        best = examination.topology.best_nics.get(gpu, ()) if isinstance(gpu, str) else ()
-        by_name = {one.name: one for one in self._devices()}
-        order = [*(name for name in best if name in by_name), *(name for name in by_name if name not in best)]
-        options = []
-        for name in order:
-            port = active_port(by_name[name])
-            path = examination.topology.paths.get((gpu, name)) if isinstance(gpu, str) else None
-            word = "" if path is None else smi_word(path) + (_BEST if best[:1] == (name,) else "")
-            rate = "no active port" if port is None else gbps(port.rate_gbps)
-            options.append(_Option(name, f"{name} {word}".rstrip(), rate, port is not None))
-        return options
-
-    def _far_nics(self) -> list[_Option]:
-        nic = self._value("nic")
-        is_loopback = self._value("setup") is Setup.LOOPBACK
-        same = _Option(None, "the same port" if is_loopback else "of the same name as here")
-        return [same, *(_by_name(one) for one in self._nics() if one.value != nic)]
 
     # Drawing
 
@@ -451,8 +341,3 @@ class SetupState:
         if isinstance(self.planned, Refused):
             return (Run("It cannot be run so; ↑↓ ←→ change it.", Tone.WARNING),)
         return (Run("Enter runs it; ↑↓ another row, ←→ another value.", Tone.DIM),)
-
-
-def _by_name(option: _Option) -> _Option:
-    """A second NIC's path from the GPU is not the first one's: its name alone."""
-    return _Option(option.value, str(option.value), option.note, option.is_possible)
