@@ -7,22 +7,20 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import TextIO
 
 from probes.bandwidth.choice import Scope, Setup
 from probes.bandwidth.commands import Refused, is_host
-from probes.bandwidth.comparison import changes, figure_words, meaning, when
-from probes.bandwidth.inventory import inventory
+from probes.bandwidth.comparison import changes, meaning
 from probes.bandwidth.machine_type import machine_type
-from probes.bandwidth.planned import LeftOut, PlannedTest, Series
-from probes.bandwidth.result import Ending, Result
-from probes.bandwidth.result_json import to_json
-from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, CONNECTED, WAITING, About, Sample
+from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.result import Result
+from probes.bandwidth.samples import CONNECTED, WAITING, About, Sample
 from probes.examination import Examination, examine
 from probes.gpus import GpuFacts
 from probes.host import Host
 from probes.node import probe_node
-from probes.origin import Origin, Source
+from probes.origin import Source
 from probes.rates import Reading, read
 from probes.text import printable
 from tui.actions.guards import node_name
@@ -39,16 +37,17 @@ from tui.bandwidth.events import (
 )
 from tui.bandwidth.processes import Processes
 from tui.bandwidth.results_file import kept_results
-from tui.bandwidth.series_run import origin_word
 from tui.bandwidth.ticket import ticket_text, versions_of
+from tui.bench_exit import EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, ended
+from tui.bench_json import head_json, plan_json, results_json
+from tui.bench_lists import list_results, list_tools
 from tui.bench_options import Wanted
-from tui.json_values import plain_value, write_json
+from tui.json_values import write_json
 from tui.own_file import NotWritten, write_new
 from tui.printing import heading, print_lines, text_width
 from tui.stop_signals import signals_stop
-from widgets.inventory_drawing import draw_inventory
-from widgets.lines import Line, Run, Tone, fit, line, wrapped
-from widgets.result_drawing import draw_result, mark_of, words_of
+from widgets.lines import Line, Run, Tone, line, wrapped
+from widgets.result_drawing import draw_result
 from widgets.result_matrix import draw_matrix
 from widgets.result_table import RowTable
 from widgets.series_drawing import (
@@ -60,10 +59,6 @@ from widgets.series_drawing import (
     peer_command,
 )
 
-EXIT_BELOW = 1  # a test is below the bar
-EXIT_NOT_MEASURED = 2  # refused, failed, or somebody would feel it and nobody has said yes
-EXIT_NOT_WRITTEN = 3
-EXIT_STOPPED = 130
 _WATCH_SECONDS = 1.0  # between two readings of the ports: what flows through them
 
 
@@ -82,9 +77,9 @@ def command(
     """`gdrtop bench`; gives the exit status."""
     kept = kept_results(host.origin) if kept is None else kept
     if wanted.list_results:
-        return _list_results(kept, host.origin, wanted.as_json, out, ascii_only)
+        return list_results(kept, host.origin, wanted.as_json, out, ascii_only)
     if wanted.list_tools:
-        return _list_tools(examine(host), wanted.as_json, out, ascii_only)
+        return list_tools(examine(host), wanted.as_json, out, ascii_only)
     if wanted.text_file is not None and os.path.lexists(wanted.text_file):
         told = f"{printable(wanted.text_file)} is there already and is not overwritten: choose another name"
         print(f"gdrtop: {told}", file=sys.stderr)
@@ -157,7 +152,8 @@ class BenchCommand:
     def _show(self, series: Series, felt: tuple[str, ...]) -> int:
         """What would be run."""
         if self._wanted.as_json:
-            write_json(self._plan_json(series, felt), self._out)
+            name = _peers_name_of(self._node)
+            write_json(plan_json(self._examination, series, felt, self._bench.refusal, name), self._out)
             return 0
         self._say(draw_series(series, self._width, _peers_name_of(self._node)))
         if felt:
@@ -196,41 +192,17 @@ class BenchCommand:
             results = self._bench.run(self._examination, series, self._hear)
         if isinstance(results, Refused):
             return self._refuse(results.reason, felt)
-        status, reason = self._exit(results)
+        status, reason = ended(results, self._count(), self._wanted.min_gbps, self._interrupted)
         for sentence in self._not_saved:
             print(f"gdrtop: not kept: {sentence}", file=sys.stderr)
         status = self._keep(results, status)
         if self._wanted.as_json:
-            content = self._results_json(series, results, felt)
+            content = results_json(self._examination, series, felt, results, self._comparisons)
             write_json({**content, "exit": {"status": status, "reason": reason}}, self._out)
         else:
             self._say(self._summary(series, results))
             self._say([(), *wrapped(reason, self._width, Tone.TITLE)])
         return status
-
-    def _exit(self, results: Sequence[Result]) -> tuple[int, str]:
-        """The exit status, and why it is that."""
-        if self._interrupted:
-            done = sum(one.ending is Ending.DONE for one in results)
-            return (
-                EXIT_STOPPED,
-                f"{self._interrupted}; {done} of {self._count()} tests were measured to their end",
-            )
-        failed = [
-            one for one in results if one.ending is not Ending.DONE and not _is_made_up_for(one, results)
-        ]
-        if failed or not any(one.ending is Ending.DONE for one in results):
-            return EXIT_NOT_MEASURED, f"{len(failed)} of {self._count()} tests failed: {failed[0].title}"
-        bar = self._wanted.min_gbps
-        measured = sum(one.ending is Ending.DONE for one in results)
-        if bar is None:
-            return 0, f"{measured} of {self._count()} tests measured"
-        low = [one for one in results if one.ending is Ending.DONE and (one.gbps or 0.0) < bar]
-        if low:
-            figure = figure_words(low[0]) or "no figure"
-            more = f" and {len(low) - 1} more" if len(low) > 1 else ""
-            return EXIT_BELOW, f"below the bar of {bar:g} Gb/s: {low[0].title}, {figure}{more}"
-        return 0, f"{measured} of {self._count()} tests measured, all reach {bar:g} Gb/s"
 
     def _count(self) -> int:
         return 0 if self._series is None else len(self._series.tests)
@@ -263,8 +235,7 @@ class BenchCommand:
 
     def _refuse(self, reason: str, felt: tuple[str, ...] = ()) -> int:
         if self._wanted.as_json:
-            left_out = self._series.left_out if self._series else ()
-            content = self._head_json(felt, left_out)
+            content = head_json(self._examination, self._series, felt)
             told = {"results": [], "exit": {"status": EXIT_NOT_MEASURED, "reason": reason}}
             write_json({**content, **told}, self._out)
         else:
@@ -354,41 +325,6 @@ class BenchCommand:
             lines += wrapped(sentence, self._width, indent="  ")
         return lines
 
-    def _head_json(self, felt: Sequence[str], left_out: Sequence[LeftOut]) -> dict[str, Any]:
-        return {
-            "node": self._node,
-            "origin": origin_word(self._host.origin),
-            "machine": machine_type(self._examination),
-            "title": self._series.title if self._series else "",
-            "felt_by": list(felt),
-            "left_out": [{"title": one.title, "reason": one.reason} for one in left_out],
-        }
-
-    def _plan_json(self, series: Series, felt: Sequence[str]) -> dict[str, Any]:
-        tests = [
-            {
-                "title": test.title,
-                "proves": test.purpose.proves,
-                "does_not_prove": test.purpose.not_proven,
-                "commands": {end.name: list(end.command.argv) for end in test.ends},
-                "for_peer": peer_command(test, _peers_name_of(self._node)),
-                "limit_gbps": plain_value(test.limit.gbps),
-                "seconds": test.seconds,
-                "notes": list(test.notes),
-            }
-            for test in series.tests
-        ]
-        head = self._head_json(felt, series.left_out)
-        return {**head, "seconds": series.seconds, "refused": self._bench.refusal, "tests": tests}
-
-    def _results_json(self, series: Series, results: Sequence[Result], felt: Sequence[str]) -> dict[str, Any]:
-        told = [
-            {**to_json(one), "comparisons": list(self._comparisons.get(number, ()))}
-            for number, one in enumerate(results, 1)
-        ]
-        meant = list(meaning(results, series.left_out))
-        return {**self._head_json(felt, series.left_out), "results": told, "meaning": meant}
-
     # Saying it
 
     def _note(self, text: str) -> None:
@@ -417,43 +353,5 @@ def _bdf_of(examination: Examination, typed: str) -> str | Refused:
     return Refused(f"there is no GPU {printable(typed, 40)!r}; there are: {there}")
 
 
-def _is_made_up_for(failed: Result, results: Sequence[Result]) -> bool:
-    """Of paths to a GPU's memory that are compared, one that fails is a finding where another one works."""
-    return failed.memory in (BY_DMABUF, BY_PEERMEM) and any(
-        one.ending is Ending.DONE and one.memory in (BY_DMABUF, BY_PEERMEM) and one.pair == failed.pair
-        for one in results
-    )
-
-
 def _peers_name_of(node: str) -> str:
     return node if is_host(node) else ""
-
-
-def _list_tools(examination: Examination, as_json: bool, out: TextIO, ascii_only: bool) -> int:
-    available = inventory(examination)
-    if as_json:
-        tools = [{**plain_value(one), "can_run": one.can_run, "lacks": one.lacks} for one in available]
-        write_json({"tools": tools}, out)
-        return 0
-    lines = [heading(examination.node), *draw_inventory(available, text_width(out))]
-    print_lines(lines, out, ascii_only)
-    return 0
-
-
-def _list_results(kept: KeptResults, origin: Origin, as_json: bool, out: TextIO, ascii_only: bool) -> int:
-    """Earlier results, the newest first, a line each."""
-    results = tuple(reversed(kept.results()))
-    if as_json:
-        write_json({"results": [to_json(one) for one in results]}, out)
-        return 0
-    width = text_width(out)
-    lines: list[Line] = []
-    for one in results:
-        host = f"{one.node}  " if len({result.node for result in results}) > 1 else ""
-        told = f" {one.title} · {one.tool}: {words_of(one)}"
-        lines.append(fit(line(f"{when(one.taken_at)}  {host}", mark_of(one), told), width))
-    if not results:
-        why = "" if origin.source is Source.LIVE else "; those of a simulated node are not kept"
-        lines = wrapped(f"No results are kept yet{why}.", width)
-    print_lines(lines, out, ascii_only)
-    return 0

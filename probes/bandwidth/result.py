@@ -74,7 +74,7 @@ def figure_of(samples: Sequence[Sample], is_endless: bool) -> Sample | None:
     """The sample that stands for a test: of one that prints a row a second the median, else the fastest.
 
     The first third of such rows is not counted: traffic is beginning, and on a slow link seconds pass before
-    the first of perftest's 128 messages under way is done. Of latencies it is the row of the smallest message.
+    the first of perftest's 128 messages under way is done. Of latencies it is the row of the smallest one.
     """
     if is_endless:
         rows = [one for one in samples if one.gbps is not None]

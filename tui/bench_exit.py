@@ -1,0 +1,41 @@
+"""How a use of `gdrtop bench` ended: its exit status, and the reason in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.bandwidth.comparison import figure_words
+from probes.bandwidth.result import Ending, Result
+from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM
+
+EXIT_BELOW = 1  # a test is below the bar
+EXIT_NOT_MEASURED = 2  # refused, failed, or somebody would feel it and nobody has said yes
+EXIT_NOT_WRITTEN = 3
+EXIT_STOPPED = 130
+
+
+def ended(results: Sequence[Result], planned: int, bar: float | None, interrupted: str) -> tuple[int, str]:
+    """Of so many planned tests these were begun; `bar` is in Gb/s, `interrupted` says by what."""
+    done = [one for one in results if one.ending is Ending.DONE]
+    if interrupted:
+        return EXIT_STOPPED, f"{interrupted}; {len(done)} of {planned} tests were measured to their end"
+    failed = [one for one in results if one.ending is not Ending.DONE]
+    unforgiven = [one for one in failed if not _is_made_up_for(one, done)]
+    if unforgiven or not done:
+        which = f": {unforgiven[0].title}" if unforgiven else ""
+        return EXIT_NOT_MEASURED, f"{len(failed)} of {planned} tests failed{which}"
+    measured = f"{len(done)} of {planned} tests measured"
+    if bar is None:
+        return 0, measured
+    low = [one for one in done if (one.gbps or 0.0) < bar]
+    if low:
+        figure = figure_words(low[0]) or "no figure"
+        more = f" and {len(low) - 1} more" if len(low) > 1 else ""
+        return EXIT_BELOW, f"below the bar of {bar:g} Gb/s: {low[0].title}, {figure}{more}"
+    return 0, f"{measured}, all reach {bar:g} Gb/s"
+
+
+def _is_made_up_for(failed: Result, done: Sequence[Result]) -> bool:
+    """Of paths to a GPU's memory that are compared, one that fails is a finding where another one works."""
+    paths = (BY_DMABUF, BY_PEERMEM)
+    return failed.memory in paths and any(one.memory in paths and one.pair == failed.pair for one in done)

@@ -1,0 +1,48 @@
+"""`gdrtop bench --list` and `--results`: what can be measured here, and what was."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from probes.bandwidth.comparison import when
+from probes.bandwidth.inventory import inventory
+from probes.bandwidth.result_json import to_json
+from probes.examination import Examination
+from probes.origin import Origin, Source
+from tui.bandwidth.bench import KeptResults
+from tui.json_values import plain_value, write_json
+from tui.printing import heading, print_lines, text_width
+from widgets.inventory_drawing import draw_inventory
+from widgets.lines import Line, fit, line, wrapped
+from widgets.result_drawing import mark_of, words_of
+
+
+def list_tools(examination: Examination, as_json: bool, out: TextIO, ascii_only: bool) -> int:
+    """Every tool that measures: here or missing, and what it proves."""
+    available = inventory(examination)
+    if as_json:
+        tools = [{**plain_value(one), "can_run": one.can_run, "lacks": one.lacks} for one in available]
+        write_json({"tools": tools}, out)
+        return 0
+    lines = [heading(examination.node), *draw_inventory(available, text_width(out))]
+    print_lines(lines, out, ascii_only)
+    return 0
+
+
+def list_results(kept: KeptResults, origin: Origin, as_json: bool, out: TextIO, ascii_only: bool) -> int:
+    """Earlier results, the newest first, a line each."""
+    results = tuple(reversed(kept.results()))
+    if as_json:
+        write_json({"results": [to_json(one) for one in results]}, out)
+        return 0
+    width = text_width(out)
+    lines: list[Line] = []
+    for one in results:
+        host = f"{one.node}  " if len({result.node for result in results}) > 1 else ""
+        told = f" {one.title} · {one.tool}: {words_of(one)}"
+        lines.append(fit(line(f"{when(one.taken_at)}  {host}", mark_of(one), told), width))
+    if not results:
+        why = "" if origin.source is Source.LIVE else "; those of a simulated node are not kept"
+        lines = wrapped(f"No results are kept yet{why}.", width)
+    print_lines(lines, out, ascii_only)
+    return 0
