@@ -100,8 +100,9 @@ class BandwidthSetupScreen(Screen[None]):
         if not self.is_mounted:
             return
         self.query_one("#summary", LinesView).show(self.state.head())
+        self._settings.display = not self.state.refusal
         if self._settings.room:
-            self._settings.show([] if self.state.refusal else self.state.settings())
+            self._settings.show(self.state.settings())
             row = rows_of(self._settings.lines).get(self.state.selected)
             if row is not None:
                 self._settings.scroll_to_row(row)
