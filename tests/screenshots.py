@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 
 from probes.simulation import SimulatedHost
-from tests.tui.acting import QuickHost, asked, ended
+from tests.tui.acting import QuickHost, asked, ended, seen
 from tests.tui.driving import SteppedClock, readings, stepped_app
+from tests.tui.measuring import set_up, started
 from tests.tui.test_doctor import opened
 
 DIRECTORY = Path(__file__).parents[1] / "screenshots"
@@ -51,6 +52,21 @@ async def take_actions(name: str, columns: int, lines: int) -> None:
         (DIRECTORY / f"{what}-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
 
 
+async def take_bandwidth(name: str, columns: int, lines: int) -> None:
+    """Saves a picture of a test's settings, and of three ways to memory compared."""
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(columns, lines)) as pilot:
+        await set_up(pilot, clock, "down", "down", "down", "down", "down", "left")
+        setup = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
+        await started(pilot)
+        while "done" not in seen(pilot, "summary"):
+            clock.now += 0.2
+            await pilot.pause(0.05)
+        run = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
+    for what, picture in (("setup", setup), ("compared", run)):
+        (DIRECTORY / f"bandwidth-{what}-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
+
+
 def main() -> None:
     """All pictures."""
     DIRECTORY.mkdir(exist_ok=True)
@@ -59,6 +75,7 @@ def main() -> None:
     asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
     asyncio.run(take_doctor("hgx-h100+acs-on,mtu-mismatch,nccl-gdr-level-ignored", 120, 40))
     asyncio.run(take_actions("hgx-h100+nvidia-not-loaded", 120, 40))
+    asyncio.run(take_bandwidth("hgx-h100", 120, 40))
 
 
 if __name__ == "__main__":

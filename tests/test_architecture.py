@@ -171,5 +171,8 @@ def test_recording_and_replaying_as_text_do_without_textual_and_networkx(tmp_pat
 
 
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
-    later = {"networkx", "pynvml", "probes.plans.offers", "probes.checks.registry", "tui.actions.dispatcher"}
+    later = {
+        *("networkx", "pynvml", "probes.plans.offers", "probes.checks.registry", "tui.actions.dispatcher"),
+        *("probes.bandwidth", "tui.bandwidth.bench", "tui.bandwidth.live_state", "tui.bandwidth.setup_state"),
+    }
     assert not modules_after("import tui.app") & later

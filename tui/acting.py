@@ -8,8 +8,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from tui.telling import Call, Failed, Telling, Then, ask_in_thread
 
 if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
     from probes.checks.finding import Finding
@@ -20,11 +22,6 @@ if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
     from tui.actions.dispatcher import Dispatcher, Prepared
     from tui.actions.outcome import Event
     from tui.run_state import RunState
-
-TELLING_SECONDS = 0.2  # what a run prints is shown so often; each time the console is repainted
-T = TypeVar("T")
-Then = Callable[[T], object]
-Failed = Callable[[str], object]
 
 
 class Acting:
@@ -37,15 +34,13 @@ class Acting:
         self,
         host: Callable[[], Host | None],
         read_only: bool,
-        call: Callable[[Callable[[], object]], object],
+        call: Call,
     ) -> None:
         self._host, self._read_only, self._call = host, read_only, call
+        self._telling: Telling[Event] = Telling(call)
         self._lock = threading.Lock()
         self._dispatcher: Dispatcher | None = None
         self._thread: threading.Thread | None = None
-        self._told: list[Event] = []
-        self._is_telling = False
-        self._is_heard = True
         self._stop_why = ""
         self.state: RunState | None = None  # of the newest run
 
@@ -64,15 +59,15 @@ class Acting:
             dispatcher = self._opened()
             return dispatcher.offers(examination, findings), dispatcher.refusal
 
-        self._ask(ask, then, failed)
+        ask_in_thread(self._call, ask, then, failed)
 
     def history(self, then: Then[tuple[PastRun, ...]], failed: Failed) -> None:
         """The runs in the log, the newest first."""
-        self._ask(lambda: self._opened().history(), then, failed)
+        ask_in_thread(self._call, lambda: self._opened().history(), then, failed)
 
     def undo_of(self, run: PastRun, then: Then[Offer], failed: Failed) -> None:
         """What takes a past run back."""
-        self._ask(lambda: self._opened().undo_of(run), then, failed)
+        ask_in_thread(self._call, lambda: self._opened().undo_of(run), then, failed)
 
     def prepared(self, offer: Offer, examination: Examination) -> Prepared | str:
         """An offer ready to be confirmed; a sentence where it has no plan."""
@@ -88,18 +83,6 @@ class Acting:
                     raise RuntimeError("the node is not open yet")
                 self._dispatcher = Dispatcher(host, self._read_only)
             return self._dispatcher
-
-    def _ask(self, ask: Callable[[], T], then: Then[T], failed: Failed) -> None:
-        def work() -> None:
-            try:
-                answer = ask()
-            except Exception as error:  # the screen must say so and live on
-                told = f"{type(error).__name__}: {error}"
-                self._call(lambda: failed(told))
-                return
-            self._call(lambda: then(answer))
-
-        threading.Thread(target=work, name="asking", daemon=True).start()
 
     # Running
 
@@ -124,13 +107,16 @@ class Acting:
         if self._thread is not None:
             self._thread.join(1.0)  # its end was told a moment before it is there
         dispatcher = self._opened()
-        self.state, self._told, self._stop_why = state, [], ""
+        self.state, self._stop_why = state, ""
+        self._telling.begin(hear)
 
         def run() -> None:
-            from tui.actions.outcome import Outcome, RunEnded
+            from tui.actions.outcome import Outcome, RunBegan, RunEnded
 
             def told(event: Event) -> None:
-                self._tell(event, hear)
+                if isinstance(event, RunBegan) and self._stop_why:
+                    self._opened().stop(self._stop_why)  # wanted before there was anything to stop
+                self._telling.tell(event)
 
             try:
                 with around:
@@ -142,29 +128,13 @@ class Acting:
         self._thread = threading.Thread(target=run, name="action", daemon=True)
         self._thread.start()
 
-    def _tell(self, event: Event, hear: Callable[[], object]) -> None:
-        """Keeps an event until the screen takes it; one call for as many as come together."""
-        from tui.actions.outcome import RunBegan
-
-        if isinstance(event, RunBegan) and self._stop_why:  # wanted before there was anything to stop
-            self._opened().stop(self._stop_why)
-        with self._lock:
-            self._told.append(event)
-            if self._is_telling or not self._is_heard:
-                return
-            self._is_telling = True
-        with suppress(RuntimeError):  # the screen has just gone
-            self._call(hear)
-
     def hush(self) -> None:
         """The screen has gone: nobody is told any more."""
-        self._is_heard = False
+        self._telling.hush()
 
     def take(self) -> list[Event]:
         """What was told since; the screen is called again when there is more."""
-        with self._lock:
-            told, self._told, self._is_telling = self._told, [], False
-        return told
+        return self._telling.take()
 
     def stop(self, why: str) -> None:
         """Begins no further step of the run under way."""

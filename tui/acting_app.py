@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
-from tui.acting import TELLING_SECONDS
 from tui.hangups import Hangups
 from tui.offering_app import OfferingApp
+from tui.telling import TELLING_SECONDS
 
 if TYPE_CHECKING:
     from probes.origin import Origin

@@ -12,10 +12,20 @@ from textual.message import Message
 from textual.timer import Timer
 
 from probes.origin import Origin
-from tui.acting_app import ActingApp
 from tui.doctor_state import DoctorState
 from tui.examination_pace import ExaminationPace
-from tui.sampler import Examined, Probed, RecordingEnded, RecordingState, Replayed, Report, Sampler, Source
+from tui.measuring_app import MeasuringApp
+from tui.sampler import (
+    Examined,
+    Probed,
+    RecordingEnded,
+    RecordingState,
+    Replayed,
+    Report,
+    Sampled,
+    Sampler,
+    Source,
+)
 from tui.screens.overview import OverviewScreen
 
 if TYPE_CHECKING:
@@ -31,7 +41,7 @@ SILENCE_SECONDS = 3.0
 FIRST_PAINT_SECONDS = 0.02
 
 
-class GdrtopApp(ActingApp):
+class GdrtopApp(MeasuringApp):
     """htop for GPUDirect RDMA.
 
     The host is opened after the first paint; with `replay` a recording is shown in its place. `interval` is
@@ -45,8 +55,11 @@ class GdrtopApp(ActingApp):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
         Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
-        Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
         Binding("d", "doctor", "Doctor", tooltip="What is wrong here, why, and what to do", id="doctor"),
+        Binding(
+            "b", "bandwidth", "Bandwidth", tooltip="Measure bandwidth between GPU and NIC", id="bandwidth"
+        ),
+        Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
         Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
         Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
         Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
@@ -174,6 +187,9 @@ class GdrtopApp(ActingApp):
                 self._probed_at = one.node.taken_at
         if any(isinstance(one, Probed) for one in probed):
             self._examination_pace.note_change()
+            self.begin_measuring()
+        if any(isinstance(one, Sampled) for one in probed):
+            self.note_reading()
         if self.interval is not None and self._examination_pace.is_due(time.monotonic()):
             self._sampler.ask_examination()
 

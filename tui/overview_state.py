@@ -5,6 +5,9 @@ Knows nothing of Textual. It is loaded after the first paint, for it brings all 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from probes.checks.finding import Finding
 from probes.checks.summary import summed_up
 from probes.checks.verdict import Verdict
@@ -30,6 +33,9 @@ from widgets.findings_drawing import marks_of
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.topology_drawing import Lit
 
+if TYPE_CHECKING:  # loaded once something was measured
+    from probes.bandwidth.result import Result
+
 
 def _empty_histories() -> dict[str, History]:
     return {name: History() for name in ("refcnt", "NIC ▲", "NIC ▼", "GPU ▲", "GPU ▼")}
@@ -42,6 +48,9 @@ class OverviewState:
         self._node: Node | None = None
         self._topology: Topology | None = None
         self._reading: Reading | None = None
+        self._before: Reading | None = None
+        self._taken_at = 0.0
+        self._measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
         self._rates: dict[tuple[str, int], PortRate] = {}
         self._histories = _empty_histories()
         self._selected = ""
@@ -61,11 +70,12 @@ class OverviewState:
             return
         if isinstance(report, Probed):
             self._node, self._topology = report.node, report.topology
-            self._reading, self._rates = None, {}
+            self._reading, self._before, self._rates = None, None, {}
             if self._selected not in self._all_ends():
                 self._selected = ""
             return
         before, self._reading = self._reading, report.reading
+        self._before, self._taken_at = before, report.taken_at
         self._judged = report.verdict
         self._sum_up()
         self._rates = port_rates(before, report.reading) if before else {}
@@ -87,6 +97,17 @@ class OverviewState:
         self._findings, self._marks = findings, marks_of(findings)
         self._sum_up()
 
+    def take_measured(self, results: Iterable[Result]) -> None:
+        """Takes over what bandwidth tests gave, the oldest first."""
+        from probes.bandwidth.result import newest_of_pairs
+
+        self._measured = newest_of_pairs(results, self.hostname)
+
+    @property
+    def newest_readings(self) -> tuple[Reading | None, Reading | None]:
+        """The newest reading and the one before it."""
+        return self._reading, self._before
+
     def _sum_up(self) -> None:
         self.verdict = summed_up(self._judged, self._findings) if self._judged is not None else None
 
@@ -96,6 +117,16 @@ class OverviewState:
     def selected(self) -> str:
         """The selected endpoint's id; "" for none."""
         return self._selected
+
+    @property
+    def selected_pair(self) -> tuple[str, str]:
+        """The selected GPU's and NIC's ids, with the partner that is lit; "" for what is not selected."""
+        if self._topology is None or not self._selected:
+            return "", ""
+        path = self._path(self._topology)
+        ends = {self._selected} if path is None else {path.a, path.b}
+        gpu = next((one.id for one in self._topology.gpus if one.id in ends), "")
+        return gpu, next((one.id for one in self._topology.nics if one.id in ends), "")
 
     def select(self, step: int, order: list[str]) -> None:
         """Selects the endpoint `step` further in the order in which they are drawn."""
@@ -178,7 +209,8 @@ class OverviewState:
             return traffic_drawing.draw(self._live(), self._histories, width, full=alone)
         path = self._path(topology)
         if panel == "matrix":
-            return matrix_drawing.draw(topology, width, lit=self._lit(path))
+            lines = matrix_drawing.draw(topology, width, lit=self._lit(path))
+            return [*lines, *self._measured_lines(width)] if alone else lines
         if panel == "path":
             return self._path_lines(topology, path, width)
         draw = topology_drawing.draw_list if as_list else topology_drawing.draw
@@ -188,9 +220,23 @@ class OverviewState:
         if path is None:
             return wrapped("No GPU and NIC to go between.", width, Tone.DIM)
         lines = path_drawing.draw(topology, path, width)
+        result = self._measured.get((path.a, path.b)) or self._measured.get((path.b, path.a))
+        if result is not None:
+            from widgets.measured_drawing import draw_measured
+
+            lines[1:1] = draw_measured(result, self._taken_at, width)
         if self._selected:
             lines = [*path_drawing.partners_line(topology, self._selected, width), *lines]
         return lines
+
+    def _measured_lines(self, width: int) -> list[Line]:
+        """The newest measurement of each pair, below the matrix of paths."""
+        if not self._measured:
+            return []
+        from widgets.result_matrix import draw_matrix
+
+        newest = list(self._measured.values())
+        return [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
 
     def strips(self, width: int) -> list[Line]:
         """Ladder and GPUDirect state in a few lines, where there is no room for their panels."""

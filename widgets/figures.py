@@ -40,6 +40,33 @@ def gibibytes(value: Maybe[int]) -> str:
     return f"{short(value / (1 << 30))} GiB"
 
 
+def binary_size(size_bytes: int) -> str:
+    """A message's size: "64 KiB"; what is no whole number of them in bytes."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << shift and size_bytes % (1 << shift) == 0:
+            return f"{size_bytes >> shift} {unit}"
+    return f"{size_bytes} B"
+
+
+def minutes(seconds: float) -> str:
+    """A time to wait: "13 s", "2 min 5 s", "1 h 4 min"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def ago(seconds: float) -> str:
+    """A time that has passed: "just now", "12 min ago", "2 h ago", "3 d ago"."""
+    whole = max(0, int(seconds))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if whole >= size:
+            return f"{whole // size} {unit} ago"
+    return "just now"
+
+
 def percent(value: Maybe[int]) -> str:
     """As "92%"."""
     return f"{UNKNOWN_MARK}%" if isinstance(value, Unknown) else f"{value}%"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 
 from probes.bandwidth.judgement import Judgement, best_of
-from probes.bandwidth.planned import Pair
+from probes.bandwidth.perftest_command import PerftestSettings
+from probes.bandwidth.planned import Pair, PlannedTest
 from probes.bandwidth.samples import Fact, Sample
 
 MOST_SAMPLES = 400
@@ -90,3 +91,28 @@ def figure_of(samples: Sequence[Sample], is_endless: bool) -> Sample | None:
     if best is not None:
         return best
     return min(samples, key=lambda one: one.size_bytes or 0, default=None)
+
+
+def planned_key(test: PlannedTest) -> tuple[object, ...]:
+    """`Result.key` of the result that a test will have."""
+    pair, settings = test.pair, test.settings
+    perftest = settings if isinstance(settings, PerftestSettings) else None
+    return (
+        *(pair.gpu_label, pair.nic, pair.port, pair.far_nic, pair.peer),
+        *(test.title, test.ends[-1].command.tool, test.setup.value, test.memory),
+        *(
+            (perftest.size_bytes, perftest.queue_pairs, perftest.is_bidirectional)
+            if perftest
+            else (None, 1, False)
+        ),
+    )
+
+
+def newest_of_pairs(results: Iterable[Result], node: str) -> dict[tuple[str, str], Result]:
+    """The newest measured bandwidth of each GPU (BDF) and NIC of a node; `results` the oldest first."""
+    return {
+        (one.pair.gpu, one.pair.nic): one
+        for one in results
+        if one.ending is Ending.DONE and one.gbps is not None and one.node == node
+        if one.pair.gpu and one.pair.nic
+    }

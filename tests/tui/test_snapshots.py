@@ -12,9 +12,11 @@ from probes.simulation import SimulatedHost
 from tests.probes.recordings import recorded
 from tests.tui.acting import QuickHost, asked, ended, listed, on, seen
 from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.measuring import measured, met, over, scripted, set_up, started
 from tests.tui.test_doctor import opened
 from tui.app import GdrtopApp
 from tui.replay import Replay
+from tui.screens.bandwidth_run import BandwidthRunScreen
 from tui.screens.history import HistoryScreen
 
 SIZES = [(80, 24), (120, 40)]
@@ -130,3 +132,38 @@ def test_acting(
         await drive(pilot, clock)
 
     assert snap_compare(app, terminal_size=size, run_before=run_before)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_bandwidth_setup(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+
+    async def to_settings(pilot: Pilot[None]) -> None:
+        await set_up(pilot, clock, "down", "down")
+
+    assert snap_compare(app, terminal_size=size, run_before=to_settings)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("seconds", [6, 11], ids=["running", "ended"])
+def test_bandwidth_run(
+    snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], seconds: int
+) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+
+    async def to_rows(pilot: Pilot[None]) -> None:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        figures = [386.0, 387.0, 381.0, 388.0, 390.0, 389.0, 200.0, 190.0, 388.0, 388.0, 389.0]
+        await measured(pilot, clock, processes.started[1], *figures[:seconds])
+        if seconds == len(figures):
+            await over(pilot)
+        screen = pilot.app.screen
+        assert isinstance(screen, BandwidthRunScreen)
+        screen.draw()
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_rows)

@@ -18,13 +18,14 @@ Tab         next panel; PgUp PgDn scroll it
 d           the doctor: what is wrong, why, and what to do
 x           actions: what can be done about it, and its plan; the console of one that runs
 l           the plan that loads the modules that are missing
+b           bandwidth: measure between GPU and NIC; the tests that run
 Space       pause and resume the readings
 + -         halve or double the interval
 r F5        probe the whole node anew
 R           record this node into a file here; again: end it
 Esc         back
 Ctrl+P      command palette, with every action that is possible
-q           quit; while an action runs, after the step under way
+q           quit; an action ends its step first, a bandwidth test both its ends
 
 RECORDINGS       of gdrtop record and R, shown by gdrtop --replay FILE
 ← →         a moment back or on, and pause; , . take another partner
@@ -46,6 +47,16 @@ s Ctrl+C    while it runs: stop after the step under way; again: wait no longer 
 Esc         leave the console; the run goes on, and x comes back
 S           the console's text into a file here
 H u         in the list: what was run before; there: the plan that takes it back
+
+BANDWIDTH        of the GPU and NIC selected on the overview, or of any other
+↑ ↓ ← →     settings and their values; PgUp PgDn scroll what would be run
+Enter       run it; where somebody would feel it, y runs it all the same
+p c         type the peer's name; copy the command for the peer
+o           while it runs: chart and rows, the console, or both
+n c         end this test and go on with the next; cancel all, at both ends
+Esc         leave; the tests go on, and b comes back
+s B r       a text for a ticket; the baseline of this machine type; run it again
+━ ╌         what can be reached at most, and by which part; other parts' limits
 
 VERDICT
 ACTIVE           usable, and memory regions are registered now

@@ -17,7 +17,9 @@ from widgets.lines import Line, Run, Tone, fit, rows_of, width_of, wrapped
 from widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
+    from probes.bandwidth.result import Result
     from probes.checks.finding import Finding
+    from probes.rates import Reading
     from tui.overview_state import OverviewState
 
 PANELS = {
@@ -60,6 +62,7 @@ class OverviewScreen(Screen[None]):
         self._pace = ""
         self._recording = ""
         self._acting = ""
+        self._measuring = ""
         self._silence = 0.0
         self._failure = ""
         self._taken_at = 0.0
@@ -134,6 +137,29 @@ class OverviewScreen(Screen[None]):
             self._acting = state
             if self.is_mounted:
                 self._draw_verdict()
+
+    def tell_measuring(self, state: str) -> None:
+        """Shows that a bandwidth test runs here, and how far; "" when none does."""
+        if self._measuring != state:
+            self._measuring = state
+            if self.is_mounted:
+                self._draw_verdict()
+
+    def take_measured(self, results: tuple[Result, ...]) -> None:
+        """Shows what was measured beside the paths."""
+        if self._state is not None:
+            self._state.take_measured(results)
+            self.draw()
+
+    @property
+    def selected_pair(self) -> tuple[str, str]:
+        """The selected GPU's and NIC's ids; "" for what is not selected."""
+        return self._state.selected_pair if self._state else ("", "")
+
+    @property
+    def newest_readings(self) -> tuple[Reading | None, Reading | None]:
+        """The newest reading and the one before it."""
+        return self._state.newest_readings if self._state else (None, None)
 
     @property
     def hostname(self) -> str:
@@ -229,6 +255,7 @@ class OverviewScreen(Screen[None]):
         right: Line = (
             Run(silence, Tone.BAD),
             Run(f" {self._acting} " if self._acting else "", Tone.WARNING),
+            Run(f" {self._measuring} " if self._measuring else "", Tone.WARNING),
             Run(f" {self._recording} " if self._recording else "", Tone.BAD),
             Run(f" {self._pace} {clock}", Tone.DIM),
         )

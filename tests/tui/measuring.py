@@ -1,0 +1,136 @@
+"""Drives the screens of bandwidth tests: a bench whose processes say only what a test tells them to."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.tui.acting import on, seen
+from tests.tui.driving import SteppedClock, readings, until
+from tui.bandwidth.bench import Bench
+from tui.bandwidth.processes import Ended
+from tui.screens.bandwidth_run import BandwidthRunScreen
+from tui.screens.bandwidth_setup import BandwidthSetupScreen
+from widgets.lines import plain
+
+WAITING = ("************************************", "* Waiting for client to connect... *")
+HEADING = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
+
+
+def row(gbps: float, size: int = 1 << 20) -> str:
+    return f" {size}    23269            0.00               {gbps:.2f}                       0.023269"
+
+
+class ScriptedProcess:
+    """Prints what it is told to."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.argv = tuple(argv)
+        self.was_ended = False
+        self._told: queue.Queue[str] = queue.Queue()
+        self._status: int | None = None
+
+    def say(self, *lines: str) -> None:
+        for line in lines:
+            self._told.put(line)
+
+    def finish(self, status: int = 0) -> None:
+        self._status = status
+
+    def lines(self, seconds: float) -> list[str]:
+        found = []
+        try:
+            found.append(self._told.get(timeout=min(0.01, seconds) or 0.001))
+            while True:
+                found.append(self._told.get_nowait())
+        except queue.Empty:
+            return found
+
+    @property
+    def ended(self) -> Ended | None:
+        if not self._told.empty() or (self._status is None and not self.was_ended):
+            return None
+        return Ended(self._status, 1.0) if self._status is not None else Ended(143, 1.0, "cancelled")
+
+    def end(self) -> None:
+        self.was_ended = True
+
+
+class ScriptedProcesses:
+    """Starts them, and keeps them for the test."""
+
+    def __init__(self) -> None:
+        self.started: list[ScriptedProcess] = []
+
+    def start(self, argv: Sequence[str], seconds: float) -> ScriptedProcess:
+        self.started.append(ScriptedProcess(argv))
+        return self.started[-1]
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedProcesses:
+    """A bench that starts nothing but these."""
+    processes = ScriptedProcesses()
+    monkeypatch.setattr(Bench, "_processes", lambda bench: processes)
+    return processes
+
+
+async def set_up(pilot: Pilot[None], clock: SteppedClock, *keys: str) -> None:
+    """The settings, after `keys` on them, with what would be run."""
+    await readings(pilot, clock, 3)
+    await pilot.press("b")
+    await on(pilot, BandwidthSetupScreen)
+    await planned(pilot)
+    for key in keys:
+        await pilot.press(key)
+    await planned(pilot)
+
+
+async def planned(pilot: Pilot[None]) -> None:
+    """Waits until what would be run is told."""
+    told = ("Takes", "cannot be run", "Nothing is measured")
+    await pilot.pause()
+    await until(pilot, lambda: any(word in seen(pilot, "planned") for word in told))
+
+
+async def started(pilot: Pilot[None]) -> None:
+    """Runs what is set up, though the simulated job would feel it."""
+    await pilot.press("enter")
+    await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+    await pilot.press("y")
+    await on(pilot, BandwidthRunScreen)
+
+
+def printed(pilot: Pilot[None]) -> str:
+    """The console, also where there is no room for it."""
+    screen = pilot.app.screen
+    assert isinstance(screen, BandwidthRunScreen)
+    return "\n".join(plain(line) for line in screen.state.console(200))
+
+
+async def met(pilot: Pilot[None], clock: SteppedClock, processes: ScriptedProcesses, test: int = 1) -> None:
+    """Both ends of a test run, and the client has printed the heading of its rows."""
+    await until(pilot, lambda: len(processes.started) >= 2 * test - 1)
+    processes.started[2 * test - 2].say(*WAITING)
+    await until(pilot, lambda: printed(pilot).count("Waiting for client") >= test)
+    clock.now += 10.0  # the server's port cannot be seen to listen, so the client waits this long
+    await until(pilot, lambda: len(processes.started) == 2 * test)
+    processes.started[2 * test - 1].say(HEADING)
+
+
+async def measured(pilot: Pilot[None], clock: SteppedClock, client: ScriptedProcess, *gbps: float) -> None:
+    """A row a second."""
+    for one in gbps:
+        before = printed(pilot).count("23269")
+        client.say(row(one))
+        await until(pilot, lambda before=before: printed(pilot).count("23269") > before)
+        clock.now += 1.0
+
+
+async def over(pilot: Pilot[None]) -> None:
+    """The series has ended, and its screen says so."""
+    words = ("done", "cancelled")
+    await until(pilot, lambda: any(word in seen(pilot, "summary") for word in words))
+    await pilot.pause()

@@ -1,0 +1,286 @@
+"""A series of bandwidth tests under way: its rows, its judgement, its end, and leaving it."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from probes.simulation import SimulatedHost
+from tests.tui.acting import is_on, on, seen
+from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
+from tests.tui.measuring import HEADING, measured, met, over, planned, row, scripted, set_up, started
+from tui.bandwidth.live_state import MOST_LINES
+from tui.screens.bandwidth_run import BandwidthRunScreen
+from tui.screens.bandwidth_setup import BandwidthSetupScreen
+
+SIZE = (120, 40)
+TO_COMPARE = ("down", "down", "down", "down", "down", "left")
+
+
+async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        assert "SIMULATED" in seen(pilot, "summary")
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], 386.0, 387.0)
+        assert "386.0" in seen(pilot, "rows")
+        assert "server │ * Waiting for client" in seen(pilot, "lines")
+        assert "client │  1048576" in seen(pilot, "lines")
+        assert "test 1/1 · measuring" in seen(pilot, "summary")
+        assert "at most 400 Gb/s: port 1 of mlx5_0" in seen(pilot, "chart")
+        assert "█" in seen(pilot, "chart")
+        await measured(pilot, clock, processes.started[1], *[388.0] * 8)
+        await over(pilot)
+        assert "388 of 400 Gb/s, 97 %" in seen(pilot, "summary")
+        assert "388 of 400 Gb/s, 97 %" in seen(pilot, "rows")
+        assert all(process.was_ended for process in processes.started)
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is overview(pilot))
+        await pilot.press("down")
+        await until(pilot, lambda: "388 of 400 Gb/s, 97 %" in shown(pilot, "path"))
+        assert "DMA-BUF · just now" in shown(pilot, "path")
+        assert "bandwidth" not in shown(pilot, "verdict")
+        await pilot.press("2")
+        await until(pilot, lambda: "MEASURED" in shown(pilot, "matrix"))
+        assert "388" in shown(pilot, "matrix")
+
+
+async def test_below_the_line_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], *[98.0] * 11)
+        await over(pilot)
+        assert "▲ done · 98 of 400 Gb/s, 24 %" in seen(pilot, "summary")
+
+
+async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock, *TO_COMPARE)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], 386.0)
+        await pilot.press("c")
+        await over(pilot)
+        assert "cancelled" in seen(pilot, "summary")
+        assert "2 tests were not begun" in seen(pilot, "rows")
+        assert len(processes.started) == 2
+        assert all(process.was_ended for process in processes.started)
+
+
+async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock, *TO_COMPARE)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], 386.0)
+        await pilot.press("n")
+        await until(pilot, lambda: "test 2/3" in seen(pilot, "summary"))
+        assert all(process.was_ended for process in processes.started[:2])
+        assert "mlx5_0 · host memory  cancelled; 386 Gb/s until then" in seen(pilot, "rows")
+
+
+async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock, *TO_COMPARE)
+        await started(pilot)
+        for number, gbps in ((1, 390.0), (2, 150.0), (3, 389.0)):
+            await met(pilot, clock, processes, number)
+            await measured(pilot, clock, processes.started[2 * number - 1], *[gbps] * 11)
+            await until(pilot, lambda number=number: seen(pilot, "lines").count(" of 400 Gb/s") == number)
+        await over(pilot)
+        assert "3 of 3 measured, 2 near the line" in seen(pilot, "summary")
+        assert "A host memory  B nvidia-peermem  C DMA-BUF" in seen(pilot, "chart")
+        told = " ".join(seen(pilot, "rows").split())
+        assert "GPUDirect RDMA by DMA-BUF works" in told
+        assert "nvidia-peermem carries 61 % less than DMA-BUF" in told
+
+
+async def test_a_failure_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await until(pilot, lambda: len(processes.started) == 1)
+        processes.started[0].say("Couldn't allocate MR", "failed to create mr", "Failed to create MR")
+        processes.started[0].finish(1)
+        await until(pilot, lambda: "failed" in seen(pilot, "rows") or clock_goes(clock))
+        assert "✗" in seen(pilot, "summary")
+        assert "Couldn't allocate MR" in seen(pilot, "lines")
+
+
+def clock_goes(clock: SteppedClock) -> bool:
+    clock.now += 1.0
+    return False
+
+
+async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is overview(pilot))
+        assert "bandwidth test 1/1" in shown(pilot, "verdict")
+        assert not any(process.was_ended for process in processes.started)
+        await pilot.press("b")
+        await on(pilot, BandwidthRunScreen)
+        await measured(pilot, clock, processes.started[1], 386.0)
+        await pilot.press("escape")
+        for _ in range(11):
+            clock.now += 1.0
+            processes.started[1].say(row(387.0))
+            await pilot.pause(0.1)
+        await until(pilot, lambda: "b shows it" in shown(pilot, "verdict"))
+        await pilot.press("b")
+        await on(pilot, BandwidthRunScreen)
+        await over(pilot)
+        await pilot.press("b")
+        await on(pilot, BandwidthSetupScreen)
+        await until(pilot, lambda: "last measured 387 of 400 Gb/s" in seen(pilot, "planned"))
+
+
+async def test_quitting_ends_both_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    async with app.run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await pilot.press("escape", "q")
+        await until(pilot, lambda: not app.is_running or app._exit)
+        assert all(process.was_ended for process in processes.started)
+
+
+async def test_a_hangup_ends_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    async with app.run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        app._hang_up("the terminal has gone")
+    app.end_actions()
+    assert len(processes.started) == 2
+    assert all(process.was_ended for process in processes.started)
+
+
+async def test_a_text_for_a_ticket_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], *[386.0] * 11)
+        await over(pilot)
+        await pilot.press("s")
+        await pilot.pause()
+    (file,) = tmp_path.iterdir()
+    text = file.read_text()
+    assert file.name.startswith("gdrtop-bandwidth-hgx-h100-")
+    assert "386 of 400 Gb/s" in text
+    assert "simulated" in text.lower()
+    assert "ib_write_bw -d mlx5_0" in text
+
+
+async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], *[386.0] * 11)
+        await over(pilot)
+        await pilot.press("B", "b")
+        await on(pilot, BandwidthSetupScreen)
+        await until(pilot, lambda: "baseline 386 of 400 Gb/s" in seen(pilot, "planned"))
+
+
+async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await until(pilot, lambda: len(processes.started) == 1)
+        await pilot.press("c")
+        await over(pilot)
+        clock.now += 1.0
+        await pilot.press("r")
+        await on(pilot, BandwidthSetupScreen)
+        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await pilot.press("y")
+        await until(pilot, lambda: len(processes.started) == 2)
+
+
+async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        processes.started[1].say(*(f"line {number}" for number in range(20_000)), HEADING, row(386.0))
+        longest, last = 0.0, time.monotonic()
+        while "386.0" not in seen(pilot, "rows"):
+            await asyncio.sleep(0.01)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        assert longest < 5  # the loop turned all the while, on the slowest machine too
+        assert len(seen(pilot, "lines").splitlines()) < 3 * MOST_LINES
+        await pilot.press("c")
+        await over(pilot)
+
+
+async def test_what_the_ends_print_cannot_reach_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        processes.started[1].say("[bold]no markup[/bold]", "x" * 400)
+        await until(pilot, lambda: "[bold]no markup[/bold]" in seen(pilot, "lines"))
+        assert sum(line.count("x") for line in seen(pilot, "lines").splitlines() if "xxx" in line) == 400
+
+
+async def test_chart_and_console_change_places_on_a_small_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(80, 24)) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await until(pilot, lambda: len(processes.started) == 1)
+
+        def sizes() -> list[int]:
+            return [pilot.app.screen.query_one(f"#{name}").size.height for name in ("chart", "rows", "lines")]
+
+        assert [height > 0 for height in sizes()] == [True, True, False]
+        await pilot.press("o")
+        await until(pilot, lambda: [height > 0 for height in sizes()] == [False, False, True])
+        processes.started[0].say("a line")
+        await until(pilot, lambda: "server │ a line" in seen(pilot, "lines"))
+        await pilot.press("o")
+        await until(pilot, lambda: sizes()[0] > 0)
+
+
+async def test_a_simulated_node_plays_a_test_to_its_end() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("dgx-a100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        while "done" not in seen(pilot, "summary"):
+            clock.now += 0.2
+            await pilot.pause(0.02)
+            assert is_on(pilot, BandwidthRunScreen)
+        assert "of 200 Gb/s" in seen(pilot, "summary")
+        assert "✓" in seen(pilot, "rows")
+        await pilot.press("b")
+        await planned(pilot)

@@ -1,0 +1,393 @@
+"""A series of tests as its screen shows it: what runs, its rows, what the ends print, what came of it.
+
+Knows nothing of Textual. Bounded: the newest lines of the console and the newest rows of a test are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from probes.bandwidth.comparison import changes, meaning
+from probes.bandwidth.judgement import Verdict, judge
+from probes.bandwidth.limits import Limit
+from probes.bandwidth.other_commands import NcclSettings
+from probes.bandwidth.perftest_command import PerftestSettings
+from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of
+from probes.bandwidth.samples import Sample
+from probes.examination import Examination
+from probes.origin import Origin, Source
+from tui.bandwidth.events import (
+    EndStarted,
+    Event,
+    LinePrinted,
+    Measured,
+    NotSaved,
+    SeriesEnded,
+    TestBegan,
+    TestEnded,
+)
+from tui.confirm_state import file_word
+from widgets.bandwidth_chart import Across, Curve, across_of, curve_of, draw_chart, is_latency
+from widgets.figures import minutes
+from widgets.lines import Line, Run, Tone, fit, folded, wrapped
+from widgets.result_drawing import draw_result, mark_of, words_of
+from widgets.result_matrix import draw_matrix
+from widgets.result_table import draw_rows
+from widgets.setup_drawing import command_lines, for_peer_text
+
+MOST_LINES = 2000
+_LARGEST_BYTES = 8 << 20  # of perftest's -a
+_MOST_COMPARED = 3
+_FEWEST_ROWS = 4  # of the test under way, however many results stand below
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A line of the console."""
+
+    text: str
+    end: str = ""
+    tone: Tone = Tone.PLAIN
+
+
+class LiveState:
+    """A series under way or ended; changes only by `take` and what a person wants."""
+
+    def __init__(
+        self,
+        examination: Examination,
+        series: Series,
+        origin: Origin,
+        node: str,
+        clock: Callable[[], float],
+        kept: Sequence[Result] = (),
+        baseline: Sequence[Result] = (),
+    ) -> None:
+        self._examination, self.series, self.origin, self.node = examination, series, origin, node
+        self._clock = clock
+        self._kept, self._baseline = tuple(kept), tuple(baseline)
+        self.number = 0  # of the test under way, the first is 1
+        self.results: list[Result] = []
+        self.ended: SeriesEnded | None = None
+        self.was_seen = False  # the end, on the screen
+        self.wants_end = False
+        self.is_leaving = False
+        self._unshown = 0
+        self.told = 0  # lines of the console, ever
+        self._console: deque[_Told] = deque(maxlen=MOST_LINES)
+        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._rows = 0  # of this test, ever
+        self._began = clock()
+        self._test_began: float | None = None
+        self._row_began: float | None = None
+        self._waits = ""
+
+    # What happens
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Takes over what the series told."""
+        for event in events:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, TestBegan):
+            self.number = event.number
+            self._samples.clear()
+            self._rows = 0
+            self._test_began, self._row_began, self._waits = self._clock(), None, "begins"
+            self._say(
+                _Told(f"TEST {event.number}/{len(self.series.tests)} {event.test.title}", tone=Tone.TITLE)
+            )
+        elif isinstance(event, EndStarted):
+            self._waits = "the ends meet" if len(self._test.ends) > 1 else "begins"
+            self._say(_Told(f"$ {' '.join(event.argv)}", event.end, Tone.DIM))
+        elif isinstance(event, LinePrinted):
+            self._say(_Told(event.line, event.end))
+        elif isinstance(event, Measured):
+            self._row_began = self._clock() if self._row_began is None else self._row_began
+            self._samples.append(event.sample)
+            self._rows += 1
+        elif isinstance(event, TestEnded):
+            self._end_test(event.result)
+        elif isinstance(event, NotSaved):
+            self._say(_Told(f"▲ not kept: {event.why}", tone=Tone.WARNING))
+        elif isinstance(event, SeriesEnded):
+            self.ended = event
+            if event.refused:
+                self._say(_Told(f"✗ {event.refused}", tone=Tone.BAD))
+
+    def _end_test(self, result: Result) -> None:
+        self.results.append(result)
+        mark = mark_of(result)
+        self._say(_Told(f"{mark.text} {words_of(result)}", tone=mark.tone))
+        if result.trouble:
+            self._say(_Told(result.trouble, tone=Tone.BAD))
+
+    def note_unshown(self, lines: int) -> None:
+        """So many lines came faster than they could be shown, since the beginning."""
+        if lines > self._unshown:
+            self._say(_Told(f"▲ {lines - self._unshown} lines came too fast to be shown", tone=Tone.WARNING))
+            self._unshown = lines
+
+    def _say(self, told: _Told) -> None:
+        self._console.append(told)
+        self.told += 1
+
+    # How far it is
+
+    @property
+    def _test(self) -> PlannedTest:
+        return self.series.tests[max(0, self.number - 1)]
+
+    @property
+    def progress(self) -> str:
+        """As "2/8"."""
+        return f"{self.number}/{len(self.series.tests)}" if self.number else "begins"
+
+    @property
+    def word(self) -> str:
+        """What the overview's first line says of it; "" once its end was seen."""
+        if self.ended is None:
+            return f"bandwidth test {self.progress}"
+        return "" if self.was_seen else f"bandwidth test {self._mark.text} b shows it"
+
+    @property
+    def _mark(self) -> Run:
+        if self.ended is not None and self.ended.refused:
+            return Run("✗", Tone.BAD)
+        marks = [mark_of(one) for one in self.results]
+        for tone in (Tone.BAD, Tone.WARNING, Tone.DIM, Tone.PLAIN):
+            for mark in marks:
+                if mark.tone is tone:
+                    return mark
+        return Run("✓", Tone.GOOD) if marks else Run("■", Tone.DIM)
+
+    @property
+    def seconds_left(self) -> float:
+        """About how long it goes on."""
+        rest = sum(test.seconds for test in self.series.tests[max(1, self.number) :])
+        gone = 0.0 if self._test_began is None else self._clock() - self._test_began
+        return rest + max(0.0, self._test.seconds - gone)
+
+    def head(self, width: int) -> list[Line]:
+        """What is measured and where, and how far it has come."""
+        word = "" if self.origin.source is Source.LIVE else f"  {self.origin.source.name}"
+        title = self._test.title if self.number and self.ended is None else self.series.title
+        first: Line = (
+            Run("Bandwidth ", Tone.TITLE),
+            Run(f" {self.node} ", Tone.CURSOR),
+            Run(word, Tone.TITLE),
+            Run(f"  {title}"),
+        )
+        return [fit(first, width), fit((*self._marks(), *self._now()), width)]
+
+    def _marks(self) -> list[Run]:
+        """One mark a test; a long series has its count alone."""
+        if len(self.series.tests) > 16:
+            return []
+        marks: list[Run] = []
+        for number in range(1, len(self.series.tests) + 1):
+            if number <= len(self.results):
+                marks.append(mark_of(self.results[number - 1]))
+            else:
+                runs = number == self.number and self.ended is None
+                marks.append(Run("▸", Tone.TITLE) if runs else Run("·", Tone.DIM))
+        return [*marks, Run(" ")]
+
+    def _now(self) -> list[Run]:
+        if self.ended is not None:
+            if self.ended.refused:
+                return [Run(f"✗ {self.ended.refused}", Tone.BAD)]
+            how, told = "cancelled" if self.ended.was_cancelled else "done", self._summary()
+            rest = told.removeprefix(how).removeprefix("; ")
+            return [Run(how, Tone.TITLE), Run(f" · {rest}" if rest else "")]
+        if self.wants_end:
+            leaving = ", then gdrtop ends" if self.is_leaving else ""
+            return [Run(f"ends both ends{leaving} …", Tone.WARNING)]
+        gone = minutes(self._clock() - self._began)
+        left = f"about {minutes(self.seconds_left)} left"
+        doing = "measuring" if self._row_began is not None else self._waits or "begins"
+        if self._waits_for_peer():
+            return [Run(f"test {self.progress} · waits for the peer · {gone}", Tone.WARNING)]
+        return [Run(f"test {self.progress} · {doing} · {gone} · {left}")]
+
+    def _waits_for_peer(self) -> bool:
+        return bool(self._test.for_peer) and self._row_began is None and self._test.setup.value == "server"
+
+    def _summary(self) -> str:
+        done = sum(one.ending is Ending.DONE for one in self.results)
+        near = sum(one.judgement.verdict is Verdict.NEAR for one in self.results)
+        failed = sum(one.ending is Ending.FAILED for one in self.results)
+        if len(self.series.tests) == 1 and self.results:
+            return words_of(self.results[0])
+        told = [f"{done} of {len(self.series.tests)} measured", f"{near} near the line"]
+        return ", ".join([*told, f"{failed} failed"] if failed else told)
+
+    # Drawing
+
+    def chart(self, width: int, height: int) -> list[Line]:
+        """The rows of the test under way, or of the last; of a comparison all paths to memory."""
+        test = self._test
+        samples = list(self._samples)
+        if not samples and len(self.results) >= max(1, self.number) and self.results:
+            samples = list(self.results[-1].samples)
+        settings = test.settings
+        perftest = settings if isinstance(settings, PerftestSettings) else None
+        is_endless = perftest is not None and perftest.is_endless
+        across = across_of(samples, is_endless) if samples else _expected(test)
+        as_latency = is_latency(samples) or (perftest is not None and perftest.is_latency)
+        curves = self._earlier_curves(across)
+        if samples:
+            curves.append(
+                curve_of(test.memory or test.title, samples, across, self._tone(samples, test.limit))
+            )
+        ways = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
+        limit = None if as_latency else test.limit
+        has_bus = any(one.bus_gbps is not None for one in samples)
+        unit = "µs" if as_latency else "bus Gb/s" if has_bus else "Gb/s"
+        return draw_chart(curves, limit, width, height, across, unit, ways, _span(test, self._rows))
+
+    def _earlier_curves(self, across: Across) -> list[Curve]:
+        """Of a comparison of memories on one NIC: the results before the test under way."""
+        nics = {test.pair.nic for test in self.series.tests}
+        if len(self.series.tests) > _MOST_COMPARED or len(nics) != 1 or len(self.series.tests) == 1:
+            return []
+        before = self.results[: max(0, self.number - 1)]
+        return [curve_of(one.memory, one.samples, across, mark_of(one).tone) for one in before]
+
+    def _tone(self, samples: Sequence[Sample], limit: Limit) -> Tone:
+        settings = self._test.settings
+        figure = figure_of(samples, isinstance(settings, PerftestSettings) and settings.is_endless)
+        if figure is None or figure.gbps is None:
+            return Tone.NIC
+        verdict = judge(figure, limit).verdict
+        return {Verdict.NEAR: Tone.GOOD, Verdict.BELOW: Tone.WARNING}.get(verdict, Tone.NIC)
+
+    @property
+    def table_title(self) -> str:
+        """What stands in the lower pane."""
+        return "Rows" if self.ended is None else "Result" if len(self.series.tests) == 1 else "Results"
+
+    def table(self, width: int, height: int) -> list[Line]:
+        """The newest rows of the test under way and the results before it; at the end what it all means."""
+        if self.ended is not None:
+            return self._end_lines(width)
+        done = [
+            (mark_of(one), Run(f" {one.title}  "), Run(words_of(one), mark_of(one).tone))
+            for one in self.results
+        ]
+        below: list[Line] = [(), *reversed(done)] if done else []
+        heading, *rows = draw_rows(list(self._samples), width, self._test_is_latency) or [
+            (Run(self._no_rows(), Tone.DIM),)
+        ]
+        if self._test.for_peer and not rows:
+            below = [*self._peer_lines(width), *below]
+        room = max(_FEWEST_ROWS, height - 1 - len(below))
+        return [heading, *rows[-room:], *below]
+
+    @property
+    def _test_is_latency(self) -> bool:
+        settings = self._test.settings
+        return isinstance(settings, PerftestSettings) and settings.is_latency
+
+    def _no_rows(self) -> str:
+        if self._waits_for_peer():
+            return "It waits: start this at the peer."
+        return "No row yet." if self.number else "It begins."
+
+    def _peer_lines(self, width: int) -> list[Line]:
+        text = self.for_peer()
+        return [
+            (),
+            (Run("AT THE PEER", Tone.TITLE), Run("  p copies it", Tone.DIM)),
+            *command_lines(text, width),
+        ]
+
+    def for_peer(self) -> str:
+        """The command for the peer; "" where none is needed."""
+        return for_peer_text(self._test, self.node)
+
+    def _end_lines(self, width: int) -> list[Line]:
+        assert self.ended is not None
+        lines: list[Line] = []
+        if self.ended.refused:
+            lines.extend(wrapped(f"Nothing was measured: {self.ended.refused}.", width, Tone.BAD))
+        for sentence in meaning(self.results, self.series.left_out):
+            lines.extend([*wrapped(sentence, width), ()])
+        if len(self.results) > _MOST_COMPARED and any(one.pair.nic for one in self.results):
+            lines.extend([*draw_matrix(self.results, width), ()])
+        for result in self.results:
+            purpose = self._test.purpose if len(self.series.tests) == 1 else None
+            lines.extend(draw_result(result, changes(result, self._kept, self._baseline), width, purpose))
+        begun = len(self.results)
+        if begun < len(self.series.tests):
+            lines.append((Run(f"{len(self.series.tests) - begun} tests were not begun.", Tone.DIM),))
+        if self.series.left_out and not meaning(self.results, self.series.left_out):
+            lines.extend([(), (Run("LEFT OUT", Tone.TITLE),)])
+            for left in self.series.left_out:
+                lines.extend(wrapped(f"{left.title}: {left.reason}", width, Tone.DIM))
+        if len(self.series.tests) == 1 and self.results:
+            lines.extend([(), *draw_rows(self.results[0].samples, width, self._test_is_latency)])
+        return lines
+
+    def console(self, width: int, first: int = 0) -> list[Line]:
+        """What the ends printed, each line behind the name of its end; from line `first` on."""
+        names = max((len(end.name) for test in self.series.tests for end in test.ends), default=0)
+        dropped = self.told - len(self._console)
+        lines: list[Line] = []
+        if first == 0 and dropped:
+            lines.append((Run(f"{dropped} earlier lines are not kept.", Tone.DIM),))
+        for told in list(self._console)[max(0, first - dropped) :]:
+            head = f"{told.end:<{names}} │ " if told.end else ""
+            pieces = folded((Run(told.text, told.tone),), max(8, width - len(head)))
+            lines.extend((Run(head, Tone.DIM), *piece) for piece in pieces or [()])
+        return lines
+
+    # Keeping
+
+    def text(self) -> str:
+        """All of it for a ticket."""
+        from tui.bandwidth.ticket import ticket_text, versions_of
+
+        return ticket_text(
+            self.results,
+            self.node,
+            versions_of(self._examination),
+            self._kept,
+            self._baseline,
+            self.series.left_out,
+        )
+
+    @property
+    def done(self) -> tuple[Result, ...]:
+        """What can be a baseline."""
+        return tuple(one for one in self.results if one.ending is Ending.DONE)
+
+    @property
+    def file_name(self) -> str:
+        """A name for the text's file, but for the time."""
+        return f"gdrtop-bandwidth-{file_word(self.node)}"
+
+
+def _expected(test: PlannedTest) -> Across:
+    settings = test.settings
+    if isinstance(settings, PerftestSettings):
+        return Across.TIME if settings.is_endless else Across.SIZE
+    return Across.SIZE if isinstance(settings, NcclSettings) else Across.NAME
+
+
+def _span(test: PlannedTest, rows: int) -> tuple[float, float] | None:
+    """The sizes or rows that are to come."""
+    settings = test.settings
+    if isinstance(settings, NcclSettings):
+        return settings.begin_bytes, settings.end_bytes
+    if not isinstance(settings, PerftestSettings):
+        return None
+    if settings.all_sizes:
+        return 2, _LARGEST_BYTES
+    if not settings.is_endless:
+        return None if settings.size_bytes is None else (settings.size_bytes, settings.size_bytes)
+    return 1, min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))

@@ -1,0 +1,208 @@
+"""A series of bandwidth tests under way or ended: chart, rows, console, and what came of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from tui.own_file import NotWritten, write_new
+from tui.screens.lists import PAGE_KEYS
+from widgets.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from tui.bandwidth.live_state import LiveState
+
+_ROOM_FOR_ALL = 32  # lines of the screen, from which on chart, rows and console go together
+_VIEWS = ("results", "console", "all")
+
+
+class BandwidthRunScreen(Screen[None]):
+    """Shows a series; leaving it does not end the series."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        Binding("o", "view", "View", tooltip="Chart and rows, the console, or both", id="view"),
+        Binding("n", "skip", "Next test", tooltip="End this test, go on with the next", id="skip"),
+        Binding("c", "cancel", "Cancel", tooltip="End the whole series, at both ends", id="cancel"),
+        Binding("p", "copy", "Copy", tooltip="Copy the peer's command", id="copy"),
+        Binding("r", "again", "Again", tooltip="Run the same once more", id="again"),
+        Binding(
+            "s,w", "save", "Save", key_display="s", tooltip="A text for a ticket, into a file", id="save"
+        ),
+        Binding(
+            "B",
+            "baseline",
+            "Baseline",
+            tooltip="What machines of this type are expected to give",
+            id="baseline",
+        ),
+        *PAGE_KEYS,
+        Binding("escape", "leave", "Back", tooltip="Leave; tests go on, and b comes back", id="back"),
+    ]
+
+    class CancelWanted(Message):
+        """The whole series is to end."""
+
+    class SkipWanted(Message):
+        """The test under way is to end."""
+
+    class EndSeen(Message):
+        """The end of the series was on the screen."""
+
+    @dataclass
+    class AgainWanted(Message):
+        """The same is to be run once more."""
+
+        state: LiveState
+
+    @dataclass
+    class BaselineWanted(Message):
+        """These results are to be the baseline."""
+
+        state: LiveState
+
+    def __init__(self, state: LiveState) -> None:
+        super().__init__()
+        self.state = state
+        self._view = ""
+        self._drawn = 0  # lines of the console
+
+    def compose(self) -> ComposeResult:
+        """Head, chart, rows, console."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        chart = LinesView("Chart", id="chart")
+        chart.can_focus = False
+        yield chart
+        yield LinesView("Rows", id="rows")
+        yield LinesView("Console", id="lines")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Shows what there is, and counts the seconds."""
+        self._show_view(_VIEWS[2] if self.size.height >= _ROOM_FOR_ALL else _VIEWS[0])
+        self._pane("rows").focus()
+        self.set_interval(1.0, self._draw_head)
+
+    def _pane(self, name: str) -> LinesView:
+        return self.query_one(f"#{name}", LinesView)
+
+    def _show_view(self, view: str) -> None:
+        self._view = view
+        for name in _VIEWS:
+            self.set_class(name == view, f"view-{name}")
+
+    def on_lines_view_resized(self) -> None:
+        """Draws all of it anew for the panes' width."""
+        self._drawn = 0
+        self.draw()
+
+    def on_resize(self) -> None:
+        """Another height is another chart."""
+        if self._view == _VIEWS[2] and self.size.height < _ROOM_FOR_ALL:
+            self._show_view(_VIEWS[0])
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Draws what is new."""
+        if not self.is_mounted:
+            return
+        chart, rows, lines = self._pane("chart"), self._pane("rows"), self._pane("lines")
+        with self.app.batch_update():
+            if chart.room and chart.size.height:
+                chart.show(self.state.chart(chart.room, chart.size.height))
+            if rows.room:
+                rows.border_title = self.state.table_title
+                rows.show(self.state.table(rows.room, rows.size.height))
+            if lines.room:
+                self._draw_console(lines)
+        self._draw_head()
+        self.refresh_bindings()
+
+    def _draw_console(self, lines: LinesView) -> None:
+        from tui.bandwidth.live_state import MOST_LINES
+
+        if not self._drawn or len(lines.lines) > 2 * MOST_LINES:
+            lines.show(self.state.console(lines.room))
+            lines.scroll_end(animate=False)
+        elif self._drawn < self.state.told:
+            lines.append(self.state.console(lines.room, self._drawn))
+        self._drawn = self.state.told
+
+    def _draw_head(self) -> None:
+        self._pane("summary").show(self.state.head(self.size.width))
+        if self.state.ended is not None and self.is_current and not self.state.was_seen:
+            self.post_message(self.EndSeen())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what has a meaning now is in the footer."""
+        is_over = self.state.ended is not None
+        if action == "cancel":
+            return not is_over
+        if action == "skip":
+            return not is_over and self.state.number < len(self.state.series.tests)
+        if action == "copy":
+            return not is_over and bool(self.state.for_peer())
+        if action == "again":
+            return is_over
+        if action == "save":
+            return bool(self.state.results)
+        return is_over and bool(self.state.done) if action == "baseline" else True
+
+    # Keys
+
+    def action_view(self) -> None:
+        """Chart and rows, the console, or all where there is room."""
+        views = _VIEWS if self.size.height >= _ROOM_FOR_ALL else _VIEWS[:2]
+        self._show_view(views[(views.index(self._view) + 1) % len(views)])
+        self._pane("lines" if self._view == _VIEWS[1] else "rows").focus()
+        self._drawn = 0
+        self.call_after_refresh(self.draw)
+
+    def action_cancel(self) -> None:
+        """Ends the whole series, at both ends."""
+        self.post_message(self.CancelWanted())
+
+    def action_skip(self) -> None:
+        """Ends this test, and goes on with the next."""
+        self.post_message(self.SkipWanted())
+
+    def action_again(self) -> None:
+        """Runs the same once more."""
+        self.post_message(self.AgainWanted(self.state))
+
+    def action_baseline(self) -> None:
+        """Saves the results as what machines of this type are expected to give."""
+        self.post_message(self.BaselineWanted(self.state))
+
+    def action_copy(self) -> None:
+        """Copies the peer's command, by way of the terminal."""
+        self.app.copy_to_clipboard(self.state.for_peer())
+        told = "Sent to the terminal's clipboard. The terminal (and tmux) must allow OSC 52."
+        self.notify(told, markup=False)
+
+    def action_save(self) -> None:
+        """Writes the results as a text into a new file in the current directory."""
+        name = f"{self.state.file_name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.txt"
+        try:
+            path = write_new(name, self.state.text())
+        except NotWritten as error:
+            self.notify(str(error), severity="error", markup=False)
+        else:
+            self.notify(f"Written to {path}", markup=False)
+
+    def action_page(self, step: int) -> None:
+        """Scrolls the console or the rows by a page."""
+        pane = self.focused if isinstance(self.focused, LinesView) else self._pane("rows")
+        (pane.action_page_down if step > 0 else pane.action_page_up)()
+
+    def action_leave(self) -> None:
+        """Leaves; tests go on."""
+        self.dismiss()
