@@ -46,6 +46,7 @@ from tui.json_values import write_json
 from tui.own_file import NotWritten, write_new
 from tui.printing import heading, print_lines, text_width
 from tui.stop_signals import signals_stop
+from widgets.figures import minutes
 from widgets.lines import Line, Run, Tone, line, wrapped
 from widgets.result_drawing import draw_result
 from widgets.result_matrix import draw_matrix
@@ -55,7 +56,6 @@ from widgets.series_drawing import (
     draw_felt,
     draw_left_out,
     draw_series,
-    duration_words,
     peer_command,
 )
 
@@ -163,7 +163,7 @@ class BenchCommand:
         return 0
 
     def _before_running(self, series: Series, felt: Sequence[str]) -> list[Line]:
-        lines = wrapped(f"{series.title} · {duration_words(series.seconds)}", self._width, Tone.TITLE)
+        lines = wrapped(f"{series.title} · about {minutes(series.seconds)}", self._width, Tone.TITLE)
         if self._host.origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the figures are made up, and nobody is disturbed", self._width)
             if self._wanted.choice.setup is Setup.SERVER:
@@ -299,7 +299,7 @@ class BenchCommand:
     def _progress(self, began: TestBegan) -> str:
         tests = self._series.tests if self._series else (began.test,)
         left = sum(test.seconds for test in tests[began.number - 1 :])
-        return f"[{began.number}/{len(tests)}] {began.test.title} · {duration_words(left)} left"
+        return f"[{began.number}/{len(tests)}] {began.test.title} · about {minutes(left)} left"
 
     def _for_peer(self, test: PlannedTest) -> list[Line]:
         told = peer_command(test, _peers_name_of(self._node))

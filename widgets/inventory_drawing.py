@@ -21,7 +21,7 @@ def draw_inventory(available: Sequence[Available], width: int) -> list[Line]:
             lines += wrapped(f"to get it: {one.way_to_get}", width, Tone.DIM, "    ")
         if following is None or following.purpose.proves != one.purpose.proves:
             lines += wrapped(f"proves: {one.purpose.proves}", width, Tone.DIM, "    ")
-            lines += wrapped(f"does not: {one.purpose.not_proven}", width, Tone.DIM, "    ")
+            lines += wrapped(f"but {one.purpose.not_proven}", width, Tone.DIM, "    ")
     return lines
 
 

@@ -10,6 +10,7 @@ from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.purpose import Purpose
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
+from widgets.figures import binary_size
 from widgets.lines import Line, Run, Tone, wrapped
 
 _MARKS = {
@@ -45,7 +46,7 @@ def words_of(result: Result) -> str:
     size = (
         ""
         if result.figure.size_bytes is None
-        else f" with messages of {bytes_words(result.figure.size_bytes)}"
+        else f" with messages of {binary_size(result.figure.size_bytes)}"
     )
     if result.tool in NCCL_TESTS:
         return f"bus bandwidth {figure_words(result)}{size}"
@@ -74,18 +75,10 @@ def draw_result(
         lines += _reasons(result, width)
     for told in comparisons:
         lines += wrapped(told, width, Tone.PLAIN, "  ")
-    if purpose is not None:
+    if purpose is not None and result.ending is Ending.DONE:
         lines += wrapped(f"proves: {purpose.proves}", width, Tone.DIM, "  ")
-        lines += wrapped(f"does not: {purpose.not_proven}", width, Tone.DIM, "  ")
+        lines += wrapped(f"but {purpose.not_proven}", width, Tone.DIM, "  ")
     return lines
-
-
-def bytes_words(size: int) -> str:
-    """A size of messages: "2 bytes", "64 KiB", "8 MiB"."""
-    for bits, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 1 << bits and size % (1 << bits) == 0:
-            return f"{size >> bits} {unit}"
-    return "1 byte" if size == 1 else f"{size} bytes"
 
 
 def _failure(result: Result, width: int) -> list[Line]:

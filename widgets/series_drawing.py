@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from probes.bandwidth.choice import Setup
 from probes.bandwidth.planned import PlannedTest, Series
 from probes.unknown import Unknown
+from widgets.figures import minutes
 from widgets.lines import Line, Run, Tone, line, wrapped
 
 
 def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
     """All of it; `node` is this node's name, as a peer would call it."""
-    told = f"{series.title} · {duration_words(series.seconds)}"
+    told = f"{series.title} · about {minutes(series.seconds)}"
     lines: list[Line] = wrapped(told, width, Tone.TITLE)
     proved = None
     for test in series.tests:
@@ -21,7 +22,7 @@ def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
             lines += [(), *wrapped(test.title, width, Tone.TITLE)]
         if test.purpose != proved:
             lines += wrapped(f"proves: {test.purpose.proves}", width, Tone.DIM, "  ")
-            lines += wrapped(f"does not: {test.purpose.not_proven}", width, Tone.DIM, "  ")
+            lines += wrapped(f"but {test.purpose.not_proven}", width, Tone.DIM, "  ")
         proved = test.purpose
         lines += draw_commands(test, width, node)
         lines += _limit(test, width)
@@ -70,11 +71,6 @@ def draw_felt(felt: Sequence[str], width: int) -> list[Line]:
     for one in felt:
         lines += wrapped(one, width, Tone.WARNING, "  ")
     return lines
-
-
-def duration_words(seconds: float) -> str:
-    """As "about 40 s", "about 4 min"."""
-    return f"about {seconds:.0f} s" if seconds < 120 else f"about {seconds / 60:.0f} min"
 
 
 def _limit(test: PlannedTest, width: int) -> list[Line]:

@@ -59,7 +59,7 @@ def draw_series(series: Series | Refused, width: int, felt_by: Sequence[str] = (
     if felt_by:
         lines.extend(draw_felt(felt_by, width))
     lines.extend(_told("Proves", first.purpose.proves, width, Tone.GOOD))
-    lines.extend(_told("Does not prove", first.purpose.not_proven, width, Tone.WARNING))
+    lines.extend(_told("But", first.purpose.not_proven, width, Tone.WARNING))
     for note in dict.fromkeys(note for test in series.tests for note in test.notes):
         lines.extend(wrapped(f"Note: {note}", width))
     if first.for_peer:

@@ -1,7 +1,7 @@
 """What all commands of tests have in common: argv lists of validated words, or the reason why there is none.
 
 No shell, and no string is ever built of them. Each is one argv: `env` for variables, numactl for the NUMA
-node, stdbuf (coreutils) so that each line comes when it is printed and not when a buffer is full, the tool.
+node, the tool. Each runs on a terminal, here and at the peer, so that its lines come as they are printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Command:
     """One command that is ready to be run or shown."""
 
     argv: tuple[str, ...]
-    tool: str  # the program that is meant, without env, numactl and stdbuf
+    tool: str  # the program that is meant, without env and numactl
 
 
 @dataclass(frozen=True)
@@ -92,4 +92,4 @@ def command(
     if reason:
         return Refused(reason)
     variables = ("env", *(f"{name}={value}" for name, value in environment)) if environment else ()
-    return Command((*variables, *before, "stdbuf", "-oL", *argv), argv[0])
+    return Command((*variables, *before, *argv), argv[0])

@@ -152,7 +152,7 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool)
     evidence = (Evidence(source, f"{rate:g} Gb/sec ({text})"),)
     if is_loopback:
         return Bound(
-            name, rate, rate, f"{text}; turned around inside the NIC, which keeps about to it", evidence
+            name, rate, rate, f"{text}; in loopback the NIC keeps to about its port's rate", evidence
         )
     share, mtu, seen = _packets(examination, nic, port)
     return Bound(name, rate, rate * share, f"{text}, packets of {mtu} bytes of data", (*evidence, *seen))

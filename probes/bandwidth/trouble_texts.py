@@ -214,7 +214,7 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
     (
         r"failed to run command .(?P<a>[\w.\-]{1,60}).: No such file"
         r"|^env: .(?P<b>[\w.\-]{1,60}).: No such file"
-        r"|^(?:[\w -]{1,20}: ){1,3}(?P<c>[\w.\-]{1,60}): command not found",
+        r"|^(?:[\w -]{1,20}: ){0,3}(?P<c>[\w.\-]{1,60}): command not found",
         CAUSE,
         "{a}{b}{c} is not installed where it was to run, or not on the path there",
     ),

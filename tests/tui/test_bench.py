@@ -258,7 +258,7 @@ def test_a_dry_run_shows_all_and_starts_nothing() -> None:
     for told in (
         "3 tests · about 39 s",
         "proves: ",
-        "does not: ",
+        "but nothing",
         "server: ",
         "client: ",
         "at most 400 Gb/s",

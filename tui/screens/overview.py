@@ -223,7 +223,7 @@ class OverviewScreen(Screen[None]):
     def draw(self) -> None:
         """Draws every panel that is seen."""
         self._draw_verdict()
-        if self._state is None:
+        if self._state is None or not self.children:
             return
         as_list = self.size.width < NARROW and not self._zoomed
         for name in PANELS:
@@ -235,6 +235,8 @@ class OverviewScreen(Screen[None]):
             strips.show(self._state.strips(self.size.width))
 
     def _draw_verdict(self) -> None:
+        if not self.children:  # not composed yet, or gone: a last reading may still come in
+            return
         width = self.size.width
         host = self.hostname
         left: Line = (

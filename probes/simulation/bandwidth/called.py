@@ -1,4 +1,4 @@
-"""The words of a command: the tool behind env, numactl and stdbuf, and whether the node has it at all."""
+"""The words of a command: the tool behind env, numactl and timeout, and whether the node has it at all."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from probes.tools import DIRECTORIES, NCCL_TESTS, PERFTEST
 
 TESTS = (*PERFTEST, *GDRCOPY, "nvbandwidth", *NCCL_TESTS)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_TIMEOUT = re.compile(r"--?[a-z-]{1,20}|\d{1,9}")  # its options and its seconds
 _BIND = re.compile(r"--(?:cpunodebind|membind)=(\d{1,4})")
 
 
@@ -42,6 +43,10 @@ def read(tree: Tree, argv: Sequence[str]) -> Called | Performed:
         elif name in ("stdbuf", "setsid", "exec"):
             del words[0]
             while words and words[0].startswith("-"):
+                del words[0]
+        elif name == "timeout":
+            del words[0]
+            while words and _TIMEOUT.fullmatch(words[0]):
                 del words[0]
         elif name == "numactl":
             if _path(tree, "numactl") is None:
@@ -87,8 +92,8 @@ def _path(tree: Tree, name: str) -> str | None:
 
 def _no_such(before: str, program: str) -> str:
     """What the program in front says, or a shell."""
-    if before == "stdbuf":
-        return f"stdbuf: failed to run command ‘{program}’: No such file or directory"
+    if before == "timeout":
+        return f"timeout: failed to run command ‘{program}’: No such file or directory"
     if before in ("env", "numactl"):
         return f"{before}: ‘{program}’: No such file or directory"
     return f"{program}: command not found"

@@ -47,10 +47,10 @@ def reason(answer: object) -> str:
 
 
 def test_host_memory() -> None:
-    assert argv(perftest(HOST, tools())) == "stdbuf -oL ib_write_bw -d mlx5_0 -i 1 -p 18515 -F --report_gbits"
+    assert argv(perftest(HOST, tools())) == "ib_write_bw -d mlx5_0 -i 1 -p 18515 -F --report_gbits"
     client = replace(HOST, gid_index=3, all_sizes=True, numa_node=1, tcp_port=18600, is_bidirectional=True)
     assert argv(perftest(client, tools(), "node7")) == (
-        "numactl --cpunodebind=1 --membind=1 stdbuf -oL ib_write_bw -d mlx5_0 -i 1 -p 18600 -F -x 3 -a -b"
+        "numactl --cpunodebind=1 --membind=1 ib_write_bw -d mlx5_0 -i 1 -p 18600 -F -x 3 -a -b"
         " --report_gbits node7"
     )
 
@@ -187,8 +187,7 @@ def test_both_ends_are_alike() -> None:
 def test_gdrcopy() -> None:
     line = argv(gdrcopy(GdrcopySettings(2, size_bytes=65536, numa_node=0), tools()))
     assert line == (
-        "env CUDA_DEVICE_ORDER=PCI_BUS_ID numactl --cpunodebind=0 --membind=0 stdbuf -oL gdrcopy_copybw -d 2"
-        " -s 65536"
+        "env CUDA_DEVICE_ORDER=PCI_BUS_ID numactl --cpunodebind=0 --membind=0 gdrcopy_copybw -d 2 -s 65536"
     )
     assert "not installed" in reason(gdrcopy(GdrcopySettings(0), tools(without=("gdrcopy_copybw",))))
     assert reason(gdrcopy(GdrcopySettings(0, tool="nvbandwidth"), tools()))

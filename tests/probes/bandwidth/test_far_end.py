@@ -10,7 +10,7 @@ from probes.bandwidth.commands import Command, Refused
 from probes.bandwidth.far_end import by_ssh, host_of
 from tests.probes.bandwidth.test_series import HOSTILE
 
-SERVER = Command(("stdbuf", "-oL", "ib_write_bw", "-d", "mlx5_0"), "ib_write_bw")
+SERVER = Command(("ib_write_bw", "-d", "mlx5_0"), "ib_write_bw")
 
 
 @pytest.mark.parametrize(

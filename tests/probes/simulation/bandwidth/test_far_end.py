@@ -2,6 +2,8 @@
 
 import pytest
 
+from probes.bandwidth.commands import Command
+from probes.bandwidth.far_end import by_ssh
 from probes.bandwidth.samples import About
 from probes.simulation.bandwidth.far_end import parse
 from tests.probes.simulation.bandwidth.node import Node, both, settings_on
@@ -22,7 +24,9 @@ def test_ssh_reaches_the_peer_and_nobody_else() -> None:
 def test_a_server_there_and_a_client_here(name: str) -> None:
     node = Node(name)
     waits, asks = both(node, settings_on(node))
-    server = node.begin([*SSH, "peer", *waits.argv])
+    there = by_ssh("peer", waits, 300.0)
+    assert isinstance(there, Command)
+    server = node.begin(there.argv)
     node.wait(1.0, server)
     assert any("Waiting for client" in line for line in server.lines)
     assert "4853" not in str(node.host.read("/proc/net/tcp"))  # the port is taken there, not here
@@ -61,7 +65,7 @@ def test_a_server_here_is_not_found_there() -> None:
 
 def test_the_peer_has_the_same_faults() -> None:
     node = Node("hgx-h100+port-down")
-    run = node.begin([*SSH, "peer", "stdbuf", "-oL", "ib_write_bw", "-d", "mlx5_1"])
+    run = node.begin([*SSH, "peer", "ib_write_bw", "-d", "mlx5_1"])
     node.finish(run)
     assert run.status == 1
     assert " Port number 1 state is Down" in run.lines
