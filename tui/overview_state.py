@@ -183,12 +183,23 @@ class OverviewState:
         return Live({} if isinstance(reading.gpus, Unknown) else reading.gpus, self._rates, states)
 
     def _lit(self, path: Path | None) -> Lit:
+        measured = self._measured_of_gpus()
         if not self._selected:
-            return Lit(marks=self._marks)
+            return Lit(marks=self._marks, measured=measured)
         if path is None:
-            return Lit(self._selected, marks=self._marks)
+            return Lit(self._selected, marks=self._marks, measured=measured)
         way = frozenset(hop.id for hop in path.hops[1:-1])
-        return Lit(self._selected, frozenset((path.b,)), way, self._marks)
+        return Lit(self._selected, frozenset((path.b,)), way, self._marks, measured)
+
+    def _measured_of_gpus(self) -> dict[str, Run]:
+        """What each GPU's way to its best NIC gave last."""
+        if not self._measured or self._topology is None:
+            return {}
+        from widgets.measured_drawing import short_measured
+
+        best = ((gpu, nics[0]) for gpu, nics in self._topology.best_nics.items() if nics)
+        found = {pair[0]: short_measured(self._measured[pair]) for pair in best if pair in self._measured}
+        return {gpu: run for gpu, run in found.items() if run.text}
 
     def _refcnts(self) -> dict[str, Maybe[int]]:
         return self._reading.module_refcnts if self._reading else {}

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from probes.bandwidth.comparison import figure_words
 from probes.bandwidth.result import Result
-from widgets.figures import ago
+from widgets.figures import ago, short
 from widgets.lines import Line, Run, Tone, width_of
 from widgets.result_drawing import mark_of
+
+
+def short_measured(result: Result) -> Run:
+    """As "✓387G", the unit being Gb/s as with the NICs' rates; nothing where no bandwidth was measured."""
+    mark = mark_of(result)
+    return mark._replace(text="" if result.gbps is None else f"{mark.text}{short(result.gbps)}G")
 
 
 def draw_measured(result: Result, now: float, width: int, label: str = "measured") -> list[Line]:

@@ -20,12 +20,13 @@ UNKNOWN_NUMA = -1
 
 @dataclass(frozen=True)
 class Lit:
-    """What is selected, its best partners, the BDFs on the way between; and the findings' marks."""
+    """What is selected, its partners, the BDFs on the way between; the findings' marks; what was measured."""
 
     selected: str = ""
     partners: frozenset[str] = frozenset()
     way: frozenset[str] = frozenset()
     marks: Mapping[str, Run] = field(default_factory=dict)  # by endpoint or BDF
+    measured: Mapping[str, Run] = field(default_factory=dict)  # by GPU: to its best NIC
 
     def tone(self, id: str, otherwise: Tone) -> Tone:  # noqa: A002 - an Endpoint's own word
         """The tone of an endpoint or a switch under this selection."""
@@ -244,6 +245,9 @@ def draw(
     wide_lines = endpoint_lines(node, topology, live, lit, wide=True)
     short_lines = endpoint_lines(node, topology, live, lit, wide=False)
     lines = wide_lines if _as_many_across(forest, wide_lines, short_lines, width) else short_lines
+    measured = _measured(lines, lit)
+    if _as_many_across(forest, measured, lines, width):  # never at the cost of the order
+        lines = measured
     drawn: list[Line] = []
     before: int | None = None
     for number in sorted(forest, key=_unknown_last):
@@ -256,17 +260,37 @@ def draw(
     return [*drawn, *_software_devices(node, width)]
 
 
+def _measured(lines: dict[str, list[Line]], lit: Lit) -> dict[str, list[Line]]:
+    """The lines, with what was measured behind each GPU's."""
+    return {
+        id: [(*of[0], Run(" "), lit.measured[id]), *of[1:]] if id in lit.measured else of
+        for id, of in lines.items()  # noqa: A001
+    }
+
+
 def _as_many_across(
     forest: dict[int, _Switch], wide: dict[str, list[Line]], short: dict[str, list[Line]], width: int
 ) -> bool:
-    def across(below: _Switch, lines: dict[str, list[Line]]) -> int:
+    def across(below: _Switch, lines: dict[str, list[Line]], room: int) -> list[int]:
+        """Of every row of boxes, from the outermost to the innermost, and of what hangs on root ports."""
         switches = list(below.switches.values())
         if not switches:
-            return 1
-        return columns_that_fit(max(_least_width(s, lines) for s in switches), len(switches), width - 4)
+            return []
+        count = columns_that_fit(max(_least_width(s, lines) for s in switches), len(switches), room)
+        each = (room - (count - 1)) // count - 4
+        return [count, *(one for switch in switches for one in across(_folded(switch)[1], lines, each))]
+
+    def direct(below: _Switch, lines: dict[str, list[Line]]) -> int:
+        content = _content(below, lines)
+        least = max((width_of(of) for of in content), default=0)
+        return columns_that_fit(least, len(content), width - 4, gap=3) if content else 0
 
     fits = all(width_of(of) <= width - 8 for ends in wide.values() for of in ends)
-    return fits and all(across(below, wide) >= across(below, short) for below in forest.values())
+    return fits and all(
+        across(below, wide, width - 4) == across(below, short, width - 4)
+        and direct(below, wide) >= direct(below, short)
+        for below in forest.values()
+    )
 
 
 def _software_devices(node: Node, width: int) -> list[Line]:
@@ -320,10 +344,13 @@ def draw_list(
             head: Line = (*lines[end.id][0], pad, Run(word, _path_tone(word)))
             partner = lines[best[0]][0]
             shown.add(best[0])
+            measured = lit.measured.get(end.id)
+            tail: Line = () if measured is None else (Run(" "), measured)
             if width_of(head) + width_of(partner) <= width:
-                drawn.append((*head, *partner))
+                whole: Line = (*head, *partner, *tail)
+                drawn.append(whole if width_of(whole) <= width else (*head, *partner))
             else:
-                drawn.extend([head, (Run("     └ "), *partner)])
+                drawn.extend([(*head, *tail), (Run("     └ "), *partner)])
     rest = [end for end in topology.nics if end.id not in shown]
     if rest:
         drawn.append((Run(" Other NICs", Tone.TITLE),))

@@ -133,7 +133,7 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
 def choose(dashboard: Dashboard, row: str, value: str) -> None:
     """Goes to a row of the setup screen, and changes its value until it is the one."""
     for _ in range(20):
-        if re.search(rf"[▸>] *{row}\b", dashboard.screen()):
+        if re.search(rf"{row} *‹", dashboard.screen()):
             break
         dashboard.press("Down")
     for _ in range(20):

@@ -147,6 +147,8 @@ async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.Monkey
         await pilot.press("b")
         await on(pilot, BandwidthSetupScreen)
         await until(pilot, lambda: "last measured 387 of 400 Gb/s" in seen(pilot, "planned"))
+        await pilot.press("escape", "1")  # alone, for beside other panels there is no room for it
+        await until(pilot, lambda: "✓387G" in shown(pilot, "topology"))
 
 
 async def test_quitting_ends_both_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,20 @@ def test_a_selection_is_lit(node: Node, topology: Topology) -> None:
     assert tones[best] == "lit"
 
 
+@pytest.mark.parametrize("width", [50, 60, 72, 78, 118, 200])
+def test_what_was_measured_stands_behind_its_gpu_and_moves_nothing(
+    node: Node, topology: Topology, width: int
+) -> None:
+    measured = {gpu.id: Run("✓387G") for gpu in topology.gpus}
+    for draw in (topology_drawing.draw, topology_drawing.draw_list):
+        bare = [plain(of) for of in draw(node, topology, width)]
+        told = [plain(of) for of in draw(node, topology, width, lit=Lit(measured=measured))]
+        assert len(told) == len(bare)
+        assert max(map(len, told)) <= max(width, *map(len, bare))
+        if width >= 200:
+            assert "\n".join(told).count("✓387G") == len(topology.gpus)
+
+
 def test_the_ladder_names_every_module_and_what_is_missing(node: Node) -> None:
     assert not isinstance(node.modules, Unknown)
     text = "\n".join(map(plain, ladder_drawing.draw(node, {}, 60)))

@@ -76,6 +76,7 @@ NCCL uses GPUDirect RDMA up to PXB (P2C with C2C) unless NCCL_NET_GDR_LEVEL says
 MARKS
 ✓ there   … on its way   – not needed   ✗ missing   ? not known   • best NIC of the GPU
 behind a name: ▲ a warning, ✗ a critical finding is about it
+✓387G behind a GPU: what was last measured to its best NIC, Gb/s; ▲ below what the way carries
 ▲ sent, from the device   ▼ received, to the device   ◄ the link that carries least
 
 refcnt counts the memory regions registered through nvidia-peermem now. With
