@@ -81,10 +81,14 @@ def names_of(host: Host, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, i
             found = search(content, wanted)
             break
     for vendor, device in wanted:
-        maker = _VENDORS.get(vendor, f"{vendor:04x}")
-        built_in = _DEVICES.get((vendor, device), f"device {device:04x}")
-        found.setdefault((vendor, device), f"{maker} {built_in}")
+        found.setdefault((vendor, device), built_in_name(vendor, device))
     return found
+
+
+def built_in_name(vendor: int, device: int) -> str:
+    """The name that is the same on every node; one that is not known here by its numbers."""
+    maker = _VENDORS.get(vendor, f"{vendor:04x}")
+    return f"{maker} {_DEVICES.get((vendor, device), f'device {device:04x}')}"
 
 
 def search(content: bytes, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:

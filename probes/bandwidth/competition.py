@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
 from probes.bandwidth.perftest_command import PerftestSettings
@@ -19,6 +19,8 @@ BUSY_PERCENT = 5
 """Utilisation from which on somebody is taken to be using a GPU; an idle one shows 0."""
 BUSY_GBPS = 0.1
 """Traffic that a subnet manager or a routing protocol does not make; a job's is a thousand times this."""
+HELD_BYTES = 2 << 30
+"""GPU memory from which on somebody is taken to hold it: the driver itself takes less than 1 GiB."""
 _MOST_NAMED = 8
 
 
@@ -30,7 +32,22 @@ def felt_by(
     What cannot be read is told as well: nobody may be taken for idle because it was not seen.
     """
     tests = tuple(tests)
-    return (*_of_gpus(examination, tests), *_of_ports(examination, tests, before))[: _MOST_NAMED + 1]
+    lines = (
+        *_of_peers(tests),
+        *_of_gpus(examination, tests),
+        *_of_ports(examination, tests, before),
+    )
+    if len(lines) <= _MOST_NAMED:
+        return lines
+    return (*lines[: _MOST_NAMED - 1], f"and {len(lines) - _MOST_NAMED + 1} more")
+
+
+def _of_peers(tests: tuple[PlannedTest, ...]) -> list[str]:
+    """The nodes on which gdrtop starts an end itself."""
+    peers = dict.fromkeys(end.host for test in tests for end in test.ends if end.host)
+    return [
+        f"whether somebody at {peer} would feel it is not known: gdrtop does not look there" for peer in peers
+    ]
 
 
 def _of_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[str]:
@@ -56,10 +73,17 @@ def _of_gpu(now: NvmlLive, names: dict[int, str]) -> str:
     busy = known(now.utilisation_percent, 0)
     used = f", {busy} % busy" if busy >= BUSY_PERCENT else ""
     if now.processes:
-        named = ", ".join(f"{pid} {names.get(pid, '')}".rstrip() for pid in now.processes[:3])
-        more = f" and {len(now.processes) - 3} more" if len(now.processes) > 3 else ""
-        return f"process {named}{more} computes on it{used}"
+        return f"process {_named(now.processes, names)} computes on it{used}"
+    held = known(now.memory_used_bytes, 0)
+    if not used and held >= HELD_BYTES:
+        # A job between two steps, in another container whose processes are not seen here.
+        return f"{held / (1 << 30):.0f} GiB of its memory are in use, by nobody that is seen from here"
     return used.removeprefix(", ")
+
+
+def _named(pids: Sequence[int], names: dict[int, str]) -> str:
+    named = ", ".join(f"{pid} {names.get(pid, '')}".rstrip() for pid in pids[:3])
+    return f"{named} and {len(pids) - 3} more" if len(pids) > 3 else named
 
 
 def _names(examination: Examination) -> dict[int, str]:
@@ -69,7 +93,8 @@ def _names(examination: Examination) -> dict[int, str]:
 
 
 def _is_used(gpu: Gpu, tests: tuple[PlannedTest, ...]) -> bool:
-    return any(gpu.index in _indices(test.settings) for test in tests)
+    ends = [test.settings for test in tests] + [test.far for test in tests if test.far is not None]
+    return any(gpu.index in _indices(settings) for settings in ends)
 
 
 def _indices(settings: Settings) -> tuple[int, ...]:
@@ -83,13 +108,36 @@ def _indices(settings: Settings) -> tuple[int, ...]:
 
 def _of_ports(examination: Examination, tests: tuple[PlannedTest, ...], before: Reading | None) -> list[str]:
     rates = {} if before is None else port_rates(before, examination.reading)
-    lines = []
+    lines: list[str] = []
+    unseen: list[str] = []
     for nic, port in _used_ports(examination, tests):
         rate = rates.get((nic, port))
         both = () if rate is None else (rate.sent_gbps, rate.received_gbps)
         figures = [one for one in both if not isinstance(one, Unknown)]
         if figures and max(figures) >= BUSY_GBPS:
             lines.append(f"port {port} of {nic}: {max(figures):.0f} Gb/s of traffic flow through it")
+        elif not figures:
+            unseen.append(f"port {port} of {nic}")
+    if not unseen:
+        return lines
+    # Without counters, as in some virtual machines, those who could make the traffic tell.
+    named = ", ".join(unseen[:3]) + (f" and {len(unseen) - 3} more" if len(unseen) > 3 else "")
+    return [*lines, *(f"{named}: {one}" for one in _of_rdma_users(examination))]
+
+
+def _of_rdma_users(examination: Examination) -> list[str]:
+    """Who may use RDMA; nothing where nobody does."""
+    facts = examination.processes
+    untold = "what flows through is not known"
+    if isinstance(facts, Unknown):
+        return [f"{untold}, nor who uses RDMA: {facts}"]
+    users = [one.pid for one in facts.processes if known(one.uverbs_files, ())]
+    lines = [f"{untold}, and process {_named(users, _names(examination))} uses RDMA"] if users else []
+    if isinstance(facts.hidden, Unknown) or facts.hidden:
+        hidden = (
+            f"{facts.hidden} processes of others" if isinstance(facts.hidden, int) else "others' processes"
+        )
+        lines.append(f"{untold}, and {hidden} could not be looked into: needs root")
     return lines
 
 

@@ -10,6 +10,7 @@ from probes.bandwidth.perftest_command import GpuMemory, PerftestSettings
 from probes.examination import Examination
 from probes.gpudirect import GdrPath, GpuDirectFacts
 from probes.gpus import Gpu, GpuFacts
+from probes.nccl_paths import ORDER
 from probes.port_health import routable_gids
 from probes.rdma import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.topology import Topology, is_down
@@ -56,6 +57,25 @@ def nearest_nic(topology: Topology, gpu: str) -> str | None:
     return next((name for name in topology.best_nics.get(gpu, ()) if not is_down(devices.get(name))), None)
 
 
+def better_but_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str, ...]:
+    """The RDMA devices without an active port that a GPU would have in the place of this one.
+
+    They are nearer; or as near, and this one is another GPU's as well.
+    """
+    rdma = topology.node.rdma
+    used = topology.paths.get((gpu or "", nic))
+    if used is None or isinstance(used.nccl_pcie, Unknown) or not isinstance(rdma, RdmaFacts):
+        return ()
+    is_shared = sum(best[:1] == (nic,) for best in topology.best_nics.values()) > 1
+    farthest = ORDER[used.nccl_pcie] - (0 if is_shared else 1)
+    found = []
+    for device in rdma.devices:
+        path = topology.paths.get((gpu or "", device.name))
+        if path is not None and not isinstance(path.nccl_pcie, Unknown) and is_down(device):
+            found += [device.name] if ORDER[path.nccl_pcie] <= farthest else []
+    return tuple(found)
+
+
 def gpu_memory(
     examination: Examination, gpu: Gpu, nic: str, dmabuf: bool | None = None
 ) -> GpuMemory | Refused:
@@ -71,9 +91,22 @@ def gpu_memory(
     if facts.peermem.usable is True:
         return GpuMemory(gpu.index, gpu.bdf, False)
     if facts.dmabuf.usable is False and facts.peermem.usable is False:
-        return Refused("neither DMA-BUF nor nvidia-peermem is usable here: see the doctor")
+        return Refused(
+            "neither DMA-BUF nor nvidia-peermem is usable here: the doctor says why (gdrtop check);"
+            " host memory can be measured"
+        )
     # What is not known is tried by what needs no module: the test will tell.
     return GpuMemory(gpu.index, gpu.bdf, facts.preferred is not GdrPath.PEERMEM)
+
+
+def no_rdma(why: Unknown) -> Refused:
+    """Why nothing can be measured over RDMA where no device was found."""
+    if why.reason is Reason.NOT_THERE:
+        return Refused(
+            "there is no RDMA device here (/sys/class/infiniband): gdrtop check says why;"
+            " gdrcopy, nvbandwidth and nccl-tests need none"
+        )
+    return Refused(f"the RDMA devices are not known: {why}")
 
 
 def perftest_defaults(
@@ -85,7 +118,7 @@ def perftest_defaults(
     """
     node = examination.node
     if not isinstance(node.rdma, RdmaFacts):
-        return Refused(f"the RDMA devices are not known: {node.rdma}")
+        return no_rdma(node.rdma)
     card: Gpu | None = None
     if gpu is not None:
         if not isinstance(node.gpus, GpuFacts):

@@ -1,38 +1,38 @@
-"""The type of a machine: nodes of one type are expected to measure the same."""
+"""The type of a machine: nodes of one type are expected to measure the same.
+
+Only of what a fault does not change: no rates of ports, no names that the driver gives.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from probes.examination import Examination
-from probes.gpus import GpuFacts
+from probes.pci import PciFacts, PciFunction
+from probes.pci_names import built_in_name
 from probes.platform import PlatformFacts
-from probes.rdma import RdmaFacts
 from probes.text import printable
+from probes.topology import Endpoint
 from probes.unknown import Unknown, known
 
 _LIMIT = 200
 
 
 def machine_type(examination: Examination) -> str:
-    """Its product, GPUs and ports: "Supermicro SYS-821GE-TNHR, 8 × H100, 8 × 400 Gb/s InfiniBand".
+    """Its product, GPUs and NICs: "Supermicro SYS-821GE-TNHR, 8 × NVIDIA H100 SXM5 80GB, 8 × …".
 
-    What is not known is left out.
+    What is not known is left out. Names are gdrtop's own: the system's pci.ids differ from node to node.
     """
-    node = examination.node
+    node, topology = examination.node, examination.topology
     product = known(node.platform.product, "") if isinstance(node.platform, PlatformFacts) else ""
-    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    ports = [
-        f"{port.rate_gbps:g} Gb/s {known(port.link_layer, '')}".rstrip()
-        for device in devices
-        if not isinstance(device.bdf, Unknown)
-        for port in device.ports
-        if not isinstance(port.rate_gbps, Unknown)
-    ]
-    words = [product, *_counted([gpu.name for gpu in gpus]), *_counted(ports)]
+    functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
+    words = [product, *_counted(topology.gpus, functions), *_counted(topology.nics, functions)]
     return printable(", ".join(word for word in words if word), _LIMIT) or "unknown type"
 
 
-def _counted(names: list[str]) -> list[str]:
-    return [f"{count} × {name}" for name, count in sorted(Counter(names).items())]
+def _counted(ends: Iterable[Endpoint], functions: dict[str, PciFunction]) -> list[str]:
+    found = [functions.get(end.bdf) for end in ends if not isinstance(end.bdf, Unknown)]
+    ids = ((known(one.vendor_id, 0), known(one.device_id, 0)) for one in found if one is not None)
+    counts = Counter(built_in_name(*pair) for pair in ids)
+    return [f"{count} × {name}" for name, count in sorted(counts.items())]

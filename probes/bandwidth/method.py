@@ -1,7 +1,9 @@
 """How long a test measures, and how it is ended: by itself, or by us.
 
 perftest prints a row a second only when it runs without end (--run_infinitely with -D 1), and never at a
-server that is written to; a peer's server that nobody here can end gets a test that ends itself.
+server that is written to. The peer's server of a client here nobody here can end: one that is written to or
+read from ends when its client has gone, one of ib_send_bw does not (src/perftest_resources.c,
+run_iter_bw_infinitely_server), so that it gets a test that ends itself.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def method_of(choice: Choice, settings: PerftestSettings) -> Method:
     seconds = choice.duration_s + _START_SECONDS
     settings = replace(settings, size_bytes=choice.size_bytes or LARGE_BYTES, duration_s=choice.duration_s)
     limit = _TIME_LIMIT_SECONDS + choice.duration_s + patience
-    # perftest's ib_send_bw does not run without end in both directions.
-    if choice.setup is Setup.SERVER or (settings.is_bidirectional and settings.tool == "ib_send_bw"):
+    # In both directions perftest's ib_send_bw does not run without end.
+    sends = settings.tool == "ib_send_bw" and (settings.is_bidirectional or choice.setup is Setup.CLIENT)
+    if choice.setup is Setup.SERVER or sends:
         return Method(settings, seconds, limit, None)
     return Method(replace(settings, is_endless=True, duration_s=1), seconds, limit, float(choice.duration_s))

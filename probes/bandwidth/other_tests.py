@@ -56,7 +56,7 @@ def nccl_test(examination: Examination, choice: Choice, gpus: tuple[Gpu, ...]) -
     settings = NcclSettings(
         tuple(gpu.index for gpu in gpus), choice.tool, over_network=choice.over_network, devices=devices
     )
-    way = "over the NICs" if choice.over_network else "inside this node"
+    way = f"over {choice.nic}" if devices else "over the NICs" if choice.over_network else "inside this node"
     title = f"{len(gpus)} GPUs · {choice.tool} {way}"
     return _planned(title, settings, nccl_tests(settings, tools), gpus, 25.0, examination)
 

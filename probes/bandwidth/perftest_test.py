@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.bandwidth.choice import Choice, MemoryPath, Setup
 from probes.bandwidth.commands import Command, Refused
-from probes.bandwidth.defaults import gpu_memory, perftest_defaults
+from probes.bandwidth.defaults import gpu_memory, better_but_down, perftest_defaults
 from probes.bandwidth.far_end import by_ssh, host_of
 from probes.bandwidth.limits import Limit, of_test
 from probes.bandwidth.method import Method, method_of
@@ -70,14 +70,18 @@ def perftest_test(
     planned = _ends(examination, choice, method, tools)
     if isinstance(planned, Refused):
         return planned
-    ends, limit, for_peer = planned
+    ends, limit, for_peer, far = planned
     settings = method.settings
     is_loopback = choice.setup is Setup.LOOPBACK and choice.far_nic in (None, settings.device)
     memory = HOST_MEMORY if settings.gpu is None else BY_DMABUF if settings.gpu.dmabuf else BY_PEERMEM
     far_nic = choice.far_nic or ""
     label = _label(examination, gpu) if with_gpu else ""
+    between = settings.device
+    if far is not None:
+        far_label = _label(examination, far.gpu.bdf) if far.gpu else ""
+        between += f" → {far.device}" + (f" → {far_label}" if far_label else "")
     return PlannedTest(
-        title=_title(label, settings.device, memory),
+        title=_title(label, between, memory),
         settings=settings,
         setup=choice.setup,
         pair=Pair(
@@ -97,7 +101,8 @@ def perftest_test(
         end_after_s=method.end_after_s,
         tcp_port=settings.tcp_port if choice.setup in (Setup.LOOPBACK, Setup.SERVER) else 0,
         for_peer=for_peer,
-        notes=notes,
+        far=far,
+        notes=(*notes, *_passed_over(examination, gpu, settings.device)),
     )
 
 
@@ -109,7 +114,13 @@ def _bound(settings: PerftestSettings, tools: ToolFacts) -> tuple[PerftestSettin
     return replace(settings, numa_node=None), (told,)
 
 
-_Ends = tuple[tuple[End, ...], Limit, tuple[str, ...]]
+def _passed_over(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
+    better = better_but_down(examination.topology, gpu, nic)
+    label = _label(examination, gpu)
+    return tuple(f"{one} would serve {label} better, but no port of it is active" for one in better)
+
+
+_Ends = tuple[tuple[End, ...], Limit, tuple[str, ...], PerftestSettings | None]
 
 
 def _ends(examination: Examination, choice: Choice, method: Method, tools: ToolFacts) -> _Ends | Refused:
@@ -123,7 +134,7 @@ def _ends(examination: Examination, choice: Choice, method: Method, tools: ToolF
         if isinstance(waits, Refused):
             return waits
         for_peer = () if isinstance(asks, Refused) else asks.argv[:-1]  # this node's name is put behind it
-        return (End("server", waits),), limit, for_peer
+        return (End("server", waits),), limit, for_peer, None
     host = host_of(choice.peer)
     if host is None:
         told = "no peer is named" if not choice.peer else f"{choice.peer[:80]!r} is no host name or address"
@@ -136,11 +147,11 @@ def _ends(examination: Examination, choice: Choice, method: Method, tools: ToolF
     if isinstance(asks, Refused):
         return asks
     if choice.setup is Setup.CLIENT:
-        return (End("client", asks),), limit, far.argv
+        return (End("client", asks),), limit, far.argv, None
     there: Command | Refused = by_ssh(choice.peer, far, method.time_limit_s)
     if isinstance(there, Refused):
         return there
-    return (End("server", there, choice.peer), End("client", asks)), limit, ()
+    return (End("server", there, choice.peer), End("client", asks)), limit, (), None
 
 
 def _loopback(
@@ -167,7 +178,8 @@ def _loopback(
             tuple(dict.fromkeys((*limit.bounds, *there.bounds))),
             tuple(dict.fromkeys((*limit.notes, *there.notes))),
         )
-    return (End("server", both[0]), End("client", both[1])), limit, ()
+    ends = End("server", both[0]), End("client", both[1])
+    return ends, limit, (), None if far is settings else far
 
 
 def _nearest_gpu(examination: Examination, far: PerftestSettings) -> PerftestSettings:

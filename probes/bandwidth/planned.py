@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from probes.bandwidth.choice import Setup
 from probes.bandwidth.commands import Command
 from probes.bandwidth.limits import Limit
+from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.purpose import Purpose, Settings
 
 
@@ -48,6 +49,7 @@ class PlannedTest:
     end_after_s: float | None = None  # a test without an end is ended so long after its first row
     tcp_port: int = 0  # on which its server here listens; 0: none does
     for_peer: tuple[str, ...] = ()  # the argv that somebody at the peer has to start
+    far: PerftestSettings | None = None  # the server's, where its device or GPU here is another one
     notes: tuple[str, ...] = ()  # what is done otherwise than one would wish, a sentence each
 
 
@@ -57,6 +59,7 @@ class LeftOut:
 
     title: str
     reason: str
+    is_missed: bool = True  # False: nobody expected it, as of a port without a cable that is no GPU's nearest
 
 
 @dataclass(frozen=True)

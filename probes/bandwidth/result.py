@@ -6,10 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
+from typing import NamedTuple
 
 from probes.bandwidth.judgement import Judgement, best_of
+from probes.bandwidth.other_commands import GdrcopySettings
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import Pair, PlannedTest
+from probes.bandwidth.purpose import Settings
 from probes.bandwidth.samples import Fact, Sample
 
 MOST_SAMPLES = 400
@@ -61,13 +64,29 @@ class Result:
     @property
     def key(self) -> tuple[object, ...]:
         """What two results must have in common to be compared: all but node, machine and time."""
-        pair = (self.pair.gpu_label, self.pair.nic, self.pair.port, self.pair.far_nic, self.pair.peer)
-        # The title tells collectives over the NICs from those inside the node.
-        return (*pair, self.title, self.tool, self.setup, self.memory, *self._load)
+        load = Load(self.size_bytes, self.queue_pairs, self.is_bidirectional)
+        return _key(self.pair, self.title, self.tool, self.setup, self.memory, load)
 
-    @property
-    def _load(self) -> tuple[object, ...]:
-        return self.size_bytes, self.queue_pairs, self.is_bidirectional
+
+class Load(NamedTuple):
+    """What is sent; None: all sizes, or the tool's own."""
+
+    size_bytes: int | None
+    queue_pairs: int
+    is_bidirectional: bool
+
+
+def load_of(settings: Settings) -> Load:
+    """What a test with these settings sends."""
+    if isinstance(settings, PerftestSettings):
+        return Load(settings.size_bytes, settings.queue_pairs, settings.is_bidirectional)
+    return Load(settings.size_bytes if isinstance(settings, GdrcopySettings) else None, 1, False)
+
+
+def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load) -> tuple[object, ...]:
+    # The title tells which GPU is at the far end, and collectives over NICs from those inside the node.
+    ends = (pair.gpu_label, pair.nic, pair.port, pair.far_nic, pair.peer)
+    return (*ends, title, tool, setup, memory, *load)
 
 
 def figure_of(samples: Sequence[Sample], is_endless: bool) -> Sample | None:
@@ -95,17 +114,8 @@ def figure_of(samples: Sequence[Sample], is_endless: bool) -> Sample | None:
 
 def planned_key(test: PlannedTest) -> tuple[object, ...]:
     """`Result.key` of the result that a test will have."""
-    pair, settings = test.pair, test.settings
-    perftest = settings if isinstance(settings, PerftestSettings) else None
-    return (
-        *(pair.gpu_label, pair.nic, pair.port, pair.far_nic, pair.peer),
-        *(test.title, test.ends[-1].command.tool, test.setup.value, test.memory),
-        *(
-            (perftest.size_bytes, perftest.queue_pairs, perftest.is_bidirectional)
-            if perftest
-            else (None, 1, False)
-        ),
-    )
+    tool, setup = test.ends[-1].command.tool, test.setup.value
+    return _key(test.pair, test.title, tool, setup, test.memory, load_of(test.settings))
 
 
 def newest_of_pairs(results: Iterable[Result], node: str) -> dict[tuple[str, str], Result]:

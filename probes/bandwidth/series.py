@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, TEST_TOOLS, Choice, MemoryPath, Scope
 from probes.bandwidth.commands import Refused
-from probes.bandwidth.defaults import active_port, nearest_nic
+from probes.bandwidth.defaults import active_port, better_but_down, nearest_nic, no_rdma
 from probes.bandwidth.getting import with_way_to_get
 from probes.bandwidth.other_tests import gdrcopy_test, nccl_test, nvbandwidth_test
 from probes.bandwidth.perftest_test import perftest_test, wish_title
@@ -22,22 +22,15 @@ def series_of(examination: Examination, choice: Choice, tcp_port: int) -> Series
     """All tests of a wish, `tcp_port` being free here; Refused where not one of them can be run."""
     if choice.tool not in TEST_TOOLS:
         return Refused(f"{choice.tool[:80]!r} is no test that gdrtop knows")
+    idle: tuple[LeftOut, ...] = ()
     if choice.tool in PERFTEST:
         pairs = _pairs(examination, choice)
         if isinstance(pairs, Refused):
             return pairs
-        paths = _MEMORY_PATHS if choice.memory is MemoryPath.COMPARE else (choice.memory,)
-        planned: list[tuple[str, PlannedTest | Refused]] = [
-            (
-                wish_title(examination, gpu, nic, path),
-                perftest_test(examination, choice, gpu, nic, path, tcp_port),
-            )
-            for gpu, nic in pairs
-            for path in paths
-            if gpu or path is MemoryPath.HOST
-        ]
+        planned = _over_rdma(examination, choice, pairs, tcp_port)
         if not planned:
-            return Refused("there is no GPU here; host memory can be measured (--memory host)")
+            return Refused("there is no GPU here; host memory can be measured")
+        idle = () if choice.scope is Scope.PAIR or choice.nic else _idle(examination)
     else:
         gpus = _gpus(examination, choice)
         if isinstance(gpus, Refused):
@@ -52,15 +45,38 @@ def series_of(examination: Examination, choice: Choice, tcp_port: int) -> Series
     if not tests:
         return Refused(left_out[0].reason)
     title = tests[0].title if len(tests) == 1 else f"{_scope(choice)}: {len(tests)} tests"
-    return Series(title, tests, left_out)
+    return Series(title, tests, (*left_out, *idle))
+
+
+def _over_rdma(
+    examination: Examination, choice: Choice, pairs: list[tuple[str | None, str | None]], tcp_port: int
+) -> list[tuple[str, PlannedTest | Refused]]:
+    """Each pair by each memory; host memory, in which no GPU has a part, once a NIC."""
+    paths = _MEMORY_PATHS if choice.memory is MemoryPath.COMPARE else (choice.memory,)
+    planned: list[tuple[str, PlannedTest | Refused]] = []
+    over_host_memory: set[str | None] = set()
+    for gpu, nic in pairs:
+        for path in paths:
+            if path is MemoryPath.HOST:
+                if nic in over_host_memory:
+                    continue
+                over_host_memory.add(nic)
+            elif gpu is None:
+                continue
+            title = wish_title(examination, gpu if path is not MemoryPath.HOST else None, nic, path)
+            planned.append((title, perftest_test(examination, choice, gpu, nic, path, tcp_port)))
+    return planned
 
 
 def _scope(choice: Choice) -> str:
-    if choice.scope is Scope.MATRIX:
-        return "every GPU with every NIC"
-    if choice.scope is Scope.SWEEP:
-        return "every GPU with its best NIC"
-    return "host memory, nvidia-peermem, DMA-BUF"
+    if choice.scope is Scope.PAIR:
+        return "host memory, nvidia-peermem, DMA-BUF"
+    nics = choice.nic or ("its best NIC" if choice.scope is Scope.SWEEP else "every NIC")
+    if choice.tool not in PERFTEST:
+        return f"{choice.tool} of every GPU"
+    if choice.memory is MemoryPath.HOST:
+        return f"host memory over {choice.nic or 'every NIC'}"
+    return f"every GPU with {nics}"
 
 
 def _others(
@@ -107,21 +123,43 @@ def _pairs(examination: Examination, choice: Choice) -> list[tuple[str | None, s
         gpu = choice.gpu or next(iter(bdfs), None)
         nic = choice.nic or (nearest_nic(examination.topology, gpu) if gpu else None)
         return [(gpu, nic or next((device.name for device in devices), None))]
+    nics = [choice.nic] if choice.nic is not None else [device.name for device in devices]
+    bdfs = [choice.gpu] if choice.gpu is not None else bdfs
     if not bdfs or choice.memory is MemoryPath.HOST:
-        return [(None, device.name) for device in devices]
+        return [(None, nic) for nic in nics]
     if choice.scope is Scope.SWEEP:
         return [(gpu, choice.nic or nearest_nic(examination.topology, gpu)) for gpu in bdfs]
-    return [(gpu, device.name) for gpu in bdfs for device in devices]
+    return [(gpu, nic) for gpu in bdfs for nic in nics]
 
 
 def _active(examination: Examination) -> list[RdmaDevice] | Refused:
     rdma = examination.node.rdma
     if not isinstance(rdma, RdmaFacts):
-        return Refused(f"the RDMA devices are not known: {rdma}")
-    devices = [one for one in rdma.devices if active_port(one) is not None and not _is_guests(one)]
-    return devices or Refused("no port of an RDMA device is active here: see the doctor")
+        return no_rdma(rdma)
+    devices = [one for one in rdma.devices if active_port(one) is not None and not _is_software(one)]
+    return devices or Refused(
+        "no port of an RDMA device is active here: the doctor says why (gdrtop check);"
+        " gdrcopy, nvbandwidth and nccl-tests need none"
+    )
 
 
-def _is_guests(device: RdmaDevice) -> bool:
-    """A software device, on no PCI function, is nobody's NIC."""
+def _idle(examination: Examination) -> tuple[LeftOut, ...]:
+    """The NICs that a series passes over because no port is active; missed are those that a GPU would have."""
+    topology, rdma = examination.topology, examination.node.rdma
+    used = ((gpu.id, nearest_nic(topology, gpu.id)) for gpu in topology.gpus)
+    missed = {better for gpu, nic in used if nic for better in better_but_down(topology, gpu, nic)}
+    return tuple(
+        LeftOut(device.name, _states(device), device.name in missed)
+        for device in (rdma.devices if isinstance(rdma, RdmaFacts) else ())
+        if active_port(device) is None and not _is_software(device)
+    )
+
+
+def _states(device: RdmaDevice) -> str:
+    states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
+    return f"no port is active ({states or 'it has none'})"
+
+
+def _is_software(device: RdmaDevice) -> bool:
+    """On no PCI function: nobody's NIC."""
     return isinstance(device.bdf, Unknown)

@@ -1,4 +1,4 @@
-"""One gdrtop acts at a time on a node, or measures, whoever runs it."""
+"""One gdrtop acts or measures at a time on a node, whoever runs it: changes spoil what is measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 
 # An abstract socket (unix(7)): taken by whoever binds it, root or not, given back by the kernel when its
 # owner ends in whatever way, and no file is left behind.
-_NAME = "\0gdrtop-actions"
+NODE_LOCK = "\0gdrtop-actions"
 _CREDENTIALS = struct.Struct("3i")  # SO_PEERCRED: pid, uid, gid
 
 
@@ -19,7 +19,7 @@ class LockTaken(Exception):
 class ActionLock:
     """Held from entering to leaving the context; LockTaken where somebody else has it."""
 
-    def __init__(self, name: str = _NAME) -> None:
+    def __init__(self, name: str = NODE_LOCK) -> None:
         self._name = name
         self._socket: socket.socket | None = None
 
@@ -32,7 +32,9 @@ class ActionLock:
             taken.close()
             if error.errno != errno.EADDRINUSE:
                 raise LockTaken(f"the lock cannot be taken: {error.strerror}") from None
-            raise LockTaken(f"another gdrtop is acting on this node ({self._holder()})") from None
+            raise LockTaken(
+                f"another gdrtop is acting or measuring on this node ({self._holder()})"
+            ) from None
         self._socket = taken
         return self
 

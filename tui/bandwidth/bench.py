@@ -20,12 +20,12 @@ from probes.sockets import free_port
 from probes.tools import PERFTEST_PORT
 from probes.unknown import Unknown
 from tui.actions.guards import no_actions_here
-from tui.actions.lock import ActionLock, LockTaken
+from tui.actions.lock import NODE_LOCK, ActionLock, LockTaken
 from tui.bandwidth.events import Event, NotSaved, SeriesEnded, TestEnded
 from tui.bandwidth.processes import LocalProcesses, Processes
 from tui.bandwidth.series_run import SeriesRun
 
-_LOCK = "\0gdrtop-bandwidth"  # as tui/actions/lock.py: one series at a time on a node, whoever runs it
+_LOCK = NODE_LOCK  # what acts on a node waits for what measures, and the other way round
 
 
 class KeptResults(Protocol):
@@ -153,10 +153,12 @@ class Bench:
 
     def stop(self) -> None:
         """Ends the series under way; from any thread."""
-        if self._run is not None:
-            self._run.stop()
+        run = self._run
+        if run is not None:
+            run.stop()
 
     def skip(self) -> None:
         """Ends the test under way, and goes on with the next; from any thread."""
-        if self._run is not None:
-            self._run.skip()
+        run = self._run
+        if run is not None:
+            run.skip()

@@ -76,12 +76,19 @@ class Meeting:
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._first_row_at: float | None = None
         self._is_complete = self._is_cancelled = False
-        self._not_begun = ""
+        self._not_begun: Trouble | None = None
         self.samples: list[Sample] = []
         self.facts: list[Fact] = []
 
     def __enter__(self) -> Meeting:
-        self._start(self._test.ends[0])
+        port = self._test.tcp_port
+        taken = listening(self._host) if port else {}
+        if not isinstance(taken, Unknown) and port in taken:
+            # Else the client would go to whoever listens there.
+            told = f"somebody else listens on TCP port {port} by now: run it again, it takes another one"
+            self._not_begun = Trouble(told, taken[port], CAUSE)
+        else:
+            self._start(self._test.ends[0])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,6 +106,8 @@ class Meeting:
         for number, one in enumerate(self._running):
             # Waits at one end alone, so that two ends do not wait for each other.
             self._take(one, _STEP_SECONDS if number == len(self._running) - 1 else 0.0)
+        if not self._running:
+            return False
         now = self._host.monotonic()
         after = self._test.end_after_s
         if after is not None and self._first_row_at is not None and now - self._first_row_at >= after:
@@ -106,7 +115,7 @@ class Meeting:
             return False
         if self._may_start_next(now):
             self._start(self._test.ends[len(self._running)])
-        return bool(self._running) and not self._is_over(now)
+        return not self._is_over(now)
 
     # Starting
 
@@ -204,6 +213,8 @@ class Meeting:
 
     def ending(self) -> tuple[Ending, Trouble | None]:
         """How it ended, and why where it failed or left something behind; after the meeting was left."""
+        if self._not_begun is not None:
+            return Ending.FAILED, self._not_begun
         if self._is_cancelled:
             return Ending.CANCELLED, self._left_behind()
         if self._is_complete:

@@ -15,7 +15,7 @@ from probes.bandwidth.judgement import judge
 from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
-from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of
+from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of, load_of
 from probes.bandwidth.samples import HOST_MEMORY, Sample
 from probes.examination import Examination
 from probes.host import Host
@@ -72,8 +72,9 @@ class SeriesRun:
                     break
         seconds = self._host.monotonic() - began
         settings = test.settings
-        perftest = settings if isinstance(settings, PerftestSettings) else None
-        figure = figure_of(meeting.samples, perftest is not None and perftest.is_endless)
+        load = load_of(settings)
+        is_endless = isinstance(settings, PerftestSettings) and settings.is_endless
+        figure = figure_of(meeting.samples, is_endless)
         ending, trouble = meeting.ending()
         platform = self._examination.node.platform
         least = test.limit.least
@@ -89,9 +90,9 @@ class SeriesRun:
             setup=test.setup.value,
             pair=test.pair,
             memory=test.memory,
-            size_bytes=perftest.size_bytes if perftest else None,
-            queue_pairs=perftest.queue_pairs if perftest else 1,
-            is_bidirectional=perftest is not None and perftest.is_bidirectional,
+            size_bytes=load.size_bytes,
+            queue_pairs=load.queue_pairs,
+            is_bidirectional=load.is_bidirectional,
             commands=tuple(shlex.join(end.command.argv) for end in test.ends),
             ending=ending,
             samples=tuple(meeting.samples[-MOST_SAMPLES:]),

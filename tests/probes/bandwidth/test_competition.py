@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 
-from probes.bandwidth.choice import Choice, MemoryPath, Scope
+from probes.bandwidth.choice import Choice, MemoryPath, Scope, Setup
 from probes.bandwidth.competition import felt_by
 from probes.bandwidth.planned import Series
 from probes.bandwidth.series import series_of
 from probes.examination import Examination, examine
+from probes.processes import ProcessFacts
 from probes.rates import Reading
 from probes.simulation import SimulatedHost
 from probes.unknown import Reason, Unknown
 from tests.probes.simulation.node import end_job
 
+NO_CONF = Unknown(Reason.NOT_THERE, "/etc/nccl.conf")
 BUSY = examine(SimulatedHost("hgx-h100", clock=lambda: 1000.0))
 
 
@@ -21,8 +23,12 @@ def idle() -> Examination:
     examination = examine(host)
     live = examination.reading.gpus
     assert not isinstance(live, Unknown)
-    still = {bdf: replace(one, processes=(), utilisation_percent=0) for bdf, one in live.items()}
-    return replace(examination, reading=replace(examination.reading, gpus=still))
+    still = {
+        bdf: replace(one, processes=(), utilisation_percent=0, memory_used_bytes=600 << 20)
+        for bdf, one in live.items()
+    }
+    nobody = ProcessFacts((), 0, 0, NO_CONF)
+    return replace(examination, reading=replace(examination.reading, gpus=still), processes=nobody)
 
 
 def felt(examination: Examination, choice: Choice, before: Reading | None = None) -> str:
@@ -50,7 +56,41 @@ def test_a_job_on_the_gpu_is_named() -> None:
 
 
 def test_host_memory_disturbs_no_gpu() -> None:
-    assert felt(BUSY, Choice(memory=MemoryPath.HOST)) == ""
+    assert "GPU" not in felt(BUSY, Choice(memory=MemoryPath.HOST))
+
+
+def test_the_gpu_at_the_far_end_counts() -> None:
+    told = felt(BUSY, Choice(far_nic="mlx5_1"))
+    assert "GPU0: process 41000" in told
+    assert "GPU1: process 41001" in told
+
+
+def test_memory_that_somebody_unseen_holds_is_told() -> None:
+    examination = idle()
+    live = examination.reading.gpus
+    assert not isinstance(live, Unknown)
+    held = {bdf: replace(one, memory_used_bytes=70 << 30) for bdf, one in live.items()}
+    examination = replace(examination, reading=replace(examination.reading, gpus=held))
+    assert "GPU0: 70 GiB of its memory are in use, by nobody that is seen from here" in felt(
+        examination, Choice()
+    )
+
+
+def test_without_counters_those_who_use_rdma_tell() -> None:
+    examination = idle()
+    host_memory = Choice(memory=MemoryPath.HOST)
+    assert felt(examination, host_memory) == ""
+    used = felt(replace(examination, processes=BUSY.processes), host_memory)
+    assert "port 1 of mlx5_0: what flows through is not known, and process 41000 (python3)" in used
+    unseen = felt(replace(examination, processes=ProcessFacts((), 7, 0, NO_CONF)), host_memory)
+    assert "7 processes of others could not be looked into: needs root" in unseen
+    lost = Unknown(Reason.IO_ERROR, "/proc")
+    assert "nor who uses RDMA" in felt(replace(examination, processes=lost), host_memory)
+
+
+def test_a_peer_is_not_looked_at_and_that_is_told() -> None:
+    told = felt(idle(), Choice(setup=Setup.BOTH_ENDS, peer="root@node2"))
+    assert "whether somebody at root@node2 would feel it is not known" in told
 
 
 def test_an_idle_gpu_is_nobodys() -> None:
@@ -88,4 +128,6 @@ def test_a_collective_over_the_network_may_take_any_port() -> None:
 
 
 def test_only_so_many_are_named() -> None:
-    assert len(felt(BUSY, Choice(scope=Scope.MATRIX)).splitlines()) <= 9
+    lines = felt(BUSY, Choice(scope=Scope.MATRIX)).splitlines()
+    assert len(lines) == 8
+    assert lines[-1].startswith("and ")

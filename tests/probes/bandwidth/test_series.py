@@ -7,8 +7,10 @@ import pytest
 
 from probes.bandwidth.choice import NCCL_TESTS, TEST_TOOLS, Choice, MemoryPath, Scope, Setup
 from probes.bandwidth.commands import Refused
+from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.result import planned_key
 from probes.bandwidth.series import series_of
 from probes.examination import Examination, examine
 from probes.simulation import SimulatedHost, simulated_names
@@ -45,6 +47,64 @@ def planned(choice: Choice, examination: Examination | None = None) -> Series:
 def only(choice: Choice, examination: Examination | None = None) -> PlannedTest:
     (test,) = planned(choice, examination).tests
     return test
+
+
+def test_a_sweep_tells_which_nearest_nic_is_down() -> None:
+    down = node("hgx-h100+port-down")
+    sweep = planned(Choice(scope=Scope.SWEEP), down)
+    assert len(sweep.tests) == 8
+    (missed,) = [one for one in sweep.left_out if one.is_missed]
+    assert missed.title == "mlx5_1"
+    assert "port 1 is DOWN" in missed.reason
+    over_another = next(test for test in sweep.tests if test.pair.gpu_label == "GPU1")
+    assert over_another.pair.nic != "mlx5_1"
+    assert any("mlx5_1 would serve GPU1 better" in note for note in over_another.notes)
+    assert [one.title for one in planned(Choice(scope=Scope.MATRIX), down).left_out] == ["mlx5_1"]
+    assert planned(Choice(scope=Scope.SWEEP)).left_out == ()
+
+
+def test_the_gpu_at_the_far_end_is_named() -> None:
+    test = only(Choice(far_nic="mlx5_1"))
+    assert test.title == "GPU0 → mlx5_0 → mlx5_1 → GPU1 · DMA-BUF"
+    assert test.far is not None
+    assert test.far.gpu is not None
+    assert test.far.gpu.index == 1
+    assert only(Choice()).far is None
+
+
+def test_host_memory_is_measured_once_a_nic() -> None:
+    matrix = planned(Choice(scope=Scope.MATRIX, memory=MemoryPath.COMPARE))
+    titles = [test.title for test in matrix.tests]
+    assert len(titles) == len(set(titles)) == 10 + 2 * 80
+    over_one = planned(Choice(scope=Scope.SWEEP, memory=MemoryPath.HOST, nic="mlx5_1"))
+    assert [test.title for test in over_one.tests] == ["mlx5_1 · host memory"]
+
+
+def test_a_peers_server_that_would_spin_gets_a_test_that_ends() -> None:
+    def command(tool: str) -> str:
+        return " ".join(only(Choice(tool=tool, setup=Setup.CLIENT, peer="node2")).for_peer)
+
+    assert "--run_infinitely" in command("ib_write_bw")
+    assert "--run_infinitely" not in command("ib_send_bw")
+
+
+def test_tests_that_differ_have_other_keys() -> None:
+    wishes = [
+        Choice(tool="gdrcopy_copybw"),
+        Choice(tool="gdrcopy_copybw", size_bytes=64),
+        Choice(tool="all_reduce_perf", over_network=True),
+        Choice(tool="all_reduce_perf", over_network=True, nic="mlx5_3"),
+        Choice(),
+        Choice(size_bytes=64),
+        Choice(far_nic="mlx5_1"),
+    ]
+    assert len({planned_key(only(wish)) for wish in wishes}) == len(wishes)
+
+
+@pytest.mark.parametrize("fault", ["half-rate", "gpu-without-driver", "port-down", "one-lane"])
+def test_a_fault_makes_no_other_type_of_the_machine(fault: str) -> None:
+    assert machine_type(node(f"hgx-h100+{fault}")) == machine_type(node())
+    assert "8 × NVIDIA H100" in machine_type(node())
 
 
 def refused(choice: Choice, examination: Examination | None = None) -> str:

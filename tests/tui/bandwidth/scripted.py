@@ -74,6 +74,9 @@ class Scene:
         line = f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"
         self.host.tree.add("/proc/net/tcp", SOCKETS + line)
 
+    def listen_no_more(self) -> None:
+        self.host.tree.add("/proc/net/tcp", SOCKETS)
+
     def examination(self) -> Examination:
         return examine(self.host)
 
@@ -96,8 +99,13 @@ class _Played:
         if self.play.opens_port_at is not None and passed >= self.play.opens_port_at and not self.is_over:
             self.scene.listen(18515)
         if self.play.ends_at is not None and passed >= self.play.ends_at and not self.is_over:
-            self.is_over = True
+            self._leave()
             self._ended = Ended(self.play.status, self.play.ends_at, self.play.why)
+
+    def _leave(self) -> None:
+        self.is_over = True
+        if self.play.opens_port_at is not None:
+            self.scene.listen_no_more()
 
     def lines(self, seconds: float) -> list[str]:
         self.scene.go_on(seconds)
@@ -113,6 +121,6 @@ class _Played:
 
     def end(self) -> None:
         if not self.is_over:
-            self.is_over = True
+            self._leave()
             self.scene.log.append(f"end {self.number}")
             self._ended = Ended(-15, self.scene.now - self.began, "cancelled")

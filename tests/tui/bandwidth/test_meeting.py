@@ -47,6 +47,19 @@ def test_the_client_waits_until_the_server_listens() -> None:
     assert scene.running[1].began - scene.running[0].began >= 4.0
 
 
+def test_nobodys_client_goes_to_a_strangers_server() -> None:
+    scene = Scene([])
+    test = scene.series(Choice()).tests[0]
+    scene.listen(18515)
+    with Meeting(scene.host, scene, test, lambda event: None) as meeting:
+        assert not meeting.goes_on()
+    ending, trouble = meeting.ending()
+    assert ending is Ending.FAILED
+    assert trouble is not None
+    assert "somebody else listens on TCP port 18515" in trouble.told
+    assert scene.started == []
+
+
 def test_a_server_that_says_nothing_gets_no_client_until_it_waits() -> None:
     scene = Scene([Play(((7.0, BANNER),), opens_port_at=0.1), MEASURES])
     meet(scene)
