@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.bandwidth.choice import Choice, MemoryPath, Setup
 from probes.bandwidth.commands import Command, Refused
-from probes.bandwidth.defaults import gpu_memory, better_but_down, perftest_defaults
+from probes.bandwidth.defaults import better_but_down, gpu_memory, perftest_defaults
 from probes.bandwidth.far_end import by_ssh, host_of
 from probes.bandwidth.limits import Limit, of_test
 from probes.bandwidth.method import Method, method_of

@@ -176,7 +176,9 @@ def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
     told = json.loads(
-        here.run("gdrtop", "bench", *HOST_MEMORY, "--ssh", "root@gpunode2", "--seconds", "4", "--json")
+        here.run(
+            "gdrtop", "bench", *HOST_MEMORY, "--yes", "--ssh", "root@gpunode2", "--seconds", "4", "--json"
+        )
     )
     (result,) = told["results"]
     assert result["ending"] == "done"
@@ -188,7 +190,7 @@ def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
 def test_both_ends_are_ended_by_ssh(two_nodes: tuple[Guest, Guest], signal: str) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
-    pid = start(here, *HOST_MEMORY, "--ssh", "root@gpunode2", "--seconds", "600")
+    pid = start(here, *HOST_MEMORY, "--yes", "--ssh", "root@gpunode2", "--seconds", "600")
     until(lambda: ends_running(here) == 1 and ends_running(there) == 1)
     here.run("kill", f"-{signal}", str(pid))
     until(lambda: (left_on(here), left_on(there)) == before)
@@ -196,7 +198,7 @@ def test_both_ends_are_ended_by_ssh(two_nodes: tuple[Guest, Guest], signal: str)
 
 def test_a_host_without_a_way_in_is_explained(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
-    answer = here.ask("gdrtop", "bench", *HOST_MEMORY, "--ssh", "stranger@gpunode2")
+    answer = here.ask("gdrtop", "bench", *HOST_MEMORY, "--yes", "--ssh", "stranger@gpunode2")
     assert answer.status == 2
     assert "SSH" in answer.output + answer.errors
     assert ends_running(there) == 0
