@@ -144,7 +144,7 @@ def _active(examination: Examination) -> list[RdmaDevice] | Refused:
 
 
 def _idle(examination: Examination) -> tuple[LeftOut, ...]:
-    """The NICs that a series passes over for want of an active port; missed are those that a GPU would have."""
+    """The NICs that no test is over, for no port is active; missed are those that a GPU would have."""
     topology, rdma = examination.topology, examination.node.rdma
     used = ((gpu.id, nearest_nic(topology, gpu.id)) for gpu in topology.gpus)
     missed = {better for gpu, nic in used if nic for better in better_but_down(topology, gpu, nic)}

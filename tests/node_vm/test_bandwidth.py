@@ -14,6 +14,7 @@ from tests.node_vm.machine import Machine
 
 # 128 messages are under way at once: larger ones take seconds to go through, under emulation.
 HOST_MEMORY = ("--memory", "host", "--nic", "mlx5_0", "--size", "64K")
+BY_SSH = ("--ssh", "root@gpunode2", "--yes")
 TEST_TOOL = "ib_write_bw"
 
 
@@ -176,8 +177,8 @@ def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
     told = json.loads(
-        here.run(
-            "gdrtop", "bench", *HOST_MEMORY, "--yes", "--ssh", "root@gpunode2", "--seconds", "4", "--json"
+        here.run("gdrtop", "bench", *HOST_MEMORY, *BY_SSH, "--seconds", "4", "--json")
+            "gdrtop", "bench", *HOST_MEMORY, *BY_SSH, "--seconds", "4", "--json"
         )
     )
     (result,) = told["results"]
@@ -190,7 +191,7 @@ def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
 def test_both_ends_are_ended_by_ssh(two_nodes: tuple[Guest, Guest], signal: str) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
-    pid = start(here, *HOST_MEMORY, "--yes", "--ssh", "root@gpunode2", "--seconds", "600")
+    pid = start(here, *HOST_MEMORY, *BY_SSH, "--seconds", "600")
     until(lambda: ends_running(here) == 1 and ends_running(there) == 1)
     here.run("kill", f"-{signal}", str(pid))
     until(lambda: (left_on(here), left_on(there)) == before)
