@@ -176,11 +176,7 @@ def test_server_and_client(two_nodes: tuple[Guest, Guest]) -> None:
 def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
-    told = json.loads(
-        here.run("gdrtop", "bench", *HOST_MEMORY, *BY_SSH, "--seconds", "4", "--json")
-            "gdrtop", "bench", *HOST_MEMORY, *BY_SSH, "--seconds", "4", "--json"
-        )
-    )
+    told = json.loads(here.run("gdrtop", "bench", *HOST_MEMORY, *BY_SSH, "--seconds", "4", "--json"))
     (result,) = told["results"]
     assert result["ending"] == "done"
     assert result["gbps"] > 0.0
