@@ -29,16 +29,23 @@ _DOCTOR = "gdrtop check looks for its causes: ACS redirects, IOMMU, slow links"
 # One result and others like it
 
 
-def earlier(result: Result, kept: Iterable[Result]) -> Result | None:
-    """The newest result before this one on the same node, of the same test and origin, that was measured."""
+def newest(results: Iterable[Result], key: tuple[object, ...], node: str, origin: str) -> Result | None:
+    """The newest that was measured of a test (`Result.key`), on this node and of this origin alone.
+
+    Kept results may be of many nodes, where they share a home directory.
+    """
     same = (
         one
-        for one in kept
-        if (one.key, one.node, one.origin) == (result.key, result.node, result.origin)
-        and one.taken_at < result.taken_at
-        and one.ending is Ending.DONE
+        for one in results
+        if (one.key, one.node, one.origin) == (key, node, origin) and one.ending is Ending.DONE
     )
     return max(same, key=lambda one: one.taken_at, default=None)
+
+
+def earlier(result: Result, kept: Iterable[Result]) -> Result | None:
+    """The newest result before this one on the same node, of the same test and origin, that was measured."""
+    before = (one for one in kept if one.taken_at < result.taken_at)
+    return newest(before, result.key, result.node, result.origin)
 
 
 def expected(result: Result, baseline: Iterable[Result]) -> Result | None:

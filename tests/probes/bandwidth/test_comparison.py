@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.bandwidth.comparison import change, changes, earlier, expected, meaning
+from probes.bandwidth.comparison import change, changes, earlier, expected, meaning, newest
 from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.planned import LeftOut, Pair
 from probes.bandwidth.result import Ending
@@ -26,6 +26,19 @@ def test_the_last_result_of_the_same_test_is_the_one_to_compare() -> None:
     ]
     assert earlier(now, [last, first, *others]) == last
     assert earlier(now, others) is None
+
+
+def test_the_newest_of_a_test_is_of_this_node_and_origin_alone() -> None:
+    ours = result(186.0)
+    others = [
+        result(1.0, taken_at=NOW, node="h100-08"),
+        result(2.0, taken_at=NOW, origin="simulated hgx-h100"),
+        result(3.0, BY_PEERMEM, taken_at=NOW),
+        result(4.0, taken_at=NOW, ending=Ending.FAILED),
+        result(5.0, taken_at=MORNING - 60),
+    ]
+    assert newest([*others[:2], ours, *others[2:]], ours.key, "h100-07", "live") == ours
+    assert newest(others, ours.key, "h100-09", "live") is None
 
 
 def test_a_collective_over_the_nics_is_another_test_than_one_inside_the_node() -> None:
