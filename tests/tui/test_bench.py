@@ -509,6 +509,18 @@ def test_no_results_yet() -> None:
     assert json.loads(Scene().run("--results", "--json")[1]) == {"results": []}
 
 
+def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> None:
+    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    scene.run("--seconds", "2", "--yes")
+    (tmp_path / "kept" / "results.jsonl").chmod(0o664)
+    told = words(scene.run("--results")[1])
+    assert "others may write it too" in told
+    assert "No results are kept" not in told
+    as_json = json.loads(scene.run("--results", "--json")[1])
+    assert as_json["results"] is None
+    assert "others may write it too" in as_json["unknown"]
+
+
 def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:
     scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
     _, out = scene.run("--seconds", "2", "--yes", "--save-baseline")
