@@ -5,25 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.comparison import figure_words
+from probes.bandwidth.planned import LeftOut
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM
 
 EXIT_BELOW = 1  # a test is below the bar
-EXIT_NOT_MEASURED = 2  # refused, failed, or somebody would feel it and nobody has said yes
+EXIT_NOT_MEASURED = (
+    2  # refused, failed, left out of a sweep, or somebody would feel it and nobody has said yes
+)
 EXIT_NOT_WRITTEN = 3
 EXIT_STOPPED = 130
 
 
-def ended(results: Sequence[Result], planned: int, bar: float | None, interrupted: str) -> tuple[int, str]:
-    """Of so many planned tests these were begun; `bar` is in Gb/s, `interrupted` says by what."""
+def ended(
+    results: Sequence[Result],
+    planned: int,
+    bar: float | None,
+    interrupted: str,
+    left_out: Sequence[LeftOut] = (),
+) -> tuple[int, str]:
+    """Of so many planned tests these were begun; `bar` is in Gb/s, `interrupted` says by what.
+
+    `left_out` are tests that were asked for and could not be planned, where that is no finding by itself.
+    """
     done = [one for one in results if one.ending is Ending.DONE]
     if interrupted:
-        return EXIT_STOPPED, f"{interrupted}; {len(done)} of {planned} tests were measured to their end"
+        what = ": both ends were ended" if results else ""
+        return EXIT_STOPPED, f"{interrupted}{what}; {len(done)} of {planned} tests were measured to their end"
     failed = [one for one in results if one.ending is not Ending.DONE]
     unforgiven = [one for one in failed if not _is_made_up_for(one, done)]
     if unforgiven or not done:
         which = f": {unforgiven[0].title}" if unforgiven else ""
         return EXIT_NOT_MEASURED, f"{len(failed)} of {planned} tests failed{which}"
+    if left_out:
+        first, more = left_out[0], f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        count = f"{len(left_out)} of {planned + len(left_out)} tests were left out"
+        return EXIT_NOT_MEASURED, f"{count}: {first.title}: {first.reason}{more}"
     measured = f"{len(done)} of {planned} tests measured"
     if bar is None:
         return 0, measured
