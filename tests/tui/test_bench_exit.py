@@ -3,6 +3,7 @@
 import pytest
 
 from probes.bandwidth.planned import LeftOut
+from probes.bandwidth.samples import BY_PEERMEM, HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.results import failed, result
 from tui.bench_exit import ended
 
@@ -33,3 +34,15 @@ def test_a_failure_is_told_first_and_an_interrupt_before_all() -> None:
         "interrupted: both ends were ended; 1 of 2 tests were measured to their end",
     )
     assert ended([], 2, None, "interrupted") == (130, "interrupted; 0 of 2 tests were measured to their end")
+
+
+def test_other_memory_than_asked_for_has_not_passed() -> None:
+    other = result(190.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),))
+    status, told = ended([other], 1, 100.0, "")
+    assert status == 2
+    assert told == (
+        "1 of 1 tests had another memory than asked for: GPU0 → mlx5_0 · DMA-BUF: host memory was measured"
+    )
+    # In a comparison it is a finding where another path works, and makes up for no failure.
+    assert ended([other, result(190.0, BY_PEERMEM)], 2, 100.0, "")[0] == 0
+    assert ended([other, failed(BY_PEERMEM)], 2, 100.0, "")[0] == 2
