@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from probes.bandwidth.result import Ending
+from probes.bandwidth.samples import HOST_MEMORY, About, Fact
 from probes.origin import Origin, Source
 from tests.probes.bandwidth.results import MORNING, failed, result
 from tui.bandwidth.bench import KeptInMemory, KeptResults, NotKept
@@ -60,10 +62,41 @@ def test_a_large_file_is_begun_anew_and_the_newest_stay(
 
 def test_a_file_that_others_may_write_is_not_believed(kept: KeptOnDisk, tmp_path: Path) -> None:
     kept.add(result())
-    file_of(tmp_path).chmod(0o666)
+    assert kept.why_unread() == ""
+    file_of(tmp_path).chmod(0o664)
     assert kept.results() == ()
+    assert re.search(
+        r"results\.jsonl cannot be read: others may write it too \(mode 0664\)", kept.why_unread()
+    )
     with pytest.raises(NotKept, match="others may write"):
         kept.add(result())
+
+
+def test_a_file_of_another_user_says_whose_it_is(
+    kept: KeptOnDisk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept.add(result())
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    of_another = KeptOnDisk(str(tmp_path / "gdrtop"))
+    assert of_another.results() == ()
+    told = of_another.why_unread()
+    assert f"it belongs to uid {owner} and not to uid {owner + 1}" in told
+    assert "others may write" not in told
+
+
+def test_where_there_is_no_file_nothing_is_wrong(kept: KeptOnDisk) -> None:
+    assert kept.why_unread() == ""
+    assert KeptInMemory().why_unread() == ""
+
+
+def test_a_line_that_a_full_disk_has_cut_off_takes_no_other_with_it(kept: KeptOnDisk, tmp_path: Path) -> None:
+    kept.add(result(180.0))
+    whole = file_of(tmp_path).read_bytes()
+    file_of(tmp_path).write_bytes(whole + whole[: len(whole) // 2])
+    kept.add(result(181.0))
+    kept.add(result(182.0))
+    assert [one.gbps for one in kept.results()] == [180.0, 181.0, 182.0]
 
 
 def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
@@ -110,6 +143,60 @@ def test_a_spoilt_baseline_is_none(kept: KeptOnDisk, content: str) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text(content)
     assert kept.baseline(MACHINE) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "not whole JSON"),
+        ("[]", "no JSON object"),
+        ("[" * 9000, "cannot be read"),
+        (
+            json.dumps({"schema": 2, "machine": MACHINE, "results": []}),
+            "not one that this gdrtop understands",
+        ),
+        (json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}), "of another type"),
+        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 2}]}), "1 results of"),
+    ],
+)
+def test_a_baseline_that_is_not_understood_is_never_overwritten(
+    kept: KeptOnDisk, content: str, why: str
+) -> None:
+    path = Path(kept.save_baseline((result(195.0),)))
+    path.write_text(content)
+    with pytest.raises(NotKept, match=f"{why}.*move it away first"):
+        kept.save_baseline((result(197.0),))
+    assert path.read_text() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+EIGHT = "Supermicro SYS-821GE-TNHR, 8 × H100, 8 × 400 Gb/s InfiniBand"
+SEVEN = "Supermicro SYS-821GE-TNHR, 7 × H100, 8 × 400 Gb/s InfiniBand"
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_baseline_of_the_same_product_is_named_where_this_type_has_none(
+    kept: KeptOnDisk, memory: bool
+) -> None:
+    some: KeptResults = KeptInMemory() if memory else kept
+    assert some.no_baseline(SEVEN) == ""
+    some.save_baseline((result(machine=EIGHT),))
+    assert some.no_baseline(SEVEN) == f"there is a baseline for {EIGHT}, not for this type: {SEVEN}"
+    assert some.no_baseline(EIGHT) == ""
+    assert some.no_baseline("Dell PowerEdge XE9680, 7 × H100") == ""
+    assert some.no_baseline("Supermicro SYS-821GE-TNHR-2, 8 × H100") == ""
+
+
+def test_a_baseline_that_cannot_be_read_is_not_taken_for_none(kept: KeptOnDisk) -> None:
+    path = Path(kept.save_baseline((result(195.0),)))
+    path.write_text("{")
+    assert "cannot be read: it is not whole JSON" in kept.no_baseline(MACHINE)
+
+
+def test_other_memory_than_was_asked_for_is_no_baseline(kept: KeptOnDisk) -> None:
+    other = result(195.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),))
+    with pytest.raises(NotKept, match="nothing was measured"):
+        kept.save_baseline((other,))
 
 
 @pytest.mark.parametrize("memory", [True, False])
