@@ -207,7 +207,9 @@ class BenchCommand:
     def _not_measured(self, series: Series) -> tuple[LeftOut, ...]:
         """What a sweep has left out; of paths to memory that are compared, one that lacks is a finding."""
         is_sweep = self._wanted.choice.scope is not Scope.PAIR
-        return series.left_out if is_sweep and self._wanted.choice.memory is not MemoryPath.COMPARE else ()
+        if not is_sweep or self._wanted.choice.memory is MemoryPath.COMPARE:
+            return ()
+        return tuple(one for one in series.left_out if one.is_missed)
 
     def _refuse(self, reason: str, felt: tuple[str, ...] = ()) -> int:
         if self._wanted.as_json:
