@@ -76,15 +76,17 @@ def _name_of(sample: Sample) -> str:
     return f"{sample.what} {sample.variant}".rstrip()
 
 
-def curve_of(name: str, samples: Sequence[Sample], across: Across, tone: Tone = Tone.GOOD) -> Curve:
+def curve_of(
+    name: str, samples: Sequence[Sample], across: Across, tone: Tone = Tone.GOOD, first: int = 1
+) -> Curve:
     """The curve of a test's rows; those without a figure are left out.
 
-    By size only rows of the first variant count: nccl-tests measures each size out of place and in place.
+    `first` is the number of the first row: of a long test only the newest rows are kept. By size only rows of the first variant count: nccl-tests measures each size out of place and in place.
     """
     points: list[tuple[float, float]] = []
     labels: list[str] = []
     variant = next((one.variant for one in samples if one.size_bytes is not None), "")
-    for number, sample in enumerate(samples, 1):
+    for number, sample in enumerate(samples, first):
         figure = figure_of(sample)
         if figure is None:
             continue
@@ -239,7 +241,7 @@ class _Plot:
     def _range(self, span: tuple[float, float] | None) -> tuple[int, int]:
         xs = [x for curve in self._curves for x, _ in curve.points] + list(span or ())
         places = [self._place(x) for x in xs] or [1]
-        first = min(places) if self._across is Across.SIZE else 1
+        first = min(places)
         return first, max(places) - first + 1
 
     def lines(self) -> list[Line]:

@@ -86,6 +86,15 @@ def test_many_rows_are_merged_and_all_seen() -> None:
     assert heights(drawn, 7) > heights(drawn, 60) > 0
 
 
+def test_rows_that_are_not_kept_any_more_have_had_their_seconds() -> None:
+    newest = curve_of("", [sample(390.0)] * 400, Across.TIME, first=3201)
+    axis = text(draw_chart([newest], LIMIT, 76, 12, span=(3201, 3600))).splitlines()[-1].split()
+    assert axis[:2] == ["3201", "s"]
+    seconds = [int(word) for word in axis if word != "s"]
+    assert seconds == sorted(seconds)
+    assert 3201 < seconds[-1] <= 3600
+
+
 def test_latencies_have_microseconds_and_no_limit() -> None:
     rows = [
         Sample("RDMA_Write", "", size_bytes=size, latencies=(Latency(9.0, "max"), Latency(us, "typical")))

@@ -80,6 +80,7 @@ class LiveState:
         self._console: deque[_Told] = deque(maxlen=MOST_LINES)
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._rows = 0  # of this test, ever
+        self._rows_of: list[int] = []  # of each result's test, ever
         self._began = clock()
         self._test_began: float | None = None
         self._row_began: float | None = None
@@ -121,6 +122,7 @@ class LiveState:
 
     def _end_test(self, result: Result) -> None:
         self.results.append(result)
+        self._rows_of.append(max(self._rows, len(result.samples)))
         mark = mark_of(result)
         self._say(_Told(f"{mark.text} {words_of(result)}", tone=mark.tone))
         if result.trouble:
@@ -241,9 +243,8 @@ class LiveState:
         as_latency = is_latency(samples) or (perftest is not None and perftest.is_latency)
         curves = self._earlier_curves(across)
         if samples:
-            curves.append(
-                curve_of(test.memory or test.title, samples, across, self._tone(samples, test.limit))
-            )
+            name, tone = test.memory or test.title, self._tone(samples, test.limit)
+            curves.append(curve_of(name, samples, across, tone, _first_row(samples, self._rows)))
         ways = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
         limit = None if as_latency else test.limit
         has_bus = any(one.bus_gbps is not None for one in samples)
@@ -256,7 +257,10 @@ class LiveState:
         if len(self.series.tests) > _MOST_COMPARED or len(nics) != 1 or len(self.series.tests) == 1:
             return []
         before = self.results[: max(0, self.number - 1)]
-        return [curve_of(one.memory, one.samples, across, mark_of(one).tone) for one in before]
+        return [
+            curve_of(one.memory, one.samples, across, mark_of(one).tone, _first_row(one.samples, rows))
+            for one, rows in zip(before, self._rows_of, strict=False)
+        ]
 
     def _tone(self, samples: Sequence[Sample], limit: Limit) -> Tone:
         settings = self._test.settings
@@ -390,4 +394,10 @@ def _span(test: PlannedTest, rows: int) -> tuple[float, float] | None:
         return 2, _LARGEST_BYTES
     if not settings.is_endless:
         return None if settings.size_bytes is None else (settings.size_bytes, settings.size_bytes)
-    return 1, min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))
+    gone = max(0, rows - MOST_SAMPLES)
+    return gone + 1, gone + min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))
+
+
+def _first_row(samples: Sequence[Sample], rows: int) -> int:
+    """The number of the first of the newest rows, where there were `rows` of them."""
+    return max(0, rows - len(samples)) + 1
