@@ -81,7 +81,8 @@ def curve_of(
 ) -> Curve:
     """The curve of a test's rows; those without a figure are left out.
 
-    `first` is the number of the first row: of a long test only the newest rows are kept. By size only rows of the first variant count: nccl-tests measures each size out of place and in place.
+    `first` is the number of the first row: of a long test only the newest rows are kept. By size only rows of
+    the first variant count: nccl-tests measures each size out of place and in place.
     """
     points: list[tuple[float, float]] = []
     labels: list[str] = []

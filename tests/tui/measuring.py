@@ -90,7 +90,7 @@ async def set_up(pilot: Pilot[None], clock: SteppedClock, *keys: str) -> None:
 
 async def planned(pilot: Pilot[None]) -> None:
     """Waits until what would be run is told."""
-    told = ("Takes", "cannot be run", "Nothing is measured")
+    told = ("takes", "cannot be run", "Nothing is measured")
     await pilot.pause()
     await until(pilot, lambda: any(word in seen(pilot, "planned") for word in told))
 

@@ -19,6 +19,7 @@ from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of
 from probes.bandwidth.samples import Sample
 from probes.examination import Examination
 from probes.origin import Origin, Source
+from tui.actions.guards import node_name
 from tui.bandwidth.events import (
     EndStarted,
     Event,
@@ -36,7 +37,7 @@ from widgets.lines import Line, Run, Tone, fit, folded, wrapped
 from widgets.result_drawing import draw_result, mark_of, words_of
 from widgets.result_matrix import draw_matrix
 from widgets.result_table import draw_rows
-from widgets.setup_drawing import command_lines, for_peer_text
+from widgets.series_drawing import draw_for_peer, draw_left_out, peer_command
 
 MOST_LINES = 2000
 _LARGEST_BYTES = 8 << 20  # of perftest's -a
@@ -303,16 +304,11 @@ class LiveState:
         return "No row yet." if self.number else "It begins."
 
     def _peer_lines(self, width: int) -> list[Line]:
-        text = self.for_peer()
-        return [
-            (),
-            (Run("AT THE PEER", Tone.TITLE), Run("  p copies it", Tone.DIM)),
-            *command_lines(text, width),
-        ]
+        return draw_for_peer(self._test, width, node_name(self._examination))
 
     def for_peer(self) -> str:
         """The command for the peer; "" where none is needed."""
-        return for_peer_text(self._test, self.node)
+        return peer_command(self._test, node_name(self._examination))
 
     def _end_lines(self, width: int) -> list[Line]:
         assert self.ended is not None
@@ -330,9 +326,7 @@ class LiveState:
         if begun < len(self.series.tests):
             lines.append((Run(f"{len(self.series.tests) - begun} tests were not begun.", Tone.DIM),))
         if self.series.left_out and not meaning(self.results, self.series.left_out):
-            lines.extend([(), (Run("LEFT OUT", Tone.TITLE),)])
-            for left in self.series.left_out:
-                lines.extend(wrapped(f"{left.title}: {left.reason}", width, Tone.DIM))
+            lines.extend(draw_left_out(self.series, width))
         if len(self.series.tests) == 1 and self.results:
             lines.extend([(), *draw_rows(self.results[0].samples, width, self._test_is_latency)])
         return lines
