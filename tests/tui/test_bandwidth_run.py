@@ -66,7 +66,7 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
         await started(pilot)
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
-        await pilot.press("c")
+        await pilot.press("k")
         await over(pilot)
         assert "cancelled" in seen(pilot, "summary")
         assert "2 tests were not begun" in seen(pilot, "rows")
@@ -214,7 +214,7 @@ async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> N
         await set_up(pilot, clock)
         await started(pilot)
         await until(pilot, lambda: len(processes.started) == 1)
-        await pilot.press("c")
+        await pilot.press("k")
         await over(pilot)
         clock.now += 1.0
         await pilot.press("r")
@@ -239,7 +239,7 @@ async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
             longest, last = max(longest, time.monotonic() - last), time.monotonic()
         assert longest < 5  # the loop turned all the while, on the slowest machine too
         assert len(seen(pilot, "lines").splitlines()) < 3 * MOST_LINES
-        await pilot.press("c")
+        await pilot.press("k")
         await over(pilot)
 
 

@@ -29,8 +29,15 @@ class BandwidthRunScreen(Screen[None]):
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         Binding("o", "view", "View", tooltip="Chart and rows, the console, or both", id="view"),
         Binding("n", "skip", "Next test", tooltip="End this test, go on with the next", id="skip"),
-        Binding("c", "cancel", "Cancel", tooltip="End the whole series, at both ends", id="cancel"),
-        Binding("p", "copy", "Copy", tooltip="Copy the peer's command", id="copy"),
+        Binding(
+            "k,ctrl+c",
+            "cancel",
+            "Cancel",
+            key_display="k",
+            tooltip="End the whole series, at both ends",
+            id="cancel",
+        ),
+        Binding("c", "copy", "Copy", tooltip="Copy the peer's command", id="copy"),
         Binding("r", "again", "Again", tooltip="Run the same once more", id="again"),
         Binding(
             "s,w", "save", "Save", key_display="s", tooltip="A text for a ticket, into a file", id="save"
