@@ -153,7 +153,7 @@ class MeasuringApp(PlanningApp):
             return
         was_over = state.ended is not None
         state.take(self._measuring.take())
-        state.note_unshown(self._measuring.unshown)
+        state.console.note_unshown(self._measuring.unshown)
         self._draw_series(state)
         if state.ended is None or was_over:
             return
@@ -210,9 +210,15 @@ class MeasuringApp(PlanningApp):
             self._look_then_start(setup, ToRun(setup.examination, message.state.series, is_again=True))
 
     def on_bandwidth_run_screen_baseline_wanted(self, message: BandwidthRunScreen.BaselineWanted) -> None:
-        """These results are what machines of this type are expected to give."""
+        """These results are what machines of this type are expected to give; asks where that may be wrong."""
+        state = message.state
+        why = "" if self._setup is None else state.why_ask(self._setup.baseline)
+        if why and not message.is_sure:
+            told = f"{why[0].upper()}{why[1:]}: B again saves it as the baseline all the same."
+            self.notify(told, severity="warning", markup=False)
+            return
         self._measuring.save_baseline(
-            message.state.done,
+            state.done,
             lambda where: self._tell_baseline(f"Saved as the baseline of this machine type: {where}"),
             lambda why: self.notify(why, severity="error", markup=False),
         )

@@ -12,6 +12,7 @@ from tui.app import GdrtopApp
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
 
 SIZE = (120, 40)
+_MOST_PRESSES = 40
 
 
 def value(pilot: Pilot[None], label: str) -> str:
@@ -21,11 +22,20 @@ def value(pilot: Pilot[None], label: str) -> str:
 
 
 async def to_row(pilot: Pilot[None], label: str) -> None:
-    while not any(
-        line.startswith(label) and ("‹" in line or "[" in line)
-        for line in seen(pilot, "settings").splitlines()
-    ):
+    for _ in range(_MOST_PRESSES):
+        lines = seen(pilot, "settings").splitlines()
+        if any(line.startswith(label) and ("‹" in line or "[" in line) for line in lines):
+            return
         await pilot.press("down")
+    raise AssertionError(seen(pilot, "settings"))
+
+
+async def to_test(pilot: Pilot[None], tool: str) -> None:
+    for _ in range(_MOST_PRESSES):
+        if value(pilot, "Test").startswith(tool):
+            return
+        await pilot.press("right")
+    raise AssertionError(seen(pilot, "settings"))
 
 
 async def test_it_begins_with_the_first_gpu_and_its_best_nic() -> None:
@@ -81,11 +91,9 @@ async def test_rows_without_a_meaning_are_not_there() -> None:
         await pilot.press("left")
         assert value(pilot, "Duration") == "10 s"
         await to_row_upwards(pilot, "Test")
-        while not value(pilot, "Test").startswith("ib_write_lat"):
-            await pilot.press("right")
+        await to_test(pilot, "ib_write_lat")
         assert not value(pilot, "Queue pairs")
-        while not value(pilot, "Test").startswith("all_reduce_perf"):
-            await pilot.press("right")
+        await to_test(pilot, "all_reduce_perf")
         assert not value(pilot, "Setup")
         assert value(pilot, "Through").startswith("NVLink")
         await planned(pilot)
@@ -150,6 +158,15 @@ async def test_a_server_has_the_peers_command_to_be_copied() -> None:
         copied = pilot.app.clipboard
         assert "ib_write_bw -d mlx5_0" in copied
         assert copied.endswith(" hgx-h100")
+        assert copied == " ".join(command_shown(pilot).split())
+
+
+def command_shown(pilot: Pilot[None]) -> str:
+    """The peer's command as the pane shows it, its lines joined."""
+    lines = seen(pilot, "planned").splitlines()
+    lines = lines[next(at for at, one in enumerate(lines) if "AT THE PEER" in one) + 1 :]
+    last = next(at for at, one in enumerate(lines) if not one.endswith("\\"))
+    return " ".join(one.removesuffix("\\") for one in lines[: last + 1])
 
 
 async def test_a_peers_name_is_typed_and_checked() -> None:

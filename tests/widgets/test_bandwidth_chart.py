@@ -7,7 +7,8 @@ import pytest
 from probes.bandwidth.limits import Bound, Limit
 from probes.bandwidth.samples import Latency, Sample
 from probes.unknown import Reason, Unknown
-from widgets.bandwidth_chart import Across, Curve, across_of, curve_of, draw_chart, is_latency
+from widgets.bandwidth_chart import draw_chart
+from widgets.bandwidth_curves import Across, Curve, across_of, curve_of, is_latency
 from widgets.lines import Tone, plain, width_of
 
 PORT = Bound("port 1 of mlx5_0", 400.0, 392.0, "", ())
