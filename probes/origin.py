@@ -20,3 +20,8 @@ class Origin(NamedTuple):
 
     source: Source
     label: str = ""
+
+
+def origin_word(origin: Origin) -> str:
+    """As results are kept apart by: "live", or the simulated node's name."""
+    return "live" if origin.source is Source.LIVE else f"{origin.source.value} {origin.label}"

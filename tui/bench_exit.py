@@ -5,25 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.comparison import figure_words
+from probes.bandwidth.memory_used import is_as_asked, memory_used
+from probes.bandwidth.planned import LeftOut
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM
 
 EXIT_BELOW = 1  # a test is below the bar
-EXIT_NOT_MEASURED = 2  # refused, failed, or somebody would feel it and nobody has said yes
+EXIT_NOT_MEASURED = (
+    2  # refused, failed, left out of a sweep, or somebody would feel it and nobody has said yes
+)
 EXIT_NOT_WRITTEN = 3
 EXIT_STOPPED = 130
 
 
-def ended(results: Sequence[Result], planned: int, bar: float | None, interrupted: str) -> tuple[int, str]:
-    """Of so many planned tests these were begun; `bar` is in Gb/s, `interrupted` says by what."""
+def ended(
+    results: Sequence[Result],
+    planned: int,
+    bar: float | None,
+    interrupted: str,
+    left_out: Sequence[LeftOut] = (),
+) -> tuple[int, str]:
+    """Of so many planned tests these were begun; `bar` is in Gb/s, `interrupted` says by what.
+
+    `left_out` are tests that were asked for and could not be planned, where that is no finding by itself.
+    """
     done = [one for one in results if one.ending is Ending.DONE]
     if interrupted:
-        return EXIT_STOPPED, f"{interrupted}; {len(done)} of {planned} tests were measured to their end"
+        what = ": both ends were ended" if results else ""
+        return EXIT_STOPPED, f"{interrupted}{what}; {len(done)} of {planned} tests were measured to their end"
+    as_asked = [one for one in done if is_as_asked(one)]
     failed = [one for one in results if one.ending is not Ending.DONE]
-    unforgiven = [one for one in failed if not _is_made_up_for(one, done)]
+    unforgiven = [one for one in failed if not _is_made_up_for(one, as_asked)]
     if unforgiven or not done:
         which = f": {unforgiven[0].title}" if unforgiven else ""
         return EXIT_NOT_MEASURED, f"{len(failed)} of {planned} tests failed{which}"
+    if left_out:
+        first, more = left_out[0], f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        count = f"{len(left_out)} of {planned + len(left_out)} tests were left out"
+        return EXIT_NOT_MEASURED, f"{count}: {first.title}: {first.reason}{more}"
+    other = [one for one in done if not is_as_asked(one) and not _is_made_up_for(one, as_asked)]
+    if other:
+        which = f"{other[0].title}: {memory_used(other[0])} was measured"
+        return (
+            EXIT_NOT_MEASURED,
+            f"{len(other)} of {planned} tests had another memory than asked for: {which}",
+        )
     measured = f"{len(done)} of {planned} tests measured"
     if bar is None:
         return 0, measured
@@ -36,6 +62,6 @@ def ended(results: Sequence[Result], planned: int, bar: float | None, interrupte
 
 
 def _is_made_up_for(failed: Result, done: Sequence[Result]) -> bool:
-    """Of paths to a GPU's memory that are compared, one that fails is a finding where another one works."""
+    """Of paths to a GPU's memory that are compared, one that lacks is a finding where another one works."""
     paths = (BY_DMABUF, BY_PEERMEM)
     return failed.memory in paths and any(one.memory in paths and one.pair == failed.pair for one in done)

@@ -11,8 +11,8 @@ from probes.bandwidth.planned import Series
 from probes.bandwidth.result import Result
 from probes.bandwidth.result_json import to_json
 from probes.examination import Examination
+from probes.origin import origin_word
 from tui.actions.guards import node_name
-from tui.bandwidth.series_run import origin_word
 from tui.json_values import plain_value
 from widgets.series_drawing import peer_command
 

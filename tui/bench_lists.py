@@ -13,7 +13,7 @@ from tui.bandwidth.bench import KeptResults
 from tui.json_values import plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from widgets.inventory_drawing import draw_inventory
-from widgets.lines import Line, fit, line, wrapped
+from widgets.lines import Line, Tone, fit, line, wrapped
 from widgets.result_drawing import mark_of, words_of
 
 
@@ -30,8 +30,11 @@ def list_tools(examination: Examination, as_json: bool, out: TextIO, ascii_only:
 
 
 def list_results(kept: KeptResults, origin: Origin, as_json: bool, out: TextIO, ascii_only: bool) -> int:
-    """Earlier results, the newest first, a line each."""
-    results = tuple(reversed(kept.results()))
+    """Earlier results, the newest first, a line each; where they cannot be read, why."""
+    results, unread = tuple(reversed(kept.results())), kept.why_unread()
+    if as_json and unread:
+        write_json({"results": None, "unknown": unread}, out)
+        return 0
     if as_json:
         write_json({"results": [to_json(one) for one in results]}, out)
         return 0
@@ -41,7 +44,9 @@ def list_results(kept: KeptResults, origin: Origin, as_json: bool, out: TextIO, 
         host = f"{one.node}  " if len({result.node for result in results}) > 1 else ""
         told = f" {one.title} · {one.tool}: {words_of(one)}"
         lines.append(fit(line(f"{when(one.taken_at)}  {host}", mark_of(one), told), width))
-    if not results:
+    if unread:
+        lines = wrapped(f"{unread[:1].upper()}{unread[1:]}.", width, Tone.WARNING)
+    elif not results:
         why = "" if origin.source is Source.LIVE else "; those of a simulated node are not kept"
         lines = wrapped(f"No results are kept yet{why}.", width)
     print_lines(lines, out, ascii_only)

@@ -36,10 +36,11 @@ examples:
 exit status:
   0    measured, and every test reached the bar of --min-gbps
   1    a test is below the bar
-  2    not measured: refused, a test failed (with --memory compare: no path to GPU memory works), or somebody
-       would feel it and --yes was not given
+  2    not measured: refused, a test failed (with --memory compare: no path to GPU memory works) or was left
+       out of a sweep, or somebody would feel it and --yes was not given
   3    wrong usage, or the text cannot be written
-  130  interrupted: both ends were ended, and what was measured until then was told
+  130  interrupted, or the reader of the output left: both ends were ended, and what was measured until then
+       was told
 """
 _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30

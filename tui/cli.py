@@ -328,6 +328,7 @@ def _discard_output() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The `gdrtop` command; gives the exit status."""
+    status = 0
     try:
         try:
             status = _run(_parser().parse_args(_arguments(sys.argv[1:] if argv is None else argv)))
@@ -343,8 +344,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader (head, less) has left
         _discard_output()
-        return 0
+        return status
     except OSError as error:
         print(f"gdrtop: the output cannot be written: {error.strerror}", file=sys.stderr)
         _discard_output()
-        return EXIT_WRONG_USAGE
+        return status or EXIT_WRONG_USAGE

@@ -13,7 +13,7 @@ from probes.text import printable
 from tui.new_file import why
 
 FULL_BYTES = 8 << 20  # then it is kept once as .1, and a new one is begun
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -61,6 +61,16 @@ class LinesFile:
         except (OSError, ValueError):
             return []
 
+    def why_unread(self) -> str:
+        """Why a file that is there is not read, a sentence; "" where it is read, or is not there."""
+        try:
+            self._tail(self.path)
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError) as error:
+            return f"{self._name} {printable(self.path)} cannot be read: {why(error)}"
+        return ""
+
     def _append(self, line: str) -> None:
         for_directory, for_file = self._modes
         os.makedirs(os.path.dirname(self.path), for_directory, exist_ok=True)
@@ -71,8 +81,11 @@ class LinesFile:
                 os.replace(self.path, f"{self.path}.1")
                 os.close(descriptor)
                 descriptor = os.open(self.path, _APPEND, for_file)
-            # One write: a line is whole, or is not there.
+                size = self._own_file(descriptor)
             content = line.encode("utf-8", "replace") + b"\n"
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                content = b"\n" + content  # what a full disk has cut off is not this line's beginning
+            # One write: a line is whole, or is torn and alone in its own.
             if os.write(descriptor, content) != len(content):
                 raise OSError(0, "the disk is full")
             os.fsync(descriptor)
@@ -95,6 +108,9 @@ class LinesFile:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "it is no regular file")
-        if status.st_uid != self._owner or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise OSError(0, "others may write it too: look whose it is")
+        if status.st_uid != self._owner:
+            raise OSError(0, f"it belongs to uid {status.st_uid} and not to uid {self._owner}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = stat.S_IMODE(status.st_mode)
+            raise OSError(0, f"others may write it too (mode {mode:04o}): look at it, then chmod go-w")
         return status.st_size

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS
 from probes.bandwidth.comparison import figure_words, gbps_words, latency_us
 from probes.bandwidth.judgement import Verdict
+from probes.bandwidth.memory_used import facts_about, how_it_is_known, is_as_asked, memory_used
 from probes.bandwidth.purpose import Purpose
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
@@ -24,11 +25,13 @@ _MOST_ROUTES = 4
 
 
 def mark_of(result: Result) -> Run:
-    """`✓` near the line or passed, `▲` below, `·` not judged, `✗` failed, `■` cancelled."""
+    """`✓` near the line or passed, `▲` below or of other memory than asked, `·` not judged, `✗`, `■`."""
     if result.ending is Ending.FAILED:
         return Run("✗", Tone.BAD)
     if result.ending is Ending.CANCELLED:
         return Run("■", Tone.DIM)
+    if not is_as_asked(result):
+        return _MARKS[Verdict.BELOW]
     return Run("✓", Tone.GOOD) if result.tool == _SANITY else _MARKS[result.judgement.verdict]
 
 
@@ -56,7 +59,8 @@ def words_of(result: Result) -> str:
         return " · ".join(
             f"{one.what} {gbps_words(one.gbps)}" for one in result.samples if one.gbps is not None
         )
-    return result.judgement.words or figure_words(result)
+    words = result.judgement.words or figure_words(result)
+    return words if is_as_asked(result) else f"{words}: {memory_used(result)}, not {result.memory}"
 
 
 def draw_result(
@@ -75,7 +79,7 @@ def draw_result(
         lines += _reasons(result, width)
     for told in comparisons:
         lines += wrapped(told, width, Tone.PLAIN, "  ")
-    if purpose is not None and result.ending is Ending.DONE:
+    if purpose is not None and result.ending is Ending.DONE and is_as_asked(result):
         lines += wrapped(f"proves: {purpose.proves}", width, Tone.DIM, "  ")
         lines += wrapped(f"but {purpose.not_proven}", width, Tone.DIM, "  ")
     return lines
@@ -100,25 +104,17 @@ def _reasons(result: Result, width: int) -> list[Line]:
 
 def memory_lines(result: Result) -> list[str]:
     """Whose memory it was and how the NIC got at it, as the tool itself told it."""
-    told = {about: [one.value for one in result.facts if one.about is about] for about in About}
     lines = []
-    registered = list(dict.fromkeys(told[About.REGISTERED]))
-    if registered:
+    registered = facts_about(result, About.REGISTERED)
+    if not is_as_asked(result):
+        lines.append(how_it_is_known(result))
+    elif registered:
         lines.append(f"the tool itself says: registered by {', '.join(registered)}")
-        if result.memory in (BY_DMABUF, BY_PEERMEM) and result.memory not in registered:
-            lines[-1] += f", not by {result.memory} as was asked for"
     elif result.memory in (BY_DMABUF, BY_PEERMEM):
         lines.append(f"asked for {result.memory}; the tool did not say how the memory was registered")
     elif result.memory == HOST_MEMORY:
         lines.append("host memory: nothing about the GPU")
-    odd = [
-        one
-        for one in told[About.MEMORY]
-        if result.memory not in ("", HOST_MEMORY) and one.startswith(HOST_MEMORY)
-    ]
-    if odd:
-        lines.append(f"the tool itself says: {odd[0]}")
-    routes = list(dict.fromkeys(told[About.ROUTE]))
+    routes = facts_about(result, About.ROUTE)
     if routes:
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
         lines.append(f"NCCL went via {', '.join(routes[:_MOST_ROUTES])}{more}")

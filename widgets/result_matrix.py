@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.comparison import latency_us
 from probes.bandwidth.judgement import Verdict
+from probes.bandwidth.memory_used import is_as_asked
 from probes.bandwidth.result import Ending, Result
 from widgets.figures import UNKNOWN_MARK
 from widgets.lines import Line, Run, Tone, wrapped
@@ -69,9 +70,7 @@ def _cell(result: Result | None, cells: int) -> Run:
     if result.ending is Ending.FAILED or result.figure is None:
         return mark._replace(text=f"{mark.text:>{cells}}")
     # Not by colour alone: what is below has its mark behind the figure.
-    behind = mark.text if result.judgement.verdict in (Verdict.BELOW, Verdict.LIKE_HOST) else ""
-    if result.ending is Ending.CANCELLED:
-        behind = mark.text
+    behind = mark.text if result.ending is Ending.CANCELLED or mark.text == "▲" else ""
     return mark._replace(text=f"{_figure(result) + behind:>{cells}}")
 
 
@@ -86,6 +85,8 @@ def _legend(results: Sequence[Result]) -> str:
     told = ["· not measured"]
     if any(one.judgement.verdict in (Verdict.BELOW, Verdict.LIKE_HOST) for one in results):
         told.append("▲ below what the way can carry")
+    if not all(is_as_asked(one) for one in results):
+        told.append("▲ not the memory that was asked for")
     if any(one.ending is Ending.FAILED for one in results):
         told.append("✗ failed")
     if any(one.ending is Ending.CANCELLED for one in results):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from probes.bandwidth.choice import Setup
 from probes.bandwidth.judgement import LIKE_HOST, Verdict
+from probes.bandwidth.memory_used import how_it_is_known, is_as_asked, memory_used
 from probes.bandwidth.planned import LeftOut
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, Sample
@@ -123,6 +124,7 @@ class _Pair:
     title: str  # "GPU0 → mlx5_0"
     host: Result | None
     paths: tuple[Result, ...]  # the GPU's memory, in the order measured
+    others: tuple[Result, ...]  # of other memory than was asked for: nothing is proven by them
 
 
 def meaning(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tuple[str, ...]:
@@ -130,7 +132,7 @@ def meaning(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tupl
     pairs = [pair for pair in _pairs(results) if _is_comparison(pair, left_out)]
     told: list[str] = []
     for pair in pairs:
-        sentences = [*_of_paths(pair), *_between_paths(pair)]
+        sentences = [*(_of_other(one) for one in pair.others), *_of_paths(pair), *_between_paths(pair)]
         told += [f"{pair.title}: {one}" if len(pairs) > 1 else one for one in sentences]
     if pairs:
         told += [f"{one.title} was left out: {one.reason}" for one in left_out]
@@ -139,7 +141,8 @@ def meaning(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tupl
 
 def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
     of_pair = any(one.title.startswith(pair.title) for one in left_out)
-    return len(pair.paths) + (pair.host is not None) > 1 or (bool(pair.paths) and of_pair)
+    of_gpu = len(pair.paths) + len(pair.others)
+    return of_gpu + (pair.host is not None) > 1 or (of_gpu > 0 and of_pair)
 
 
 def _pairs(results: Sequence[Result]) -> list[_Pair]:
@@ -150,9 +153,19 @@ def _pairs(results: Sequence[Result]) -> list[_Pair]:
         if one.memory != HOST_MEMORY:
             found.setdefault((one.pair.gpu_label, _way(one)), []).append(one)
     return [
-        _Pair(f"{paths[0].pair.gpu_label} → {paths[0].pair.nic}", hosts.get(_way(paths[0])), tuple(paths))
-        for paths in found.values()
+        _Pair(
+            f"{some[0].pair.gpu_label} → {some[0].pair.nic}",
+            hosts.get(_way(some[0])),
+            tuple(one for one in some if _is_of_path(one)),
+            tuple(one for one in some if not _is_of_path(one)),
+        )
+        for some in found.values()
     ]
+
+
+def _is_of_path(one: Result) -> bool:
+    """A test that failed is one of the path that was asked for, whatever it had said by then."""
+    return one.ending is not Ending.DONE or is_as_asked(one)
 
 
 def _way(one: Result) -> tuple[object, ...]:
@@ -176,6 +189,13 @@ def _of_paths(pair: _Pair) -> list[str]:
             if sentence:
                 told.append(sentence)
     return told
+
+
+def _of_other(one: Result) -> str:
+    return (
+        f"{one.memory} was not measured: {how_it_is_known(one)}. Its {figure_words(one) or 'figure'} is that"
+        f" of {memory_used(one)} and proves nothing about {one.memory}"
+    )
 
 
 def _bandwidth(one: Result, host: Result | None) -> str:

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from probes.bandwidth.choice import TEST_TOOLS
+from probes.bandwidth.choice import TEST_TOOLS, Choice
+from probes.bandwidth.commands import Refused
+from probes.bandwidth.planned import LeftOut, Series
+from probes.examination import Examination
 from probes.origin import Origin, Source
 from probes.simulation import SimulatedHost
 from tests.tui.test_cli import ROOT
 from tui import bench as bench_module
-from tui.bandwidth.bench import KeptInMemory, KeptResults
+from tui.bandwidth.bench import Bench, KeptInMemory, KeptResults
 from tui.bandwidth.processes import Process, Processes
 from tui.bandwidth.results_file import KeptOnDisk
 from tui.bandwidth.simulated_processes import SimulatedProcesses
@@ -313,6 +316,35 @@ def test_a_sweep_ends_in_a_matrix() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--sweep",), 2),
+        (("--matrix",), 2),
+        (("--memory", "compare"), 0),
+        (("--sweep", "--memory", "compare"), 0),
+    ],
+)
+def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
+    arguments: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Bench.series
+
+    def without_one(bench: Bench, examination: Examination, choice: Choice) -> Series | Refused:
+        series = whole(bench, examination, choice)
+        assert isinstance(series, Series)
+        left = LeftOut("GPU9 → mlx5_9 · DMA-BUF", "port 1 of mlx5_9 is down")
+        return Series(series.title, series.tests[-1:], (left,))
+
+    monkeypatch.setattr(Bench, "series", without_one)
+    got, out = Scene().run(*arguments, "--seconds", "2", "--min-gbps", "100")
+    assert got == status
+    last = words(out.rpartition("\n\n")[2])
+    assert ("1 of 2 tests were left out: GPU9 → mlx5_9 · DMA-BUF: port 1 of mlx5_9 is down" in last) == bool(
+        status
+    )
+
+
+@pytest.mark.parametrize(
     ("bar", "status", "told"), [("300", 0, "all reach 300"), ("399", 1, "below the bar of 399")]
 )
 def test_the_bar(bar: str, status: int, told: str) -> None:
@@ -348,26 +380,44 @@ def test_json_tells_a_refusal_too() -> None:
 # Care
 
 
-def test_who_would_feel_it_is_named_and_asked_for() -> None:
+def test_who_would_feel_it_is_named_and_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Terminal()
+    monkeypatch.setattr(sys, "stderr", asked)
     scene = Scene(live=True)
     status, out = scene.run("--seconds", "2", answers=Terminal("y\n"))
     assert status == 0
     assert "GPU0: process 41000 (python3) computes on it" in out
-    assert "Run it all the same? [y/N]" in out
     assert "of 400 Gb/s" in out
+    # Where stdout goes into a file, who is asked sees the reason as well.
+    assert "Run it all the same? [y/N]" in asked.getvalue()
+    assert "process 41000" in asked.getvalue()
+    assert "[y/N]" not in out
+
+
+def test_nobody_is_asked_where_the_question_would_not_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    scene = Scene(live=True)
+    scene.processes = Signals(scene.processes, signal.SIGTERM, 1)
+    answers = Terminal("y\n")
+    status, out = scene.run(answers=answers)
+    assert status == 2
+    assert scene.processes.started == []
+    assert answers.read() == "y\n"
+    told = out + capsys.readouterr().err
+    assert "[y/N]" not in told
+    assert "--yes" in told
 
 
 @pytest.mark.parametrize("answers", [None, io.StringIO("y\n"), Terminal("\n"), Terminal("n\n"), Terminal("")])
-def test_without_a_yes_nothing_is_run(
-    answers: io.StringIO | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_yes_nothing_is_run(answers: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = Terminal()
+    monkeypatch.setattr(sys, "stderr", beside)
     scene = Scene(live=True)
     scene.processes = Signals(scene.processes, signal.SIGTERM, 1)
     status, out = scene.run(answers=answers)
     assert status == 2
     assert scene.processes.started == []
     assert "process 41000" in out
-    assert "--yes" in capsys.readouterr().err
+    assert "--yes" in beside.getvalue()
 
 
 def test_yes_is_enough() -> None:
@@ -447,20 +497,65 @@ def test_a_signal_ends_both_ends_and_tells_what_was_measured(number: int) -> Non
     assert signal.getsignal(number) is before
 
 
-def test_a_terminal_that_goes_away_ends_both_ends() -> None:
+class Leaving(Out):
+    """A pipe whose reader leaves when it has seen a word."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word, self.has_left = word, False
+
+    def write(self, text: str) -> int:
+        self.has_left = self.has_left or self.word in text
+        if self.has_left:
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def leave_at(scene: Scene, word: str, *arguments: str) -> int:
+    options = wanted(_parser().parse_args(["bench", *arguments]))
+    return bench_module.command(
+        scene.host, Leaving(word), options, kept=scene.kept, processes=scene.processes
+    )
+
+
+def test_a_terminal_that_goes_away_ends_both_ends(capsys: pytest.CaptureFixture[str]) -> None:
     scene = Scene()
     scene.processes = Signals(scene.processes, signal.SIGTERM, 99)
-
-    class Broken(Out):
-        def write(self, text: str) -> int:
-            if "1048576  " in text:
-                raise BrokenPipeError
-            return super().write(text)
-
-    options = wanted(_parser().parse_args(["bench"]))
-    bench_module.command(scene.host, Broken(), options, kept=scene.kept, processes=scene.processes)
+    assert leave_at(scene, "1048576  ") == 130
+    assert len(scene.processes.started) == 2
     assert all(one.ended is not None for one in scene.processes.started)
     assert scene.now < 1010.0
+    assert "the output cannot be written: both ends were ended" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_left_before_lets_nothing_begin() -> None:
+    scene = Scene()
+    scene.processes = Signals(scene.processes, signal.SIGTERM, 99)
+    assert leave_at(scene, "gdrtop") == 130
+    assert scene.processes.started == []
+
+
+def test_a_reader_that_leaves_at_the_end_takes_neither_status_nor_ticket(tmp_path: Path) -> None:
+    ticket = tmp_path / "ticket.txt"
+    scene = Scene()
+    arguments = ("--seconds", "3", "--min-gbps", "399", "--save-baseline", "--text", str(ticket))
+    assert leave_at(scene, "baseline of", *arguments, "--min-gbps", "300") == 0
+    assert "of 400 Gb/s" in ticket.read_text("ascii")
+    assert leave_at(Scene(), "below the bar", "--seconds", "3", "--min-gbps", "399") == 1
+
+
+def test_head_gets_the_status_of_a_cancelled_test(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m tui bench --demo --seconds 600 --min-gbps 5000"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
+        cwd=ROOT,
+        env={**os.environ, "XDG_DATA_HOME": str(tmp_path), "PYTHONUTF8": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
 
 
 def test_ctrl_c_from_outside(tmp_path: Path) -> None:
@@ -479,7 +574,8 @@ def test_ctrl_c_from_outside(tmp_path: Path) -> None:
     rest = child.stdout.read().decode()
     assert child.wait(60) == 130
     assert "cancelled; " in rest
-    assert "interrupted; 0 of 1 tests" in rest
+    assert "interrupted: both ends were ended; 0 of 1 tests" in rest
+    assert rest.count("interrupted") == 1
     child.stdout.close()
 
 
@@ -507,6 +603,18 @@ def test_no_results_yet() -> None:
     assert status == 0
     assert "No results are kept" in out
     assert json.loads(Scene().run("--results", "--json")[1]) == {"results": []}
+
+
+def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> None:
+    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    scene.run("--seconds", "2", "--yes")
+    (tmp_path / "kept" / "results.jsonl").chmod(0o664)
+    told = words(scene.run("--results")[1])
+    assert "others may write it too" in told
+    assert "No results are kept" not in told
+    as_json = json.loads(scene.run("--results", "--json")[1])
+    assert as_json["results"] is None
+    assert "others may write it too" in as_json["unknown"]
 
 
 def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.planned import Pair
 from probes.bandwidth.purpose import Purpose
 from probes.bandwidth.result import Ending, Result
-from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact, Latency, Sample
+from probes.bandwidth.samples import (
+    BY_DMABUF,
+    BY_PEERMEM,
+    HOST_MEMORY,
+    INTEGRATED_MEMORY,
+    About,
+    Fact,
+    Latency,
+    Sample,
+)
 from tests.probes.bandwidth.results import failed, judged, latency, result
 from tests.probes.bandwidth.test_series import lacking, node
 from widgets.figures import binary_size
@@ -68,7 +77,31 @@ def test_what_the_tool_itself_said_of_the_memory() -> None:
     other = result(facts=(fact(About.REGISTERED, BY_PEERMEM),))
     assert "not by DMA-BUF as was asked for" in words(draw_result(other, (), 100))
     assert "did not say how" in words(draw_result(result(), (), 100))
+    silent = words(draw_result(result(facts=(fact(About.MEMORY, HOST_MEMORY),)), (), 100))
+    assert "no line about a GPU buffer was printed" in silent
+    assert "the tool itself says" not in silent
+    integrated = result(facts=(fact(About.MEMORY, INTEGRATED_MEMORY),))
+    assert "the tool itself says: host memory: the GPU is integrated" in words(
+        draw_result(integrated, (), 100)
+    )
     assert "nothing about the GPU" in words(draw_result(result(190.0, HOST_MEMORY), (), 100))
+
+
+@pytest.mark.parametrize(
+    ("about", "value", "told"),
+    [
+        (About.REGISTERED, BY_PEERMEM, "186 of 200 Gb/s, 93 %: nvidia-peermem, not DMA-BUF"),
+        (About.MEMORY, HOST_MEMORY, "186 of 200 Gb/s, 93 %: host memory, not DMA-BUF"),
+    ],
+)
+def test_other_memory_than_was_asked_for_is_no_good_result(about: About, value: str, told: str) -> None:
+    one = result(facts=(fact(about, value),))
+    assert mark_of(one).text == "▲"
+    assert words_of(one) == told
+    assert "proves" not in text(draw_result(one, (), 100, Purpose("DMA-BUF works", "the cable")))
+    matrix = text(draw_matrix([one], 80))
+    assert "186▲" in matrix
+    assert "▲ not the memory that was asked for" in " ".join(matrix.split())
 
 
 def test_what_it_proves_is_told_where_it_is_known() -> None:

@@ -37,6 +37,9 @@ class KeptResults(Protocol):
     def results(self) -> tuple[Result, ...]:
         """All that are kept, the oldest first."""
 
+    def why_unread(self) -> str:
+        """Why results that are there are not read, a sentence; "" where they are, or where there are none."""
+
     def baseline(self, machine: str) -> tuple[Result, ...]:
         """What nodes of this type are expected to give; () where nothing was saved."""
 
@@ -65,6 +68,10 @@ class KeptInMemory:
     def results(self) -> tuple[Result, ...]:
         """All, the oldest first."""
         return tuple(self._results)
+
+    def why_unread(self) -> str:
+        """Memory is always read."""
+        return ""
 
     def baseline(self, machine: str) -> tuple[Result, ...]:
         """What was saved for this type."""

@@ -67,6 +67,10 @@ class KeptOnDisk:
         found = [_parsed(line) for line in lines[-_MOST_RESULTS:]]
         return tuple(one for one in found if one is not None)
 
+    def why_unread(self) -> str:
+        """Why the results' file is there and not read, a sentence; "" where it is read, or is not there."""
+        return self._file.why_unread()
+
     def baseline(self, machine: str) -> tuple[Result, ...]:
         """What nodes of this type are expected to give; () where nothing that can be read was saved."""
         try:

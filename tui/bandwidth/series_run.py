@@ -19,7 +19,7 @@ from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of
 from probes.bandwidth.samples import HOST_MEMORY, Sample
 from probes.examination import Examination
 from probes.host import Host
-from probes.origin import Origin, Source
+from probes.origin import origin_word
 from probes.platform import PlatformFacts
 from probes.unknown import Unknown, known
 from tui.bandwidth.events import Event, SeriesBegan, SeriesEnded, TestBegan, TestEnded
@@ -110,11 +110,6 @@ class SeriesRun:
 def settings_tool(test: PlannedTest) -> str:
     """The program that measures."""
     return test.ends[-1].command.tool
-
-
-def origin_word(origin: Origin) -> str:
-    """As results are kept apart by: "live", or the simulated node's name."""
-    return "live" if origin.source is Source.LIVE else f"{origin.source.value} {origin.label}"
 
 
 def _host_memory(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:

@@ -6,7 +6,7 @@ from probes.bandwidth.comparison import change, changes, earlier, expected, mean
 from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.planned import LeftOut, Pair
 from probes.bandwidth.result import Ending
-from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
+from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.results import MORNING, failed, judged, latency, result
 
 NOW = MORNING + 86_400
@@ -173,6 +173,23 @@ def test_the_paths_against_each_other() -> None:
 def test_host_memory_that_fails_goes_first() -> None:
     told = only(failed(HOST_MEMORY, "the port is down"), failed(BY_DMABUF, "the port is down"))
     assert told.startswith("host memory failed on mlx5_0 too (the port is down)")
+
+
+def test_memory_that_was_not_asked_for_proves_nothing() -> None:
+    by_peermem = result(188.0, facts=(Fact(About.REGISTERED, BY_PEERMEM, ""),))
+    told = only(HOST, by_peermem)
+    assert "DMA-BUF was not measured: the tool itself says: registered by nvidia-peermem" in told
+    assert "Its 188 Gb/s is that of nvidia-peermem and proves nothing about DMA-BUF" in told
+    assert "works" not in told
+    # Beside a true one of nvidia-peermem they are not two paths that carry the same.
+    told = only(HOST, result(188.0, BY_PEERMEM), by_peermem)
+    assert "GPUDirect RDMA by nvidia-peermem works" in told
+    assert "by DMA-BUF works" not in told
+    assert "carry the same" not in told
+    told = only(HOST, result(188.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),)))
+    assert "no line about a GPU buffer was printed" in told
+    assert "works" not in told
+    assert "as fast as host memory" not in told
 
 
 def test_a_path_that_is_left_out_says_why() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,41 @@ def test_a_large_file_is_begun_anew_and_the_newest_stay(
 
 def test_a_file_that_others_may_write_is_not_believed(kept: KeptOnDisk, tmp_path: Path) -> None:
     kept.add(result())
-    file_of(tmp_path).chmod(0o666)
+    assert kept.why_unread() == ""
+    file_of(tmp_path).chmod(0o664)
     assert kept.results() == ()
+    assert re.search(
+        r"results\.jsonl cannot be read: others may write it too \(mode 0664\)", kept.why_unread()
+    )
     with pytest.raises(NotKept, match="others may write"):
         kept.add(result())
+
+
+def test_a_file_of_another_user_says_whose_it_is(
+    kept: KeptOnDisk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept.add(result())
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    of_another = KeptOnDisk(str(tmp_path / "gdrtop"))
+    assert of_another.results() == ()
+    told = of_another.why_unread()
+    assert f"it belongs to uid {owner} and not to uid {owner + 1}" in told
+    assert "others may write" not in told
+
+
+def test_where_there_is_no_file_nothing_is_wrong(kept: KeptOnDisk) -> None:
+    assert kept.why_unread() == ""
+    assert KeptInMemory().why_unread() == ""
+
+
+def test_a_line_that_a_full_disk_has_cut_off_takes_no_other_with_it(kept: KeptOnDisk, tmp_path: Path) -> None:
+    kept.add(result(180.0))
+    whole = file_of(tmp_path).read_bytes()
+    file_of(tmp_path).write_bytes(whole + whole[: len(whole) // 2])
+    kept.add(result(181.0))
+    kept.add(result(182.0))
+    assert [one.gbps for one in kept.results()] == [180.0, 181.0, 182.0]
 
 
 def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
