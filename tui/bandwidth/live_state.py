@@ -278,7 +278,7 @@ class LiveState:
     # Keeping
 
     def why_ask(self, baseline: Sequence[Result]) -> str:
-        """Why a person should think again before these results become the baseline; "" where nothing is odd."""
+        """Why these results had better not become the baseline unasked; "" where nothing is odd."""
         below = [one for one in self.done if mark_of(one).tone is Tone.WARNING]
         if below:
             count = "this is" if len(self.done) == 1 else f"{len(below)} of {len(self.done)} results are"

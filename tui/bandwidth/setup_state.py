@@ -12,10 +12,9 @@ from probes.bandwidth.comparison import newest
 from probes.bandwidth.planned import Series
 from probes.bandwidth.result import Ending, Result, planned_key
 from probes.examination import Examination
-from probes.origin import Origin, Source
+from probes.origin import Origin, Source, origin_word
 from probes.platform import PlatformFacts
 from probes.unknown import known
-from tui.bandwidth.series_run import origin_word
 from tui.bandwidth.settings import Settings
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.measured_drawing import draw_measured
