@@ -14,7 +14,7 @@ from probes.bandwidth.commands import Refused
 from probes.bandwidth.comparison import changes
 from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.planned import LeftOut, Series
-from probes.bandwidth.result import Result
+from probes.bandwidth.result import Ending, Result
 from probes.examination import Examination, examine
 from probes.gpus import GpuFacts
 from probes.host import Host
@@ -23,18 +23,17 @@ from probes.origin import Source
 from probes.rates import Reading, read
 from probes.text import printable
 from tui.actions.guards import node_name
-from tui.bandwidth.bench import Bench, KeptResults, NotKept
+from tui.bandwidth.bench import Bench, KeptResults
 from tui.bandwidth.events import Event, NotSaved, SeriesBegan, SeriesEnded, TestEnded
 from tui.bandwidth.processes import Processes
 from tui.bandwidth.results_file import kept_results
-from tui.bandwidth.ticket import ticket_text, versions_of
 from tui.bench_exit import EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED, ended
 from tui.bench_json import head_json, plan_json, results_json
+from tui.bench_keeping import BenchKeeping
 from tui.bench_lists import list_results, list_tools
 from tui.bench_options import Wanted
 from tui.bench_output import BenchOutput
 from tui.bench_progress import BenchProgress
-from tui.own_file import NotWritten, write_new
 from tui.printing import heading
 from tui.stop_signals import signals_stop
 from widgets.figures import minutes
@@ -183,9 +182,15 @@ class BenchCommand:
         for sentence in self._not_saved:
             self._output.warn(f"not kept: {sentence}")
         self._output.say(progress.summary(results))
-        status = self._keep(results, status)
+        no_baseline = self._no_baseline(results)
+        if no_baseline:
+            told = f"{no_baseline[:1].upper()}{no_baseline[1:]}."
+            self._output.say([(), *wrapped(told, self._width, Tone.WARNING)])
+        keeping = BenchKeeping(self._output, self._wanted, self._bench.kept, self._examination, self._answers)
+        status = keeping.keep(results, series.left_out, status)
         if self._wanted.as_json:
             content = results_json(self._examination, series, felt, results, self._comparisons)
+            content |= {"no_baseline": no_baseline} if no_baseline else {}
             self._output.write({**content, "exit": {"status": status, "reason": reason}})
         else:
             self._output.say([(), *wrapped(reason, self._width, Tone.TITLE)])
@@ -193,36 +198,15 @@ class BenchCommand:
             self._output.warn(reason)
         return status
 
+    def _no_baseline(self, results: Sequence[Result]) -> str:
+        """Why these are compared with no baseline, where one might be expected."""
+        is_measured = any(one.ending is Ending.DONE for one in results)
+        return self._bench.kept.no_baseline(machine_type(self._examination)) if is_measured else ""
+
     def _not_measured(self, series: Series) -> tuple[LeftOut, ...]:
         """What a sweep has left out; of paths to memory that are compared, one that lacks is a finding."""
         is_sweep = self._wanted.choice.scope is not Scope.PAIR
         return series.left_out if is_sweep and self._wanted.choice.memory is not MemoryPath.COMPARE else ()
-
-    def _keep(self, results: tuple[Result, ...], status: int) -> int:
-        """Baseline and ticket, where they are wished; the exit status where a file cannot be written."""
-        try:
-            if self._wanted.save_baseline:
-                place = self._bench.kept.save_baseline(results)
-                self._output.note(f"baseline of {machine_type(self._examination)}: {place}")
-        except NotKept as error:
-            self._output.warn(f"no baseline: {error}")
-            status = status or EXIT_NOT_WRITTEN
-        if self._wanted.text_file is None:
-            return status
-        text = ticket_text(
-            results,
-            self._node,
-            versions_of(self._examination),
-            self._bench.kept.results(),
-            self._bench.kept.baseline(machine_type(self._examination)),
-            self._series.left_out if self._series else (),
-        )
-        try:
-            self._output.note(f"written: {write_new(self._wanted.text_file, text)}")
-        except NotWritten as error:
-            self._output.warn(str(error))
-            return status or EXIT_NOT_WRITTEN
-        return status
 
     def _refuse(self, reason: str, felt: tuple[str, ...] = ()) -> int:
         if self._wanted.as_json:

@@ -53,12 +53,18 @@ def ended(
     measured = f"{len(done)} of {planned} tests measured"
     if bar is None:
         return 0, measured
-    low = [one for one in done if (one.gbps or 0.0) < bar]
+    low = below_bar(done, bar)
     if low:
         figure = figure_words(low[0]) or "no figure"
         more = f" and {len(low) - 1} more" if len(low) > 1 else ""
         return EXIT_BELOW, f"below the bar of {bar:g} Gb/s: {low[0].title}, {figure}{more}"
     return 0, f"{measured}, all reach {bar:g} Gb/s"
+
+
+def below_bar(results: Sequence[Result], bar: float | None) -> list[Result]:
+    """What was measured and does not reach the bar, in Gb/s."""
+    done = [one for one in results if one.ending is Ending.DONE]
+    return [] if bar is None else [one for one in done if (one.gbps or 0.0) < bar]
 
 
 def _is_made_up_for(failed: Result, done: Sequence[Result]) -> bool:

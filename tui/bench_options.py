@@ -36,9 +36,9 @@ examples:
 exit status:
   0    measured, and every test reached the bar of --min-gbps
   1    a test is below the bar
-  2    not measured: refused, a test failed (with --memory compare: no path to GPU memory works) or was left
-       out of a sweep, or somebody would feel it and --yes was not given
-  3    wrong usage, or the text cannot be written
+  2    not measured: refused, a test failed or had other memory than asked for (with --memory compare: no path
+       to GPU memory works), one was left out of a sweep, or somebody would feel it and --yes was not given
+  3    wrong usage, or what was measured is no baseline, or cannot be written
   130  interrupted, or the reader of the output left: both ends were ended, and what was measured until then
        was told
 """
@@ -117,9 +117,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     told.add_argument(
         "--save-baseline",
         action="store_true",
-        help="keep the results as what nodes of this type are expected to reach",
+        help="keep the results as what nodes of this type are expected to reach; asks where one is low",
     )
-    told.add_argument("--yes", action="store_true", help="run it though somebody would feel it")
+    told.add_argument(
+        "--yes", action="store_true", help="run it though somebody would feel it, save a low baseline"
+    )
 
 
 def wanted(options: argparse.Namespace) -> Wanted:

@@ -24,6 +24,17 @@ def row(gbps: float, size: int = 1 << 20) -> str:
     return f" {size}    23269            0.00               {gbps:.2f}                       0.023269"
 
 
+def memory_lines(argv: Sequence[str]) -> list[str]:
+    """What perftest prints of a GPU's memory before its rows; nothing of host memory."""
+    words = " ".join(argv)
+    lines = ["allocated GPU buffer of a 2097152 address at 0x7f0000000000"] if "--use_cuda" in words else []
+    if "--use_cuda_dmabuf" in words:
+        lines.append(
+            "Calling ibv_reg_dmabuf_mr(offset=0, size=2097152, addr=0x7f0000000000, fd=58) for QP #0"
+        )
+    return lines
+
+
 class ScriptedProcess:
     """Prints what it is told to."""
 
@@ -122,7 +133,8 @@ async def met(
     await until(pilot, lambda: printed(pilot).count("Waiting for client") > test - series)
     clock.now += 10.0  # the server's port cannot be seen to listen, so the client waits this long
     await until(pilot, lambda: len(processes.started) == 2 * test)
-    processes.started[2 * test - 1].say(HEADING)
+    client = processes.started[2 * test - 1]
+    client.say(*memory_lines(client.argv), HEADING)
 
 
 async def measured(pilot: Pilot[None], clock: SteppedClock, client: ScriptedProcess, *gbps: float) -> None:

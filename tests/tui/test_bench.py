@@ -14,10 +14,13 @@ import pytest
 
 from probes.bandwidth.choice import TEST_TOOLS, Choice
 from probes.bandwidth.commands import Refused
+from probes.bandwidth.judgement import Judgement, Verdict
+from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.planned import LeftOut, Series
-from probes.examination import Examination
+from probes.examination import Examination, examine
 from probes.origin import Origin, Source
 from probes.simulation import SimulatedHost
+from tests.probes.bandwidth.results import result
 from tests.tui.test_cli import ROOT
 from tui import bench as bench_module
 from tui.bandwidth.bench import Bench, KeptInMemory, KeptResults
@@ -625,6 +628,54 @@ def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:
     assert "results" in json.loads(file.read_text())
     scene.wait(60)
     assert "the baseline of this machine type" in words(scene.run("--seconds", "2", "--yes")[1])
+
+
+def test_what_is_below_the_bar_is_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    arguments = ("--seconds", "2", "--yes", "--save-baseline", "--min-gbps", "399")
+    assert scene.run(*arguments)[0] == 1
+    assert "no baseline: below the bar: GPU0" in capsys.readouterr().err
+    assert not (tmp_path / "kept" / "baselines").exists()
+
+
+def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene()
+    machine = machine_type(examine(scene.host))
+    judge_below(monkeypatch)
+    assert scene.run("--seconds", "2", "--save-baseline")[0] == 3
+    told = capsys.readouterr().err
+    assert "is below what its way can carry; --yes saves it all the same" in told
+    asked = Terminal()
+    monkeypatch.setattr(sys, "stderr", asked)
+    status, out = scene.run("--seconds", "2", "--save-baseline", answers=Terminal("n\n"))
+    assert status == 3
+    assert "1 of 1 tests measured" in out
+    assert scene.kept.baseline(machine) == ()
+    assert scene.run("--seconds", "2", "--save-baseline", answers=Terminal("y\n"))[0] == 0
+    assert "Save it as the baseline all the same? [y/N]" in asked.getvalue()
+    assert len(scene.kept.baseline(machine)) == 1
+    assert scene.run("--seconds", "2", "--save-baseline", "--yes")[0] == 0
+
+
+def judge_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every result is below what its way can carry."""
+    below = Judgement(Verdict.BELOW, "100 of 400 Gb/s, 25 %", "port 1 would carry more", 0.25)
+    monkeypatch.setattr("tui.bandwidth.series_run.judge", lambda *_: below)
+
+
+def test_a_baseline_of_the_same_product_alone_is_told(tmp_path: Path) -> None:
+    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    product = machine_type(examine(scene.host)).partition(", ")[0]
+    whole = f"{product}, 9 × NVIDIA H100"
+    scene.kept.save_baseline((result(machine=whole),))
+    out = words(scene.run("--seconds", "2", "--yes")[1])
+    assert f"There is a baseline for {whole}, not for this type: {product}, 8 ×" in out
+    told = json.loads(scene.run("--seconds", "2", "--yes", "--json")[1])["no_baseline"]
+    assert told.startswith(f"there is a baseline for {whole}")
+    scene.run("--seconds", "2", "--yes", "--save-baseline")
+    assert "There is a baseline" not in words(scene.run("--seconds", "2", "--yes")[1])
 
 
 def test_what_cannot_be_kept_is_told_and_measured_all_the_same(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from probes.bandwidth.baseline import baseline_with, of_other_type
 from probes.bandwidth.choice import Choice
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.competition import felt_by
@@ -43,6 +44,9 @@ class KeptResults(Protocol):
     def baseline(self, machine: str) -> tuple[Result, ...]:
         """What nodes of this type are expected to give; () where nothing was saved."""
 
+    def no_baseline(self, machine: str) -> str:
+        """Why there is none for this type where one might be expected; "" where there is, or none like it."""
+
     def save_baseline(self, results: tuple[Result, ...]) -> str:
         """Puts what was measured in its machine type's baseline; where that is. NotKept where it cannot be.
 
@@ -77,14 +81,16 @@ class KeptInMemory:
         """What was saved for this type."""
         return self._baselines.get(machine, ())
 
+    def no_baseline(self, machine: str) -> str:
+        """Whether only another type of the same product has one."""
+        return "" if machine in self._baselines else of_other_type(machine, tuple(self._baselines))
+
     def save_baseline(self, results: tuple[Result, ...]) -> str:
         """Keeps what was measured as the baseline."""
-        done = tuple(one for one in results if one.ending is Ending.DONE)
-        if not done:
-            raise NotKept("nothing was measured that could be a baseline")
-        machine = done[0].machine
-        merged = {one.key: one for one in (*self.baseline(machine), *done)}
-        self._baselines[machine] = tuple(merged.values())
+        new = baseline_with(results, self.baseline)
+        if isinstance(new, Refused):
+            raise NotKept(new.reason)
+        self._baselines[new.machine] = new.results
         return "the memory of this gdrtop: a simulated node has no file"
 
 

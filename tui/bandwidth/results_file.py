@@ -14,8 +14,11 @@ import stat
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
-from probes.bandwidth.result import Ending, Result
+from probes.bandwidth.baseline import baseline_with, of_other_type, product_of
+from probes.bandwidth.commands import Refused
+from probes.bandwidth.result import Result
 from probes.bandwidth.result_json import SCHEMA, from_json, to_json
 from probes.origin import Origin, Source
 from probes.text import printable
@@ -27,6 +30,8 @@ from tui.xdg import DATA, own_directory
 _MOST_RESULTS = 1000
 _READ_BYTES = 8 << 20
 _SLUG_LIMIT = 120
+_TYPE_LIMIT = 200
+_MOST_TYPES = 32  # baselines of one product that are looked at
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -74,29 +79,75 @@ class KeptOnDisk:
     def baseline(self, machine: str) -> tuple[Result, ...]:
         """What nodes of this type are expected to give; () where nothing that can be read was saved."""
         try:
-            content = json.loads(_content(self._baseline_path(machine)))
-        except (OSError, ValueError, RecursionError):
+            return tuple(one for one in self._listed(machine) if one is not None)
+        except NotKept:
             return ()
-        if not isinstance(content, dict) or content.get("machine") != machine:
+
+    def no_baseline(self, machine: str) -> str:
+        """That its file cannot be read, or that there is one of another type; "" where it is read."""
+        try:
+            found = self._listed(machine)
+        except NotKept as error:
+            return str(error)
+        return "" if found else of_other_type(machine, self._types_like(machine))
+
+    def _listed(self, machine: str) -> list[Result | None]:
+        """A baseline as it stands in its file, None what is no result; NotKept where it cannot be read."""
+        path = self._baseline_path(machine)
+        try:
+            content = _object(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (OSError, ValueError) as error:
+            raise NotKept(f"the baseline {told(path)} cannot be read: {_why(error)}") from None
+        if content.get("schema") != SCHEMA or not isinstance(content.get("results"), list):
+            raise NotKept(f"the baseline {told(path)} is not one that this gdrtop understands")
+        if content.get("machine") != machine:
+            whose = printable(str(content.get("machine")), _SLUG_LIMIT)
+            raise NotKept(f"the baseline {told(path)} is of another type: {whose}")
+        return [from_json(one) for one in content["results"]]
+
+    def _before(self, machine: str) -> tuple[Result, ...]:
+        """A baseline that is about to be replaced: of what is not understood nothing may be lost."""
+        listed = self._listed(machine)
+        found = tuple(one for one in listed if one is not None)
+        if len(found) != len(listed):
+            path = told(self._baseline_path(machine))
+            raise NotKept(f"{len(listed) - len(found)} results of the baseline {path} are not understood")
+        return found
+
+    def _types_like(self, machine: str) -> tuple[str, ...]:
+        """The machine types of the baselines whose files' names begin as this product's."""
+        directory, begins = os.path.join(self._directory, "baselines"), slug(product_of(machine))
+        try:
+            names = sorted(name for name in os.listdir(directory) if name.startswith(begins))
+        except OSError:
             return ()
-        listed = content.get("results")
-        found = [from_json(one) for one in listed[:_MOST_RESULTS]] if isinstance(listed, list) else []
-        return tuple(one for one in found if one is not None)
+        types = []
+        for name in names[:_MOST_TYPES]:
+            try:
+                content = _object(os.path.join(directory, name))
+            except (OSError, ValueError):
+                continue
+            if isinstance(content.get("machine"), str) and content.get("schema") == SCHEMA:
+                types.append(printable(content["machine"], _TYPE_LIMIT))
+        return tuple(types)
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
         """Puts what was measured in its machine type's baseline; the file. NotKept where it cannot be."""
-        done = tuple(one for one in results if one.ending is Ending.DONE)
-        if not done:
-            raise NotKept("nothing was measured that could be a baseline")
-        machine = done[0].machine
-        merged = {one.key: one for one in (*self.baseline(machine), *done)}
+        try:
+            new = baseline_with(results, self._before)
+        except NotKept as error:
+            raise NotKept(f"{error}: it is not overwritten; move it away first") from None
+        if isinstance(new, Refused):
+            raise NotKept(new.reason)
         content = {
             "schema": SCHEMA,
-            "machine": machine,
+            "machine": new.machine,
             "saved_at": self._clock(),
-            "results": [to_json(one) for one in merged.values()],
+            "results": [to_json(one) for one in new.results],
         }
-        path = self._baseline_path(machine)
+        path = self._baseline_path(new.machine)
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         except OSError as error:
@@ -121,13 +172,30 @@ def _parsed(line: str) -> Result | None:
         return None
 
 
+def _object(path: str) -> dict[str, Any]:
+    """A file's JSON object; ValueError where it has none."""
+    try:
+        content = json.loads(_content(path))
+    except RecursionError:
+        content = None
+    except ValueError:
+        raise ValueError("it is not whole JSON") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    return content
+
+
+def _why(error: OSError | ValueError) -> str:
+    return why(error) if isinstance(error, OSError) else str(error)
+
+
 def _content(path: str) -> bytes:
     """A file's bytes; OSError where it is no regular file, or far too large for what it should be."""
     descriptor = os.open(path, _READ)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _READ_BYTES:
-            raise OSError(0, f"{printable(path)} is no baseline")
+            raise OSError(0, "it is no regular file, or too large for a baseline")
         return os.pread(descriptor, _READ_BYTES, 0)
     finally:
         os.close(descriptor)

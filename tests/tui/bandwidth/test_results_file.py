@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.bandwidth.result import Ending
+from probes.bandwidth.samples import HOST_MEMORY, About, Fact
 from probes.origin import Origin, Source
 from tests.probes.bandwidth.results import MORNING, failed, result
 from tui.bandwidth.bench import KeptInMemory, KeptResults, NotKept
@@ -142,6 +143,60 @@ def test_a_spoilt_baseline_is_none(kept: KeptOnDisk, content: str) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text(content)
     assert kept.baseline(MACHINE) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "not whole JSON"),
+        ("[]", "no JSON object"),
+        ("[" * 9000, "cannot be read"),
+        (
+            json.dumps({"schema": 2, "machine": MACHINE, "results": []}),
+            "not one that this gdrtop understands",
+        ),
+        (json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}), "of another type"),
+        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 2}]}), "1 results of"),
+    ],
+)
+def test_a_baseline_that_is_not_understood_is_never_overwritten(
+    kept: KeptOnDisk, content: str, why: str
+) -> None:
+    path = Path(kept.save_baseline((result(195.0),)))
+    path.write_text(content)
+    with pytest.raises(NotKept, match=f"{why}.*move it away first"):
+        kept.save_baseline((result(197.0),))
+    assert path.read_text() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+EIGHT = "Supermicro SYS-821GE-TNHR, 8 × H100, 8 × 400 Gb/s InfiniBand"
+SEVEN = "Supermicro SYS-821GE-TNHR, 7 × H100, 8 × 400 Gb/s InfiniBand"
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_baseline_of_the_same_product_is_named_where_this_type_has_none(
+    kept: KeptOnDisk, memory: bool
+) -> None:
+    some: KeptResults = KeptInMemory() if memory else kept
+    assert some.no_baseline(SEVEN) == ""
+    some.save_baseline((result(machine=EIGHT),))
+    assert some.no_baseline(SEVEN) == f"there is a baseline for {EIGHT}, not for this type: {SEVEN}"
+    assert some.no_baseline(EIGHT) == ""
+    assert some.no_baseline("Dell PowerEdge XE9680, 7 × H100") == ""
+    assert some.no_baseline("Supermicro SYS-821GE-TNHR-2, 8 × H100") == ""
+
+
+def test_a_baseline_that_cannot_be_read_is_not_taken_for_none(kept: KeptOnDisk) -> None:
+    path = Path(kept.save_baseline((result(195.0),)))
+    path.write_text("{")
+    assert "cannot be read: it is not whole JSON" in kept.no_baseline(MACHINE)
+
+
+def test_other_memory_than_was_asked_for_is_no_baseline(kept: KeptOnDisk) -> None:
+    other = result(195.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),))
+    with pytest.raises(NotKept, match="nothing was measured"):
+        kept.save_baseline((other,))
 
 
 @pytest.mark.parametrize("memory", [True, False])
