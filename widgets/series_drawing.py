@@ -122,7 +122,7 @@ def _peer_notes(test: PlannedTest, node: str) -> list[str]:
         "to be started there when the server here waits"
         if test.setup is Setup.SERVER
         else "has to wait there before this is run",
-        "-d names the peer's own RDMA device: another where its devices have other names",
+        "for a peer like this node: there, RDMA device (-d) and GPU may have other names",
     ]
     if test.setup is Setup.SERVER:
         name = _name_of(node)

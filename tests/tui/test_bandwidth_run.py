@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 
 from probes.bandwidth.samples import Sample
 from probes.simulation import SimulatedHost
-from tests.tui.acting import asked, is_on, on, seen
+from tests.tui.acting import NODE, is_on, on, seen
 from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
 from tests.tui.measuring import HEADING, measured, met, over, planned, row, scripted, set_up, started
 from tui.bandwidth.console import MOST_LINES
@@ -314,16 +314,15 @@ async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.Monk
 
 async def test_no_action_begins_while_a_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+    async with stepped_app(SimulatedHost(NODE, clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         await started(pilot)
         await met(pilot, clock, processes)
-        await pilot.press("escape")
-        await asked(pilot, "unpersist-modules")
-        await pilot.press("y")
-        await pilot.pause()
+        await pilot.press("escape", "l")
+        await on(pilot, ConfirmScreen)
+        await pilot.press("enter")
+        await until(pilot, lambda: "A bandwidth test is under way" in notified(pilot))
         assert is_on(pilot, ConfirmScreen)
-        assert "A bandwidth test is under way" in notified(pilot)
 
 
 async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(

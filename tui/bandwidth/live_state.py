@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from probes.bandwidth.baseline import doubtful
 from probes.bandwidth.comparison import changes, meaning
 from probes.bandwidth.judgement import Verdict
+from probes.bandwidth.memory_used import is_as_asked
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
 from probes.bandwidth.result import MOST_SAMPLES, Ending, Result
@@ -244,7 +246,7 @@ class LiveState:
 
     def _no_rows(self) -> str:
         if self._waits_for_peer():
-            return "It waits: start this at the peer."
+            return "It waits for the peer."
         return "No row yet." if self.number else "It begins."
 
     def _peer_lines(self, width: int) -> list[Line]:
@@ -279,7 +281,7 @@ class LiveState:
 
     def why_ask(self, baseline: Sequence[Result]) -> str:
         """Why these results had better not become the baseline unasked; "" where nothing is odd."""
-        below = [one for one in self.done if mark_of(one).tone is Tone.WARNING]
+        below = doubtful(self.done)
         if below:
             count = "this is" if len(self.done) == 1 else f"{len(below)} of {len(self.done)} results are"
             return f"{count} below what the way can carry"
@@ -306,7 +308,7 @@ class LiveState:
     @property
     def done(self) -> tuple[Result, ...]:
         """What can be a baseline."""
-        return tuple(one for one in self.results if one.ending is Ending.DONE)
+        return tuple(one for one in self.results if one.ending is Ending.DONE and is_as_asked(one))
 
     @property
     def file_name(self) -> str:
