@@ -54,9 +54,9 @@ class ActingApp(OfferingApp):
         from tui.screens.run import RunScreen
         from widgets.change_drawing import Judged
 
-        examination = self._doctor.examination
-        if self._is_acting or examination is None:
-            self.notify("Another action is under way: x shows it.", severity="warning", markup=False)
+        examination, why = self._doctor.examination, self._why_not_act()
+        if why or examination is None:
+            self.notify(why or "The node is looked at anew.", severity="warning", markup=False)
             return
         state = RunState(message.prepared, self._origin, Judged(examination.verdict, self._doctor.findings))
         self._acting.start(
@@ -69,6 +69,10 @@ class ActingApp(OfferingApp):
         )
         self.switch_screen(RunScreen(state))
         self._overview.tell_acting(state.word)
+
+    def _why_not_act(self) -> str:
+        """What is under way here and must end first, as a sentence; "" where nothing is."""
+        return "An action is under way: x shows it." if self._is_acting else ""
 
     @property
     def _is_acting(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from probes.bandwidth.choice import MemoryPath, Scope, Setup
-from probes.bandwidth.commands import Refused, is_host
+from probes.bandwidth.commands import Refused
 from probes.bandwidth.comparison import changes
 from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.planned import LeftOut, Series
@@ -92,7 +92,6 @@ class BenchCommand:
         self._is_live = host.origin.source is Source.LIVE
         self._examination, self._before = self._look()
         self._node = node_name(self._examination)
-        self._peers_name = self._node if is_host(self._node) else ""
         self._interrupted = ""
         self._series: Series | None = None
         self._not_saved: list[str] = []
@@ -140,10 +139,10 @@ class BenchCommand:
     def _show(self, series: Series, felt: tuple[str, ...]) -> int:
         """What would be run."""
         if self._wanted.as_json:
-            told = plan_json(self._examination, series, felt, self._bench.refusal, self._peers_name)
+            told = plan_json(self._examination, series, felt, self._bench.refusal, self._node)
             self._output.write(told)
             return 0
-        self._output.say(draw_series(series, self._width, self._peers_name))
+        self._output.say(draw_series(series, self._width, self._node))
         if felt:
             self._output.say([(), *draw_felt(felt, self._width)])
         if self._bench.refusal:
@@ -172,7 +171,7 @@ class BenchCommand:
         return self._wanted.yes or self._output.asks(self._answers, told, "Run it all the same?")
 
     def _run(self, series: Series, felt: tuple[str, ...]) -> int:
-        progress = BenchProgress(series, self._wanted.choice, self._peers_name, self._width)
+        progress = BenchProgress(series, self._wanted.choice, self._node, self._width)
         with signals_stop(self._interrupt):
             results = self._bench.run(self._examination, series, lambda event: self._hear(event, progress))
         if isinstance(results, Refused):

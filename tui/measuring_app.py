@@ -1,4 +1,4 @@
-"""The part of the application that measures: settings, who would feel it, the series under way, leaving."""
+"""The part of the application that measures: who would feel it, the series under way, leaving."""
 
 from __future__ import annotations
 
@@ -9,34 +9,19 @@ from typing import TYPE_CHECKING, Any
 from textual.app import SystemCommand
 from textual.screen import Screen
 
-from probes.origin import Source
-from tui.acting_app import ActingApp
-from tui.bandwidth.measuring import Measuring
+from tui.planning_app import PlanningApp
 from tui.telling import TELLING_SECONDS
 
 if TYPE_CHECKING:
-    from probes.bandwidth.commands import Refused
-    from probes.bandwidth.planned import Series
-    from probes.bandwidth.result import Result
-    from probes.examination import Examination
-    from probes.origin import Origin
     from tui.bandwidth.live_state import LiveState
-    from tui.bandwidth.setup_state import SetupState
-    from tui.sampler import Examined
+    from tui.bandwidth.setup_state import SetupState, ToRun
     from tui.screens.bandwidth_run import BandwidthRunScreen
 
 _LEAVING_SECONDS = 15.0  # both ends have a few seconds each to end
 
 
-class MeasuringApp(ActingApp):
-    """Plans bandwidth tests, runs what was wanted, and shows what was measured beside the paths."""
-
-    def __init__(self, origin: Origin, read_only: bool) -> None:
-        super().__init__(origin, read_only)
-        self._measuring = Measuring(lambda: self._host, read_only, self.call_later)
-        self._setup: SetupState | None = None
-        self._to_start: tuple[Examination, Series] | None = None  # once a fresh reading is there
-        self._results_wanted = True
+class MeasuringApp(PlanningApp):
+    """Runs the tests that were wanted, and shows what is measured while it is."""
 
     # To the screens
 
@@ -58,21 +43,6 @@ class MeasuringApp(ActingApp):
             self.pop_screen()
         self._open_setup()
 
-    def _open_setup(self) -> None:
-        from tui.bandwidth.setup_state import SetupState
-        from tui.screens.bandwidth_setup import BandwidthSetupScreen
-
-        setup = self._setup = self._setup or SetupState(self._origin)
-        setup.refusal = self._measuring.refusal
-        setup.preset(*self._overview.selected_pair)
-        setup.do_not_run()
-        examination = self._doctor.examination
-        if examination is not None:
-            self._take_for_setup(setup, examination)
-        if not setup.refusal and (examination is None or examination.node.taken_at < self._probed_at):
-            self._sampler.ask_examination()
-        self._bring(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
-
     def _show_series(self, state: LiveState) -> None:
         from tui.screens.bandwidth_run import BandwidthRunScreen
 
@@ -85,112 +55,56 @@ class MeasuringApp(ActingApp):
         if self._measuring.is_running:
             yield SystemCommand("Cancel bandwidth tests", "Ends them at both ends", self._cancel)
 
-    # What would be run
-
-    def note_examination(self, report: Examined) -> None:
-        """The doctor has looked: other tests may be possible."""
-        super().note_examination(report)
-        if self._setup is None:
-            return
-        if report.examination is None:
-            self._setup.fail(report.failure)
-        elif not self._setup.is_asking and not self._setup.is_looking:
-            self._take_for_setup(self._setup, report.examination)
-            self.on_bandwidth_setup_screen_changed()
-        self._draw_setup()
-
-    def _take_for_setup(self, setup: SetupState, examination: Examination) -> None:
-        is_first = setup.examination is None
-        setup.take(examination)
-        if is_first:
-            self._load_baseline(setup)
-
-    def on_bandwidth_setup_screen_changed(self) -> None:
-        """Other settings: plans what follows from them."""
-        setup = self._setup
-        if setup is None or setup.examination is None or setup.refusal:
-            return
-        examination, choice = setup.examination, setup.choice
-        setup.now, setup.kept = self._measuring.now(), self._measuring.kept
-
-        def take(planned: Series | Refused) -> None:
-            if setup.choice == choice:
-                setup.planned = planned
-                self._tell_felt(setup, examination)
-                self._draw_setup()
-
-        self._measuring.plan(examination, choice, take, self._fail_setup)
-
-    def _tell_felt(self, setup: SetupState, examination: Examination) -> None:
-        from probes.bandwidth.planned import Series
-
-        newest, before = self._overview.newest_readings
-        if isinstance(setup.planned, Series) and newest is not None:
-            seen = replace(examination, reading=newest)
-            setup.felt_by = self._measuring.felt_by(seen, setup.planned, before)
-
-    def _fail_setup(self, what: str) -> None:
-        if self._setup is not None:
-            self._setup.fail(what)
-            self._draw_setup()
-
-    def _draw_setup(self) -> None:
-        from tui.screens.bandwidth_setup import BandwidthSetupScreen
-
-        for screen in self._shown(BandwidthSetupScreen):
-            screen.draw()
-
     # Running it
 
     def on_bandwidth_setup_screen_start_wanted(self) -> None:
         """It is to be run: first a look at who would feel it."""
         from probes.bandwidth.planned import Series
+        from tui.bandwidth.setup_state import ToRun
 
         setup = self._setup
         if setup is None or setup.examination is None or not isinstance(setup.planned, Series):
             return
+        self._look_then_start(setup, ToRun(setup.examination, setup.planned))
+
+    def _look_then_start(self, setup: SetupState, to_run: ToRun) -> None:
+        """Waits for two readings after our own last test: its own traffic is nobody else's."""
         if self._is_busy():
             return
-        setup.is_looking = True
-        self._look_then_start(setup.examination, setup.planned)
+        setup.to_run = to_run
+        self._sampler.ask()
         self._draw_setup()
 
     def _is_busy(self) -> bool:
-        if self._measuring.state is not None and self._measuring.state.ended is None:
-            self.notify("Another bandwidth test is under way: Esc, then b shows it.", severity="warning")
-            return True
-        if self._is_acting:
-            self.notify("An action is under way: x shows it.", severity="warning")
-            return True
-        return False
+        why = self._why_not_act()
+        if why:
+            self.notify(why, severity="warning", markup=False)
+        return bool(why)
 
-    def _look_then_start(self, examination: Examination, series: Series) -> None:
-        """Waits for two readings after our own last test: its own traffic is nobody else's."""
-        self._to_start = examination, series
-        self._sampler.ask()
+    def _why_not_act(self) -> str:
+        """A change would spoil what is measured, and a test what is changed."""
+        state = self._measuring.state
+        if state is not None and state.ended is None:
+            return "A bandwidth test is under way: b shows it."
+        return super()._why_not_act()
 
     def note_reading(self) -> None:
         """There is a newer reading."""
-        if self._to_start is None:
+        setup = self._setup
+        if setup is None or setup.to_run is None or not setup.is_looking:
             return
         newest, before = self._overview.newest_readings
         if newest is None or before is None or before.at < self._measuring.ended_at:
             self._sampler.ask()
             return
-        (examination, series), self._to_start = self._to_start, None
-        setup = self._setup
-        if setup is None or not setup.is_looking:  # it is not wanted any more
-            return
-        setup.is_looking = False
-        seen = replace(examination, reading=newest)
-        setup.felt_by = self._measuring.felt_by(seen, series, before)
-        if setup.felt_by:
-            setup.is_asking = True
-            setup.planned = series
+        seen = replace(setup.to_run.examination, reading=newest)
+        felt = self._measuring.felt_by(seen, setup.to_run.series, before)
+        setup.to_run = replace(setup.to_run, examination=seen, felt_by=felt)
+        if felt:
             self._bring_setup(setup)
             self._draw_setup()
         else:
-            self._start(seen, series)
+            self._start(setup)
 
     def _bring_setup(self, setup: SetupState) -> None:
         """The question stands on the setup's screen, also for a series that is run again."""
@@ -204,32 +118,31 @@ class MeasuringApp(ActingApp):
 
     def on_bandwidth_setup_screen_confirmed(self) -> None:
         """It is to be run though somebody would feel it."""
-        from probes.bandwidth.planned import Series
+        if self._setup is not None and self._setup.is_asking:
+            self._start(self._setup)
 
-        setup = self._setup
-        if setup is None or setup.examination is None or not isinstance(setup.planned, Series):
-            return
-        setup.do_not_run()
-        if not self._is_busy():
-            self._start(setup.examination, setup.planned)
-
-    def _start(self, examination: Examination, series: Series) -> None:
+    def _start(self, setup: SetupState) -> None:
+        """Runs just what was looked at and asked for."""
         from tui.bandwidth.live_state import LiveState
         from tui.screens.bandwidth_run import BandwidthRunScreen
         from tui.screens.bandwidth_setup import BandwidthSetupScreen
 
-        assert self._setup is not None
+        to_run, setup.to_run = setup.to_run, None
+        if to_run is None or self._is_busy():
+            self.on_bandwidth_setup_screen_changed()
+            self._draw_setup()
+            return
         state = LiveState(
-            examination,
-            series,
+            to_run.examination,
+            to_run.series,
             self._origin,
-            self._setup.node,
+            setup.node,
             self._measuring.clock,
             self._measuring.kept,
-            self._setup.baseline,
+            setup.baseline,
         )
         hear = lambda: self.set_timer(TELLING_SECONDS, self._take_measured)  # noqa: E731
-        self._measuring.start(examination, series, state, hear)
+        self._measuring.start(to_run.examination, to_run.series, state, hear)
         if isinstance(self.screen, BandwidthSetupScreen | BandwidthRunScreen):
             self.switch_screen(BandwidthRunScreen(state))
         self._overview.tell_measuring(state.word)
@@ -240,7 +153,7 @@ class MeasuringApp(ActingApp):
             return
         was_over = state.ended is not None
         state.take(self._measuring.take())
-        state.note_unshown(self._measuring.unshown)
+        state.console.note_unshown(self._measuring.unshown)
         self._draw_series(state)
         if state.ended is None or was_over:
             return
@@ -290,16 +203,22 @@ class MeasuringApp(ActingApp):
 
     def on_bandwidth_run_screen_again_wanted(self, message: BandwidthRunScreen.AgainWanted) -> None:
         """The same once more, after a look at who would feel it now."""
+        from tui.bandwidth.setup_state import ToRun
+
         setup = self._setup
-        if setup is None or setup.examination is None or self._is_busy():
-            return
-        setup.is_looking = True
-        self._look_then_start(setup.examination, message.state.series)
+        if setup is not None and setup.examination is not None:
+            self._look_then_start(setup, ToRun(setup.examination, message.state.series, is_again=True))
 
     def on_bandwidth_run_screen_baseline_wanted(self, message: BandwidthRunScreen.BaselineWanted) -> None:
-        """These results are what machines of this type are expected to give."""
+        """These results are what machines of this type are expected to give; asks where that may be wrong."""
+        state = message.state
+        why = "" if self._setup is None else state.why_ask(self._setup.baseline)
+        if why and not message.is_sure:
+            told = f"{why[0].upper()}{why[1:]}: B again saves it as the baseline all the same."
+            self.notify(told, severity="warning", markup=False)
+            return
         self._measuring.save_baseline(
-            message.state.done,
+            state.done,
             lambda where: self._tell_baseline(f"Saved as the baseline of this machine type: {where}"),
             lambda why: self.notify(why, severity="error", markup=False),
         )
@@ -307,33 +226,6 @@ class MeasuringApp(ActingApp):
     def _tell_baseline(self, told: str) -> None:
         self.notify(told, markup=False)
         self._load_results()
-
-    # What was measured before
-
-    def begin_measuring(self) -> None:
-        """After the first probe: loads the results that are kept, once."""
-        if self._results_wanted and self._origin.source in (Source.LIVE, Source.SIMULATED):
-            self._results_wanted = False
-            self._load_results()
-
-    def _load_results(self) -> None:
-        def take(results: tuple[Result, ...]) -> None:
-            self._overview.take_measured(results)
-            if self._setup is not None:
-                self._setup.kept = results
-                self._load_baseline(self._setup)
-
-        self._measuring.load(take, lambda what: self.log(what))
-
-    def _load_baseline(self, setup: SetupState) -> None:
-        def take(baseline: tuple[Result, ...]) -> None:
-            setup.baseline = baseline
-            self._draw_setup()
-
-        if setup.examination is not None and not setup.refusal:
-            from probes.bandwidth.machine_type import machine_type
-
-            self._measuring.baseline(machine_type(setup.examination), take, lambda what: self.log(what))
 
     # Leaving
 

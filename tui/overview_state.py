@@ -100,8 +100,10 @@ class OverviewState:
     def take_measured(self, results: Iterable[Result]) -> None:
         """Takes over what bandwidth tests gave, the oldest first."""
         from probes.bandwidth.result import newest_of_pairs
+        from probes.origin import origin_word
 
-        self._measured = newest_of_pairs(results, self.hostname)
+        if self._node is not None:
+            self._measured = newest_of_pairs(results, self.hostname, origin_word(self._node.origin))
 
     @property
     def newest_readings(self) -> tuple[Reading | None, Reading | None]:

@@ -1,4 +1,4 @@
-"""A test's rows as a chart: bandwidth or latency by message size, by time, or by what was copied.
+"""The chart of a test's rows: bars or letters in a grid, its limits as lines, its axes.
 
 Our own drawing over `Line`s: a plotting library paints its whole area anew at each row, and the dashboard
 sends only the cells that changed.
@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
 
 from rich.cells import cell_len
 
 from probes.bandwidth.limits import Bound, Limit
-from probes.bandwidth.samples import Sample
 from probes.unknown import Unknown
+from widgets.bandwidth_curves import Across, Curve
 from widgets.figures import BLOCKS, binary_size, short
 from widgets.lines import Line, Run, Tone, fit, wrapped
 
@@ -26,76 +25,6 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 24, 5
 _FAR = 1.5  # a limit farther away than this times the least is named, and not drawn
 _ABOVE = 1.08
 _WIDEST_SLOT = 6
-
-
-class Across(Enum):
-    """What the chart goes along."""
-
-    SIZE = "message size"
-    TIME = "time"
-    NAME = "what was copied"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The rows of one test."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]  # (bytes, or number of the row), Gb/s or µs
-    tone: Tone = Tone.GOOD
-    labels: tuple[str, ...] = ()  # with Across.NAME, one a point
-
-
-def is_latency(samples: Sequence[Sample]) -> bool:
-    """Whether times were measured and no bandwidth."""
-    return any(one.latencies for one in samples) and not any(one.gbps is not None for one in samples)
-
-
-def figure_of(sample: Sample) -> float | None:
-    """What a row's place in the chart is: Gb/s, of a collective its bus bandwidth; else µs, the typical."""
-    for gbps in (sample.bus_gbps, sample.gbps):
-        if gbps is not None:
-            return gbps if math.isfinite(gbps) and gbps >= 0 else None
-    times = {one.of: one.microseconds for one in sample.latencies}
-    for of in ("typical", "median", "average", *times):
-        if of in times:
-            return times[of] if math.isfinite(times[of]) and times[of] >= 0 else None
-    return None
-
-
-def across_of(samples: Sequence[Sample], is_endless: bool) -> Across:
-    """What these rows differ in."""
-    if is_endless:
-        return Across.TIME
-    sizes = {one.size_bytes for one in samples if one.size_bytes is not None}
-    names = {_name_of(one) for one in samples}
-    return Across.NAME if not sizes or (len(sizes) == 1 and len(names) > 1) else Across.SIZE
-
-
-def _name_of(sample: Sample) -> str:
-    return f"{sample.what} {sample.variant}".rstrip()
-
-
-def curve_of(name: str, samples: Sequence[Sample], across: Across, tone: Tone = Tone.GOOD) -> Curve:
-    """The curve of a test's rows; those without a figure are left out.
-
-    By size only rows of the first variant count: nccl-tests measures each size out of place and in place.
-    """
-    points: list[tuple[float, float]] = []
-    labels: list[str] = []
-    variant = next((one.variant for one in samples if one.size_bytes is not None), "")
-    for number, sample in enumerate(samples, 1):
-        figure = figure_of(sample)
-        if figure is None:
-            continue
-        if across is Across.SIZE:
-            if not sample.size_bytes or sample.variant != variant:
-                continue
-            points.append((float(sample.size_bytes), figure))
-        else:
-            points.append((float(number), figure))
-        labels.append(_name_of(sample))
-    return Curve(name, tuple(points), tone, tuple(labels) if across is Across.NAME else ())
 
 
 def draw_chart(
@@ -239,7 +168,7 @@ class _Plot:
     def _range(self, span: tuple[float, float] | None) -> tuple[int, int]:
         xs = [x for curve in self._curves for x, _ in curve.points] + list(span or ())
         places = [self._place(x) for x in xs] or [1]
-        first = min(places) if self._across is Across.SIZE else 1
+        first = min(places)
         return first, max(places) - first + 1
 
     def lines(self) -> list[Line]:

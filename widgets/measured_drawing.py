@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from probes.bandwidth.choice import Setup
 from probes.bandwidth.comparison import figure_words
 from probes.bandwidth.result import Result
+from probes.tools import PERFTEST
 from widgets.figures import ago, short
 from widgets.lines import Line, Run, Tone, width_of
 from widgets.result_drawing import mark_of
@@ -18,11 +20,21 @@ def short_measured(result: Result) -> Run:
 def draw_measured(result: Result, now: float, width: int, label: str = "measured") -> list[Line]:
     """As "✓ measured 186 of 200 Gb/s, 93 % · DMA-BUF · 2 h ago", in two lines where one is too short.
 
-    `now` is in seconds since 1970.
+    It is ib_write_bw in loopback where nothing else is said. `now` is in seconds since 1970.
     """
     mark = mark_of(result)
     words = result.judgement.words or figure_words(result)
     head: Line = (mark, Run(f" {label} "), Run(words, mark.tone))
-    rest = " · ".join(filter(None, (result.memory, ago(now - result.taken_at))))
+    rest = " · ".join(filter(None, (result.memory, *_otherwise(result), ago(now - result.taken_at))))
     whole: Line = (*head, Run(f" · {rest}", Tone.DIM))
     return [whole] if width_of(whole) <= width else [head, (Run(f"  {rest}", Tone.DIM),)]
+
+
+def _otherwise(result: Result) -> list[str]:
+    """What was measured otherwise than gdrtop does unasked."""
+    told = [] if result.tool == PERFTEST[0] else [result.tool]
+    if result.pair.peer:
+        told.append(f"with {result.pair.peer}")
+    elif result.setup == Setup.SERVER.value:
+        told.append("with a peer")
+    return told

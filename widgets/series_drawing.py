@@ -1,19 +1,25 @@
-"""Tests before they run: what they prove, their commands, what is left out, how long it takes."""
+"""Tests before they run: what they prove and can reach, their commands, and who would feel them."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from probes.bandwidth.choice import Setup
+from probes.bandwidth.commands import is_host
 from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.purpose import Purpose
 from probes.unknown import Unknown
-from widgets.figures import minutes
-from widgets.lines import Line, Run, Tone, line, wrapped
+from widgets.figures import gbps, minutes
+from widgets.lines import Line, Run, Tone, folded, line, wrapped
+
+_THIS_NODE = "THIS-NODE"
 
 
 def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
-    """All of it; `node` is this node's name, as a peer would call it."""
+    """All of it, one test after another; `node` is this node's name, as a peer would call it."""
     told = f"{series.title} · about {minutes(series.seconds)}"
     lines: list[Line] = wrapped(told, width, Tone.TITLE)
     proved = None
@@ -21,22 +27,56 @@ def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
         if len(series.tests) > 1:
             lines += [(), *wrapped(test.title, width, Tone.TITLE)]
         if test.purpose != proved:
-            lines += wrapped(f"proves: {test.purpose.proves}", width, Tone.DIM, "  ")
-            lines += wrapped(f"but {test.purpose.not_proven}", width, Tone.DIM, "  ")
+            lines += draw_purpose(test.purpose, width, "  ")
         proved = test.purpose
         lines += draw_commands(test, width, node)
-        lines += _limit(test, width)
+        lines += draw_limits([test], width, Tone.DIM, "  ")
         for note in test.notes:
             lines += wrapped(note, width, Tone.WARNING, "  ")
     return [*lines, *draw_left_out(series, width)]
 
 
+def draw_purpose(purpose: Purpose, width: int, indent: str = "") -> list[Line]:
+    """What a test proves, and what it does not."""
+    proves = wrapped(f"proves: {purpose.proves}", width, Tone.DIM, indent)
+    return [*proves, *wrapped(f"but {purpose.not_proven}", width, Tone.DIM, indent)]
+
+
+def draw_limits(
+    tests: Sequence[PlannedTest], width: int, tone: Tone = Tone.TITLE, indent: str = ""
+) -> list[Line]:
+    """What they can reach at most, the lowest first; nothing where that is not known."""
+    limits: dict[float, list[str]] = {}
+    for test in tests:
+        least = test.limit.least
+        if least is not None and not isinstance(least.nominal_gbps, Unknown):
+            limits.setdefault(least.nominal_gbps, []).append(f"{least.name} ({least.why})")
+    lines: list[Line] = []
+    for number, (nominal, names) in enumerate(sorted(limits.items())):
+        several = f", in {len(names)} tests" if len(limits) > 1 else ""
+        alike = f"; {len(set(names)) - 1} others alike" if len(set(names)) > 1 else ""
+        told = f"{'' if number else 'at most '}{gbps(nominal)}{several}: {names[0]}{alike}"
+        lines += wrapped(told, width, tone, indent)
+    return lines
+
+
 def draw_left_out(series: Series, width: int) -> list[Line]:
     """What this node cannot run, and why."""
-    lines: list[Line] = []
+    lines: list[Line] = [(), (Run("Left out:", Tone.TITLE),)] if series.left_out else []
     for one in series.left_out:
-        lines += [(), *wrapped(f"left out: {one.title}: {one.reason}", width, Tone.WARNING)]
+        lines += wrapped(f"{one.title}: {one.reason}", width, Tone.WARNING, "  ")
     return lines
+
+
+def draw_felt(felt: Sequence[str], width: int) -> list[Line]:
+    """Who would feel the tests."""
+    lines: list[Line] = [line(Run("Somebody would feel it:", Tone.WARNING))]
+    for one in felt:
+        lines += wrapped(f"▲ {one}", width, Tone.WARNING, "  ")
+    return lines
+
+
+# Commands
 
 
 def draw_commands(test: PlannedTest, width: int, node: str = "") -> list[Line]:
@@ -47,34 +87,56 @@ def draw_commands(test: PlannedTest, width: int, node: str = "") -> list[Line]:
         lines.append(line(Run(f"  {end.name}: ", Tone.DIM), Run(shlex.join(end.command.argv), Tone.GOOD)))
     if test.for_peer:
         lines.append(line(Run("  at the peer: ", Tone.DIM), Run(peer_command(test, node), Tone.GOOD)))
-        told = (
-            "to be started there when the server here waits"
-            if test.setup is Setup.SERVER
-            else "has to wait there before this is run"
-        )
-        lines.append(line(Run(f"  {told}; -d names the peer's own RDMA device", Tone.DIM)))
+        lines.extend((Run(f"  {told}", Tone.DIM),) for told in _peer_notes(test, node))
+    return lines
+
+
+def draw_for_peer(test: PlannedTest, width: int, node: str) -> list[Line]:
+    """The peer's command in a pane, where a key copies it; nothing where nobody has to start one."""
+    if not test.for_peer:
+        return []
+    told = "THEN START THIS AT THE PEER" if test.setup is Setup.SERVER else "START THIS AT THE PEER FIRST"
+    lines: list[Line] = [(), (Run(told, Tone.TITLE), Run("  c copies it", Tone.DIM))]
+    lines += command_lines(peer_command(test, node), width)
+    for note in _peer_notes(test, node)[1:]:  # when it is to be started says the heading
+        lines += wrapped(note, width, Tone.DIM)
     return lines
 
 
 def peer_command(test: PlannedTest, node: str) -> str:
-    """What somebody at the peer has to start, as a shell takes it; "" where nobody has to."""
+    """What somebody at the peer has to start, as a shell takes it; "" where nobody has to.
+
+    A client names its server: `node`, where that is a host's name and no option or words for an unknown one.
+    """
     if not test.for_peer:
         return ""
-    # A client names its server: this node.
-    named = (*test.for_peer, node or "THIS-NODE") if test.setup is Setup.SERVER else test.for_peer
-    return shlex.join(named)
+    return shlex.join((*test.for_peer, _name_of(node)) if test.setup is Setup.SERVER else test.for_peer)
 
 
-def draw_felt(felt: Sequence[str], width: int) -> list[Line]:
-    """Who would feel the tests."""
-    lines: list[Line] = [line(Run("Somebody would feel it:", Tone.WARNING))]
-    for one in felt:
-        lines += wrapped(one, width, Tone.WARNING, "  ")
-    return lines
+def _name_of(node: str) -> str:
+    return node if is_host(node) else _THIS_NODE
 
 
-def _limit(test: PlannedTest, width: int) -> list[Line]:
-    least = test.limit.least
-    if least is None or isinstance(least.nominal_gbps, Unknown):
-        return []
-    return wrapped(f"at most {least.nominal_gbps:.0f} Gb/s: {least.name}, {least.why}", width, Tone.DIM, "  ")
+def _peer_notes(test: PlannedTest, node: str) -> list[str]:
+    notes = [
+        "to be started there when the server here waits"
+        if test.setup is Setup.SERVER
+        else "has to wait there before this is run",
+        "for a peer like this node: there, RDMA device (-d) and GPU may have other names",
+    ]
+    if test.setup is Setup.SERVER:
+        name = _name_of(node)
+        other = "a" if name == _THIS_NODE else "or another"
+        notes.append(f"{name}: {other} name or address of this node that the peer reaches")
+    return notes
+
+
+def command_lines(command: str, width: int, indent: str = "") -> list[Line]:
+    """A command broken between its words, as a shell takes it back."""
+    pieces = [indent]
+    for word in command.split(" "):
+        if pieces[-1].strip() and cell_len(pieces[-1]) + cell_len(word) + 3 > width:
+            pieces[-1] += " \\"
+            pieces.append(f"{indent}  ")
+        pieces[-1] += f" {word}" if pieces[-1].strip() else word
+    return [piece for text in pieces for piece in folded((Run(text),), width)]

@@ -245,9 +245,19 @@ def draw(
     wide_lines = endpoint_lines(node, topology, live, lit, wide=True)
     short_lines = endpoint_lines(node, topology, live, lit, wide=False)
     lines = wide_lines if _as_many_across(forest, wide_lines, short_lines, width) else short_lines
-    measured = _measured(lines, lit)
-    if _as_many_across(forest, measured, lines, width):  # never at the cost of the order
-        lines = measured
+    drawn = _draw_forest(node, forest, lines, lit, width)
+    if lit.measured:
+        with_measured = _draw_forest(node, forest, _measured(lines, lit), lit, width)
+        figures = set(lit.measured.values())
+        whole = sum(run in figures for of in with_measured for run in of)
+        if len(with_measured) == len(drawn) and whole == len(lit.measured):  # it moves and cuts nothing
+            drawn = with_measured
+    return [*drawn, *_software_devices(node, width)]
+
+
+def _draw_forest(
+    node: Node, forest: dict[int, _Switch], lines: dict[str, list[Line]], lit: Lit, width: int
+) -> list[Line]:
     drawn: list[Line] = []
     before: int | None = None
     for number in sorted(forest, key=_unknown_last):
@@ -257,7 +267,7 @@ def draw(
         body = [*_draw_switches(below, lines, lit, width - 4), *_direct_lines(below, lines, width - 4)]
         drawn.extend(frame(_numa_title(node, number), body, width, ROUND))
         before = number
-    return [*drawn, *_software_devices(node, width)]
+    return drawn
 
 
 def _measured(lines: dict[str, list[Line]], lit: Lit) -> dict[str, list[Line]]:
@@ -271,26 +281,16 @@ def _measured(lines: dict[str, list[Line]], lit: Lit) -> dict[str, list[Line]]:
 def _as_many_across(
     forest: dict[int, _Switch], wide: dict[str, list[Line]], short: dict[str, list[Line]], width: int
 ) -> bool:
-    def across(below: _Switch, lines: dict[str, list[Line]], room: int) -> list[int]:
-        """Of every row of boxes, from the outermost to the innermost, and of what hangs on root ports."""
+    """Whether as many of the outermost switches stand side by side with the one as with the other."""
+
+    def across(below: _Switch, lines: dict[str, list[Line]]) -> int:
         switches = list(below.switches.values())
         if not switches:
-            return []
-        count = columns_that_fit(max(_least_width(s, lines) for s in switches), len(switches), room)
-        each = (room - (count - 1)) // count - 4
-        return [count, *(one for switch in switches for one in across(_folded(switch)[1], lines, each))]
-
-    def direct(below: _Switch, lines: dict[str, list[Line]]) -> int:
-        content = _content(below, lines)
-        least = max((width_of(of) for of in content), default=0)
-        return columns_that_fit(least, len(content), width - 4, gap=3) if content else 0
+            return 1
+        return columns_that_fit(max(_least_width(s, lines) for s in switches), len(switches), width - 4)
 
     fits = all(width_of(of) <= width - 8 for ends in wide.values() for of in ends)
-    return fits and all(
-        across(below, wide, width - 4) == across(below, short, width - 4)
-        and direct(below, wide) >= direct(below, short)
-        for below in forest.values()
-    )
+    return fits and all(across(below, wide) >= across(below, short) for below in forest.values())
 
 
 def _software_devices(node: Node, width: int) -> list[Line]:

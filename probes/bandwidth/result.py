@@ -8,12 +8,13 @@ from enum import Enum
 from statistics import median
 from typing import NamedTuple
 
-from probes.bandwidth.judgement import Judgement, best_of
+from probes.bandwidth.judgement import LARGE_BYTES, Judgement, best_of
 from probes.bandwidth.other_commands import GdrcopySettings
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import Pair, PlannedTest
 from probes.bandwidth.purpose import Settings
 from probes.bandwidth.samples import Fact, Sample
+from probes.tools import PERFTEST
 
 MOST_SAMPLES = 400
 
@@ -118,11 +119,20 @@ def planned_key(test: PlannedTest) -> tuple[object, ...]:
     return _key(test.pair, test.title, tool, setup, test.memory, load_of(test.settings))
 
 
-def newest_of_pairs(results: Iterable[Result], node: str) -> dict[tuple[str, str], Result]:
-    """The newest measured bandwidth of each GPU (BDF) and NIC of a node; `results` the oldest first."""
+def newest_of_pairs(results: Iterable[Result], node: str, origin: str) -> dict[tuple[str, str], Result]:
+    """The newest bandwidth of each GPU (BDF) and NIC of a node and origin; `results` the oldest first.
+
+    Only what can stand for the pair: RDMA one way, with large messages.
+    """
     return {
         (one.pair.gpu, one.pair.nic): one
         for one in results
-        if one.ending is Ending.DONE and one.gbps is not None and one.node == node
-        if one.pair.gpu and one.pair.nic
+        if one.ending is Ending.DONE and (one.node, one.origin) == (node, origin)
+        if one.pair.gpu and one.pair.nic and one.tool in PERFTEST and not one.is_bidirectional
+        if one.gbps is not None and _is_large(one)
     }
+
+
+def _is_large(result: Result) -> bool:
+    size = None if result.figure is None else result.figure.size_bytes
+    return size is None or size >= LARGE_BYTES

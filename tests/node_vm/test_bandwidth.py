@@ -124,7 +124,7 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     dashboard.press("Enter")
     dashboard.until(lambda screen: len(re.findall(r"1 MiB|1048576", screen)) >= 3)
     assert ends_running(node) == 2
-    dashboard.press("c")
+    dashboard.press("k")
     dashboard.until_shown("cancelled")
     until(lambda: left_on(node) == before)
     dashboard.press("Escape", "Escape")

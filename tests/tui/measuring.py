@@ -101,7 +101,7 @@ async def set_up(pilot: Pilot[None], clock: SteppedClock, *keys: str) -> None:
 
 async def planned(pilot: Pilot[None]) -> None:
     """Waits until what would be run is told."""
-    told = ("Takes", "cannot be run", "Nothing is measured")
+    told = ("takes", "cannot be run", "Nothing is measured")
     await pilot.pause()
     await until(pilot, lambda: any(word in seen(pilot, "planned") for word in told))
 
@@ -118,14 +118,19 @@ def printed(pilot: Pilot[None]) -> str:
     """The console, also where there is no room for it."""
     screen = pilot.app.screen
     assert isinstance(screen, BandwidthRunScreen)
-    return "\n".join(plain(line) for line in screen.state.console(200))
+    return "\n".join(plain(line) for line in screen.state.console.lines(200))
 
 
-async def met(pilot: Pilot[None], clock: SteppedClock, processes: ScriptedProcesses, test: int = 1) -> None:
-    """Both ends of a test run, and the client has printed the heading of its rows."""
+async def met(
+    pilot: Pilot[None], clock: SteppedClock, processes: ScriptedProcesses, test: int = 1, series: int = 1
+) -> None:
+    """Both ends of a test run, and the client has printed the heading of its rows.
+
+    `test` counts those of all series; those before the newest series had one each.
+    """
     await until(pilot, lambda: len(processes.started) >= 2 * test - 1)
     processes.started[2 * test - 2].say(*WAITING)
-    await until(pilot, lambda: printed(pilot).count("Waiting for client") >= test)
+    await until(pilot, lambda: printed(pilot).count("Waiting for client") > test - series)
     clock.now += 10.0  # the server's port cannot be seen to listen, so the client waits this long
     await until(pilot, lambda: len(processes.started) == 2 * test)
     client = processes.started[2 * test - 1]

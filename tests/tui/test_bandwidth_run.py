@@ -1,18 +1,20 @@
 """A series of bandwidth tests under way: its rows, its judgement, its end, and leaving it."""
 
-import asyncio
-import time
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
+from probes.bandwidth.samples import Sample
 from probes.simulation import SimulatedHost
-from tests.tui.acting import is_on, on, seen
+from tests.tui.acting import NODE, is_on, on, seen
 from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
 from tests.tui.measuring import HEADING, measured, met, over, planned, row, scripted, set_up, started
-from tui.bandwidth.live_state import MOST_LINES
+from tui.bandwidth.console import MOST_LINES
+from tui.bandwidth.events import Measured
 from tui.screens.bandwidth_run import BandwidthRunScreen
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
+from tui.screens.confirm import ConfirmScreen
 
 SIZE = (120, 40)
 TO_COMPARE = ("down", "down", "down", "down", "down", "left")
@@ -66,7 +68,7 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
         await started(pilot)
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
-        await pilot.press("c")
+        await pilot.press("k")
         await over(pilot)
         assert "cancelled" in seen(pilot, "summary")
         assert "2 tests were not begun" in seen(pilot, "rows")
@@ -117,8 +119,8 @@ async def test_a_failure_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "Couldn't allocate MR" in seen(pilot, "lines")
 
 
-def clock_goes(clock: SteppedClock) -> bool:
-    clock.now += 1.0
+def clock_goes(clock: SteppedClock, seconds: float = 1.0) -> bool:
+    clock.now += seconds
     return False
 
 
@@ -208,13 +210,46 @@ async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: py
         await until(pilot, lambda: "baseline 386 of 400 Gb/s" in seen(pilot, "planned"))
 
 
+async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], *[98.0] * 11)
+        await over(pilot)
+        await pilot.press("B")
+        await until(pilot, lambda: "below what the way can carry: B again" in notified(pilot))
+        assert "Saved as the baseline" not in notified(pilot)
+        await pilot.press("B")
+        await until(pilot, lambda: "Saved as the baseline" in notified(pilot))
+        clock.now += 1.0
+        await pilot.press("r")
+        await on(pilot, BandwidthSetupScreen)
+        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        assert "baseline 98 of 400 Gb/s" in seen(pilot, "planned")
+        await pilot.press("y")
+        await on(pilot, BandwidthRunScreen)
+        await met(pilot, clock, processes, 2, series=2)
+        await measured(pilot, clock, processes.started[3], *[386.0] * 11)
+        await over(pilot)
+        await pilot.press("B")
+        await until(pilot, lambda: "The baseline has 98 of 400 Gb/s" in notified(pilot))
+        assert notified(pilot).count("Saved as the baseline") == 1
+
+
+def notified(pilot: Pilot[None]) -> str:
+    """All that was told, also what is not shown any more."""
+    return "\n".join(one.message for one in pilot.app._notifications)
+
+
 async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     processes, clock = scripted(monkeypatch), SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         await started(pilot)
         await until(pilot, lambda: len(processes.started) == 1)
-        await pilot.press("c")
+        await pilot.press("k")
         await over(pilot)
         clock.now += 1.0
         await pilot.press("r")
@@ -222,6 +257,89 @@ async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> N
         await until(pilot, lambda: "all the same" in seen(pilot, "question"))
         await pilot.press("y")
         await until(pilot, lambda: len(processes.started) == 2)
+
+
+async def test_again_is_the_test_on_the_screen_whatever_was_set_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await pilot.press("b")
+        await on(pilot, BandwidthSetupScreen)
+        await pilot.press("right")
+        await until(pilot, lambda: "ib_read_bw" in seen(pilot, "planned"))
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is overview(pilot))
+        await pilot.press("b")
+        await on(pilot, BandwidthRunScreen)
+        await measured(pilot, clock, processes.started[1], *[386.0] * 11)
+        await over(pilot)
+        clock.now += 1.0
+        await pilot.press("r")
+        await on(pilot, BandwidthSetupScreen)
+        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await pilot.pause()
+        assert "again, as it was run" in seen(pilot, "planned")
+        assert "ib_read_bw" not in seen(pilot, "planned")
+        await pilot.press("y")
+        await until(pilot, lambda: len(processes.started) == 3)
+        assert "ib_write_bw" in processes.started[2].argv
+        await pilot.press("k")
+        await over(pilot)
+        assert processes.started[2].argv == processes.started[0].argv
+
+
+async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await until(pilot, lambda: len(processes.started) == 1)
+        await pilot.press("ctrl+c")
+        await over(pilot)
+        clock.now += 1.0
+        await pilot.press("r")
+        await on(pilot, BandwidthSetupScreen)
+        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await pilot.press("escape")
+        await planned(pilot)
+        assert "again" not in seen(pilot, "planned")
+        await pilot.press("y")
+        await pilot.pause()
+        assert len(processes.started) == 1
+
+
+async def test_no_action_begins_while_a_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost(NODE, clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        await pilot.press("escape", "l")
+        await on(pilot, ConfirmScreen)
+        await pilot.press("enter")
+        await until(pilot, lambda: "A bandwidth test is under way" in notified(pilot))
+        assert is_on(pilot, ConfirmScreen)
+
+
+async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await started(pilot)
+        await met(pilot, clock, processes)
+        screen = pilot.app.screen
+        assert isinstance(screen, BandwidthRunScreen)
+        sample = Sample("RDMA_Write", "", size_bytes=1 << 20, gbps=386.0)
+        screen.state.take([Measured(sample, float(second)) for second in range(1000)])
+        screen.draw()
+        await until(pilot, lambda: "601 s" in seen(pilot, "chart"))
+        assert " 1 s" not in seen(pilot, "chart")
 
 
 async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
@@ -233,13 +351,12 @@ async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
         await started(pilot)
         await met(pilot, clock, processes)
         processes.started[1].say(*(f"line {number}" for number in range(20_000)), HEADING, row(386.0))
-        longest, last = 0.0, time.monotonic()
-        while "386.0" not in seen(pilot, "rows"):
-            await asyncio.sleep(0.01)
-            longest, last = max(longest, time.monotonic() - last), time.monotonic()
-        assert longest < 5  # the loop turned all the while, on the slowest machine too
+        await pilot.press("o", "o")  # the keys are heard all the while
+        await until(pilot, lambda: not pilot.app.screen.query_one("#chart").size.height)
+        await pilot.press("o")
+        await until(pilot, lambda: "386.0" in seen(pilot, "rows"))
         assert len(seen(pilot, "lines").splitlines()) < 3 * MOST_LINES
-        await pilot.press("c")
+        await pilot.press("k")
         await over(pilot)
 
 
@@ -278,10 +395,8 @@ async def test_a_simulated_node_plays_a_test_to_its_end() -> None:
     async with stepped_app(SimulatedHost("dgx-a100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         await started(pilot)
-        while "done" not in seen(pilot, "summary"):
-            clock.now += 0.2
-            await pilot.pause(0.02)
-            assert is_on(pilot, BandwidthRunScreen)
+        await until(pilot, lambda: "done" in seen(pilot, "summary") or clock_goes(clock, 0.2))
+        assert is_on(pilot, BandwidthRunScreen)
         assert "of 200 Gb/s" in seen(pilot, "summary")
         assert "✓" in seen(pilot, "rows")
         await pilot.press("b")

@@ -7,7 +7,8 @@ import pytest
 from probes.bandwidth.limits import Bound, Limit
 from probes.bandwidth.samples import Latency, Sample
 from probes.unknown import Reason, Unknown
-from widgets.bandwidth_chart import Across, Curve, across_of, curve_of, draw_chart, is_latency
+from widgets.bandwidth_chart import draw_chart
+from widgets.bandwidth_curves import Across, Curve, across_of, curve_of, is_latency
 from widgets.lines import Tone, plain, width_of
 
 PORT = Bound("port 1 of mlx5_0", 400.0, 392.0, "", ())
@@ -84,6 +85,15 @@ def test_a_letter_stays_its_tests_where_another_has_no_row() -> None:
 def test_many_rows_are_merged_and_all_seen() -> None:
     drawn = text(draw_chart([over_time(*([390.0] * 200 + [10.0] * 200))], LIMIT, 76, 12))
     assert heights(drawn, 7) > heights(drawn, 60) > 0
+
+
+def test_rows_that_are_not_kept_any_more_have_had_their_seconds() -> None:
+    newest = curve_of("", [sample(390.0)] * 400, Across.TIME, first=3201)
+    axis = text(draw_chart([newest], LIMIT, 76, 12, span=(3201, 3600))).splitlines()[-1].split()
+    assert axis[:2] == ["3201", "s"]
+    seconds = [int(word) for word in axis if word != "s"]
+    assert seconds == sorted(seconds)
+    assert 3201 < seconds[-1] <= 3600
 
 
 def test_latencies_have_microseconds_and_no_limit() -> None:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from probes.bandwidth.baseline import doubtful
 from probes.bandwidth.comparison import changes, meaning
-from probes.bandwidth.judgement import Verdict, judge
-from probes.bandwidth.limits import Limit
-from probes.bandwidth.other_commands import NcclSettings
+from probes.bandwidth.judgement import Verdict
+from probes.bandwidth.memory_used import is_as_asked
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
-from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of
+from probes.bandwidth.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.samples import Sample
 from probes.examination import Examination
 from probes.origin import Origin, Source
+from tui.actions.guards import node_name
+from tui.bandwidth import live_chart
+from tui.bandwidth.console import Console
 from tui.bandwidth.events import (
     EndStarted,
     Event,
@@ -29,28 +31,16 @@ from tui.bandwidth.events import (
     TestBegan,
     TestEnded,
 )
+from tui.bandwidth.live_chart import MOST_COMPARED, Rows
 from tui.confirm_state import file_word
-from widgets.bandwidth_chart import Across, Curve, across_of, curve_of, draw_chart, is_latency
 from widgets.figures import minutes
-from widgets.lines import Line, Run, Tone, fit, folded, wrapped
+from widgets.lines import Line, Run, Tone, fit, wrapped
 from widgets.result_drawing import draw_result, mark_of, words_of
 from widgets.result_matrix import draw_matrix
 from widgets.result_table import draw_rows
-from widgets.setup_drawing import command_lines, for_peer_text
+from widgets.series_drawing import draw_for_peer, draw_left_out, peer_command
 
-MOST_LINES = 2000
-_LARGEST_BYTES = 8 << 20  # of perftest's -a
-_MOST_COMPARED = 3
 _FEWEST_ROWS = 4  # of the test under way, however many results stand below
-
-
-@dataclass(frozen=True)
-class _Told:
-    """A line of the console."""
-
-    text: str
-    end: str = ""
-    tone: Tone = Tone.PLAIN
 
 
 class LiveState:
@@ -75,11 +65,10 @@ class LiveState:
         self.was_seen = False  # the end, on the screen
         self.wants_end = False
         self.is_leaving = False
-        self._unshown = 0
-        self.told = 0  # lines of the console, ever
-        self._console: deque[_Told] = deque(maxlen=MOST_LINES)
+        self.console = Console(end.name for test in series.tests for end in test.ends)
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._rows = 0  # of this test, ever
+        self._rows_of: list[int] = []  # of each result's test, ever
         self._began = clock()
         self._test_began: float | None = None
         self._row_began: float | None = None
@@ -98,14 +87,14 @@ class LiveState:
             self._samples.clear()
             self._rows = 0
             self._test_began, self._row_began, self._waits = self._clock(), None, "begins"
-            self._say(
-                _Told(f"TEST {event.number}/{len(self.series.tests)} {event.test.title}", tone=Tone.TITLE)
+            self.console.say(
+                f"TEST {event.number}/{len(self.series.tests)} {event.test.title}", tone=Tone.TITLE
             )
         elif isinstance(event, EndStarted):
             self._waits = "the ends meet" if len(self._test.ends) > 1 else "begins"
-            self._say(_Told(f"$ {' '.join(event.argv)}", event.end, Tone.DIM))
+            self.console.say(f"$ {' '.join(event.argv)}", event.end, Tone.DIM)
         elif isinstance(event, LinePrinted):
-            self._say(_Told(event.line, event.end))
+            self.console.say(event.line, event.end)
         elif isinstance(event, Measured):
             self._row_began = self._clock() if self._row_began is None else self._row_began
             self._samples.append(event.sample)
@@ -113,28 +102,19 @@ class LiveState:
         elif isinstance(event, TestEnded):
             self._end_test(event.result)
         elif isinstance(event, NotSaved):
-            self._say(_Told(f"▲ not kept: {event.why}", tone=Tone.WARNING))
+            self.console.say(f"▲ not kept: {event.why}", tone=Tone.WARNING)
         elif isinstance(event, SeriesEnded):
             self.ended = event
             if event.refused:
-                self._say(_Told(f"✗ {event.refused}", tone=Tone.BAD))
+                self.console.say(f"✗ {event.refused}", tone=Tone.BAD)
 
     def _end_test(self, result: Result) -> None:
         self.results.append(result)
+        self._rows_of.append(max(self._rows, len(result.samples)))
         mark = mark_of(result)
-        self._say(_Told(f"{mark.text} {words_of(result)}", tone=mark.tone))
+        self.console.say(f"{mark.text} {words_of(result)}", tone=mark.tone)
         if result.trouble:
-            self._say(_Told(result.trouble, tone=Tone.BAD))
-
-    def note_unshown(self, lines: int) -> None:
-        """So many lines came faster than they could be shown, since the beginning."""
-        if lines > self._unshown:
-            self._say(_Told(f"▲ {lines - self._unshown} lines came too fast to be shown", tone=Tone.WARNING))
-            self._unshown = lines
-
-    def _say(self, told: _Told) -> None:
-        self._console.append(told)
-        self.told += 1
+            self.console.say(result.trouble, tone=Tone.BAD)
 
     # How far it is
 
@@ -230,41 +210,12 @@ class LiveState:
 
     def chart(self, width: int, height: int) -> list[Line]:
         """The rows of the test under way, or of the last; of a comparison all paths to memory."""
-        test = self._test
-        samples = list(self._samples)
-        if not samples and len(self.results) >= max(1, self.number) and self.results:
-            samples = list(self.results[-1].samples)
-        settings = test.settings
-        perftest = settings if isinstance(settings, PerftestSettings) else None
-        is_endless = perftest is not None and perftest.is_endless
-        across = across_of(samples, is_endless) if samples else _expected(test)
-        as_latency = is_latency(samples) or (perftest is not None and perftest.is_latency)
-        curves = self._earlier_curves(across)
-        if samples:
-            curves.append(
-                curve_of(test.memory or test.title, samples, across, self._tone(samples, test.limit))
-            )
-        ways = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
-        limit = None if as_latency else test.limit
-        has_bus = any(one.bus_gbps is not None for one in samples)
-        unit = "µs" if as_latency else "bus Gb/s" if has_bus else "Gb/s"
-        return draw_chart(curves, limit, width, height, across, unit, ways, _span(test, self._rows))
-
-    def _earlier_curves(self, across: Across) -> list[Curve]:
-        """Of a comparison of memories on one NIC: the results before the test under way."""
-        nics = {test.pair.nic for test in self.series.tests}
-        if len(self.series.tests) > _MOST_COMPARED or len(nics) != 1 or len(self.series.tests) == 1:
-            return []
-        before = self.results[: max(0, self.number - 1)]
-        return [curve_of(one.memory, one.samples, across, mark_of(one).tone) for one in before]
-
-    def _tone(self, samples: Sequence[Sample], limit: Limit) -> Tone:
-        settings = self._test.settings
-        figure = figure_of(samples, isinstance(settings, PerftestSettings) and settings.is_endless)
-        if figure is None or figure.gbps is None:
-            return Tone.NIC
-        verdict = judge(figure, limit).verdict
-        return {Verdict.NEAR: Tone.GOOD, Verdict.BELOW: Tone.WARNING}.get(verdict, Tone.NIC)
+        rows = Rows(list(self._samples), self._rows)
+        if not rows.samples and self.results and len(self.results) >= max(1, self.number):
+            rows = Rows(self.results[-1].samples, self._rows_of[-1])
+        done = [Rows(one.samples, ever) for one, ever in zip(self.results, self._rows_of, strict=True)]
+        before = list(zip(self.results, done, strict=True))[: max(0, self.number - 1)]
+        return live_chart.draw(self.series, self._test, rows, before, width, height)
 
     @property
     def table_title(self) -> str:
@@ -295,20 +246,15 @@ class LiveState:
 
     def _no_rows(self) -> str:
         if self._waits_for_peer():
-            return "It waits: start this at the peer."
+            return "It waits for the peer."
         return "No row yet." if self.number else "It begins."
 
     def _peer_lines(self, width: int) -> list[Line]:
-        text = self.for_peer()
-        return [
-            (),
-            (Run("AT THE PEER", Tone.TITLE), Run("  p copies it", Tone.DIM)),
-            *command_lines(text, width),
-        ]
+        return draw_for_peer(self._test, width, node_name(self._examination))
 
     def for_peer(self) -> str:
         """The command for the peer; "" where none is needed."""
-        return for_peer_text(self._test, self.node)
+        return peer_command(self._test, node_name(self._examination))
 
     def _end_lines(self, width: int) -> list[Line]:
         assert self.ended is not None
@@ -317,7 +263,7 @@ class LiveState:
             lines.extend(wrapped(f"Nothing was measured: {self.ended.refused}.", width, Tone.BAD))
         for sentence in meaning(self.results, self.series.left_out):
             lines.extend([*wrapped(sentence, width), ()])
-        if len(self.results) > _MOST_COMPARED and any(one.pair.nic for one in self.results):
+        if len(self.results) > MOST_COMPARED and any(one.pair.nic for one in self.results):
             lines.extend([*draw_matrix(self.results, width), ()])
         for result in self.results:
             purpose = self._test.purpose if len(self.series.tests) == 1 else None
@@ -326,27 +272,25 @@ class LiveState:
         if begun < len(self.series.tests):
             lines.append((Run(f"{len(self.series.tests) - begun} tests were not begun.", Tone.DIM),))
         if self.series.left_out and not meaning(self.results, self.series.left_out):
-            lines.extend([(), (Run("LEFT OUT", Tone.TITLE),)])
-            for left in self.series.left_out:
-                lines.extend(wrapped(f"{left.title}: {left.reason}", width, Tone.DIM))
+            lines.extend(draw_left_out(self.series, width))
         if len(self.series.tests) == 1 and self.results:
             lines.extend([(), *draw_rows(self.results[0].samples, width, self._test_is_latency)])
         return lines
 
-    def console(self, width: int, first: int = 0) -> list[Line]:
-        """What the ends printed, each line behind the name of its end; from line `first` on."""
-        names = max((len(end.name) for test in self.series.tests for end in test.ends), default=0)
-        dropped = self.told - len(self._console)
-        lines: list[Line] = []
-        if first == 0 and dropped:
-            lines.append((Run(f"{dropped} earlier lines are not kept.", Tone.DIM),))
-        for told in list(self._console)[max(0, first - dropped) :]:
-            head = f"{told.end:<{names}} │ " if told.end else ""
-            pieces = folded((Run(told.text, told.tone),), max(8, width - len(head)))
-            lines.extend((Run(head, Tone.DIM), *piece) for piece in pieces or [()])
-        return lines
-
     # Keeping
+
+    def why_ask(self, baseline: Sequence[Result]) -> str:
+        """Why these results had better not become the baseline unasked; "" where nothing is odd."""
+        below = doubtful(self.done)
+        if below:
+            count = "this is" if len(self.done) == 1 else f"{len(below)} of {len(self.done)} results are"
+            return f"{count} below what the way can carry"
+        kept = {one.key: one for one in baseline}
+        others = [one for one in self.done if kept.get(one.key, one) != one]
+        if not others:
+            return ""
+        told = words_of(kept[others[0].key])
+        return f"the baseline has {told} for {others[0].title}" + " and others" * (len(others) > 1)
 
     def text(self) -> str:
         """All of it for a ticket."""
@@ -364,30 +308,9 @@ class LiveState:
     @property
     def done(self) -> tuple[Result, ...]:
         """What can be a baseline."""
-        return tuple(one for one in self.results if one.ending is Ending.DONE)
+        return tuple(one for one in self.results if one.ending is Ending.DONE and is_as_asked(one))
 
     @property
     def file_name(self) -> str:
         """A name for the text's file, but for the time."""
         return f"gdrtop-bandwidth-{file_word(self.node)}"
-
-
-def _expected(test: PlannedTest) -> Across:
-    settings = test.settings
-    if isinstance(settings, PerftestSettings):
-        return Across.TIME if settings.is_endless else Across.SIZE
-    return Across.SIZE if isinstance(settings, NcclSettings) else Across.NAME
-
-
-def _span(test: PlannedTest, rows: int) -> tuple[float, float] | None:
-    """The sizes or rows that are to come."""
-    settings = test.settings
-    if isinstance(settings, NcclSettings):
-        return settings.begin_bytes, settings.end_bytes
-    if not isinstance(settings, PerftestSettings):
-        return None
-    if settings.all_sizes:
-        return 2, _LARGEST_BYTES
-    if not settings.is_endless:
-        return None if settings.size_bytes is None else (settings.size_bytes, settings.size_bytes)
-    return 1, min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))

@@ -1,240 +1,99 @@
-"""The settings of a bandwidth test as a person changes them, and what follows from them.
+"""What would be measured as its screen shows it: settings, what follows from them, who would feel it.
 
 Knows nothing of Textual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from probes.bandwidth.choice import NCCL_TESTS, Choice, MemoryPath, Scope, Setup
-from probes.bandwidth.commands import Refused, is_host
-from probes.bandwidth.far_end import host_of
+from probes.bandwidth.commands import Refused
+from probes.bandwidth.comparison import newest
 from probes.bandwidth.planned import Series
 from probes.bandwidth.result import Ending, Result, planned_key
 from probes.examination import Examination
-from probes.origin import Origin, Source
+from probes.origin import Origin, Source, origin_word
 from probes.platform import PlatformFacts
-from probes.tools import PERFTEST
 from probes.unknown import known
-from tui.bandwidth import setup_options
-from tui.bandwidth.setup_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
+from tui.bandwidth.settings import Settings
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.measured_drawing import draw_measured
-from widgets.setup_drawing import Setting, draw_felt, draw_series, draw_settings, for_peer_text
+from widgets.series_drawing import draw_felt, peer_command
+from widgets.setup_drawing import draw_planned, draw_settings
+
+
+@dataclass(frozen=True)
+class ToRun:
+    """A series that is to be run, whatever the settings and plans become until it is."""
+
+    examination: Examination
+    series: Series
+    is_again: bool = False  # as it was run before, not by the settings
+    felt_by: tuple[str, ...] | None = None  # None: nobody has looked yet
 
 
 class SetupState:
-    """Choices; changes only by `take`, `plan` and the keys' methods."""
+    """Changes only by `take`, what was planned, and the keys' methods."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
+        self.chosen = Settings()
         self.examination: Examination | None = None
         self.refusal = ""  # why nothing at all is measured here
         self.planned: Series | Refused | None = None
-        self.felt_by: tuple[str, ...] = ()
-        self.peer = ""
+        self.felt_by: tuple[str, ...] = ()  # of what is planned, by the newest reading
+        self.to_run: ToRun | None = None
         self.kept: tuple[Result, ...] = ()
         self.baseline: tuple[Result, ...] = ()
         self.now = 0.0  # seconds since 1970, by the node's clock
-        self.selected = "test"
-        self.is_looking = False  # who would feel it, before it is run
-        self.is_asking = False  # whether it is to be run though somebody would feel it
         self._failure = ""
-        self._values: dict[str, object] = {
-            "test": PERFTEST[0],
-            "setup": Setup.LOOPBACK,
-            "memory": MemoryPath.BEST,
-            "scope": Scope.PAIR,
-            "seconds": SECONDS[0],
-            "queue pairs": 1,
-            "both": False,
-            "through": False,
-        }
 
     # What is known
 
     def take(self, examination: Examination) -> None:
         """Takes over what the node is."""
         self.examination, self._failure = examination, ""
-        self._keep_row()
+        self.chosen.take(examination)
 
     def fail(self, what: str) -> None:
         """The node could not be looked at, or the tests not be planned."""
         self._failure = what
 
-    def preset(self, gpu: str, nic: str) -> None:
-        """The pair of endpoints selected on the overview; "" for none."""
-        if gpu:
-            self._values["gpu"] = gpu
-            self._values.pop("nic", None)
-        if nic:
-            self._values["nic"] = nic
-
-    @property
-    def choice(self) -> Choice:
-        """The wish as it stands."""
-        tool = self._tool
-        scope = self._value("scope")
-        assert isinstance(scope, Scope)
-        one = scope is Scope.PAIR
-        gpu, nic = self._word("gpu"), self._word("nic")
-        if tool in NCCL_TESTS:
-            through = self._value("through") is True
-            return Choice(tool=tool, over_network=through, nic=nic if through else None)
-        if tool not in PERFTEST:
-            return Choice(tool=tool, scope=scope, gpu=gpu if one else None)
-        setup, memory, size = self._value("setup"), self._value("memory"), self._value("size")
-        assert isinstance(setup, Setup)
-        assert isinstance(memory, MemoryPath)
-        return Choice(
-            tool=tool,
-            setup=setup,
-            scope=scope,
-            memory=memory,
-            gpu=gpu if one and memory is not MemoryPath.HOST else None,
-            nic=nic if one else None,
-            far_nic=self._word("far nic"),
-            peer="" if setup in (Setup.LOOPBACK, Setup.SERVER) else self.peer,
-            size_bytes=size if isinstance(size, int) and size != ALL_SIZES else None,
-            all_sizes=size == ALL_SIZES,
-            duration_s=self._number("seconds"),
-            queue_pairs=1 if self._is_latency else self._number("queue pairs"),
-            is_bidirectional=not self._is_latency and self._value("both") is True,
-        )
-
     # Changing it
-
-    def select(self, step: int) -> None:
-        """Selects the row above or below."""
-        rows = self._rows()
-        at = rows.index(self.selected) + step if self.selected in rows else 0
-        self.selected = rows[max(0, min(len(rows) - 1, at))]
 
     def change(self, step: int) -> bool:
         """Takes the next value of the selected row, or the one before; whether there was one."""
-        options = self._options(self.selected)
-        if not options:
+        if not self.chosen.change(step):
             return False
-        values = [one.value for one in options]
-        current = self._value(self.selected)
-        at = values.index(current) + step if current in values else 0
-        self._values[self.selected] = values[at % len(values)]
-        if self.selected == "gpu":  # another GPU has another best NIC
-            self._values.pop("nic", None)
-        if self.selected in ("nic", "gpu"):
-            self._values.pop("far nic", None)
-        if self.selected == "test":
-            self._values.pop("size", None)
-        self._keep_row()
         self._changed()
         return True
 
-    def _changed(self) -> None:
-        self.planned, self.felt_by = None, ()
-        self.is_asking = self.is_looking = False
-
     def set_peer(self, text: str) -> str:
         """Takes the peer's name; why not, where it is none."""
-        text = text.strip()
-        by_ssh = self._value("setup") is Setup.BOTH_ENDS
-        if text and not (host_of(text) if by_ssh else is_host(text)):
-            return f"{text[:80]!r} is no host name or address" + (", nor user@host" if by_ssh else "")
-        self.peer = text
-        self._changed()
-        return ""
+        why = self.chosen.set_peer(text)
+        if not why:
+            self._changed()
+        return why
+
+    def _changed(self) -> None:
+        self.planned, self.felt_by = None, ()
+        self.do_not_run()
+
+    # Running it
 
     @property
-    def wants_peer(self) -> bool:
-        """Whether the setup has a peer that must be named, and none is."""
-        return self.has_peer and not self.peer
+    def is_looking(self) -> bool:
+        """Whether it is being looked who would feel it, before it is run."""
+        return self.to_run is not None and self.to_run.felt_by is None
 
     @property
-    def has_peer(self) -> bool:
-        """Whether the setup has a peer to be named."""
-        return "peer" in self._rows()
+    def is_asking(self) -> bool:
+        """Whether a person has to say if it is to be run though somebody would feel it."""
+        return self.to_run is not None and bool(self.to_run.felt_by)
 
     def do_not_run(self) -> None:
         """It is not to be run after all."""
-        self.is_asking = self.is_looking = False
-
-    def _keep_row(self) -> None:
-        rows = self._rows()
-        if self.selected not in rows:
-            self.selected = rows[0]
-
-    # The rows
-
-    @property
-    def _tool(self) -> str:
-        return str(self._values["test"])
-
-    @property
-    def _is_latency(self) -> bool:
-        return self._tool.endswith("_lat")
-
-    def _rows(self) -> list[str]:
-        """The settings that have a meaning for the chosen test."""
-        tool = self._tool
-        if tool in NCCL_TESTS:
-            return ["test", "through", *(["nic"] if self._value("through") else [])]
-        is_one = self._value("scope") is Scope.PAIR
-        if tool not in PERFTEST:
-            return ["test", *(["gpu"] if is_one else []), "scope"]
-        setup = self._value("setup")
-        is_host = self._value("memory") is MemoryPath.HOST
-        rows = ["test", "setup"]
-        if setup in (Setup.CLIENT, Setup.BOTH_ENDS):
-            rows.append("peer")
-        if is_one:
-            rows.extend(["nic"] if is_host else ["gpu", "nic"])
-        if setup is not Setup.SERVER and (is_one or setup is not Setup.LOOPBACK):
-            rows.append("far nic")
-        rows.extend(
-            ["memory", "scope"] if setup is Setup.LOOPBACK or setup is Setup.BOTH_ENDS else ["memory"]
-        )
-        rows.append("size")
-        if not self._is_latency:
-            rows.extend(["seconds"] if self._value("size") != ALL_SIZES else [])
-            rows.extend(["queue pairs", "both"])
-        return rows
-
-    def _options(self, row: str) -> list[Option]:
-        gpu = self._value("gpu") if row == "nic" and "gpu" in self._rows() else None
-        setup = self._values["setup"]
-        make: dict[str, Callable[[], list[Option]]] = {
-            "test": lambda: setup_options.tests(self.examination),
-            "setup": setup_options.setups,
-            "gpu": lambda: setup_options.gpus(self.examination),
-            "nic": lambda: setup_options.nics(self.examination, gpu),
-            "far nic": lambda: setup_options.far_nics(
-                self.examination, self._value("nic"), setup is Setup.LOOPBACK
-            ),
-            "memory": lambda: setup_options.memories(setup),
-            "scope": lambda: setup_options.scopes(self._tool),
-            "size": lambda: setup_options.sizes(self._is_latency),
-            "seconds": lambda: setup_options.numbers(SECONDS, " s"),
-            "queue pairs": lambda: setup_options.numbers(QUEUE_PAIRS),
-            "both": setup_options.ways,
-            "through": setup_options.through,
-        }
-        return make[row]() if row in make else []
-
-    def _value(self, row: str) -> object:
-        """The value of a row: the one chosen, else the first there is."""
-        if row in self._values:
-            return self._values[row]
-        options = self._options(row)
-        return options[0].value if options else None
-
-    def _word(self, row: str) -> str | None:
-        value = self._value(row) if row in self._rows() else None
-        return value if isinstance(value, str) else None
-
-    def _number(self, row: str) -> int:
-        value = self._value(row)
-        assert isinstance(value, int)
-        return value
+        self.to_run = None
 
     # Drawing
 
@@ -254,45 +113,32 @@ class SetupState:
         return [(*title, Run(f"  {told}", tone))]
 
     @property
+    def hostname(self) -> str:
+        """The node's own name; "" where that is not known."""
+        platform = None if self.examination is None else self.examination.node.platform
+        return known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
+
+    @property
     def node(self) -> str:
         """The node's name, for showing."""
-        platform = None if self.examination is None else self.examination.node.platform
-        name = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
-        return name or self.origin.label or "this node"
+        return self.hostname or self.origin.label or "this node"
 
     def settings(self) -> list[Line]:
         """The rows."""
-        return draw_settings([self._setting(row) for row in self._rows()], self.selected)
-
-    def _setting(self, row: str) -> Setting:
-        labels = {
-            "gpu": "GPU",
-            "nic": "NIC",
-            "far nic": "Other end's NIC",
-            "scope": "Which",
-            "size": "Message size",
-            "seconds": "Duration",
-            "both": "Both ways",
-        }
-        labels["far nic"] = "Second NIC" if self._value("setup") is Setup.LOOPBACK else "Peer's NIC"
-        label = labels.get(row, row.capitalize())
-        if row == "peer":
-            note = "p: another" if self.peer else "Enter: type it"
-            return Setting(row, label, self.peer or "none", note, bool(self.peer), True)
-        options = self._options(row)
-        value = self._value(row)
-        option = next((one for one in options if one.value == value), None)
-        if option is None:
-            return Setting(row, label, str(value) if isinstance(value, str) else "none here", "", False)
-        return Setting(row, label, option.text, option.note, option.is_possible)
+        return draw_settings(self.chosen.rows(), self.chosen.selected)
 
     def lines(self, width: int) -> list[Line]:
         """What would be run, and what is known of it."""
         if self.refusal:
             return wrapped(f"Nothing is measured here: {self.refusal}.", width, Tone.WARNING)
-        if self.is_asking:
-            return [*draw_felt(self.felt_by, width), *self._simulated(width), (), *self._about(width)]
-        return self._about(width)
+        to_run = self.to_run
+        if to_run is not None and to_run.felt_by:
+            felt = [*draw_felt(to_run.felt_by, width), *self._simulated(width), ()]
+            again = wrapped(f"again, as it was run: {to_run.series.title}", width, Tone.TITLE)
+            return [*felt, *(again if to_run.is_again else []), *self._about(to_run.series, width)]
+        if self.planned is None:
+            return [] if self.examination is None else [(Run("…", Tone.DIM),)]
+        return self._about(self.planned, width, self.felt_by)
 
     def _simulated(self, width: int) -> list[Line]:
         if self.origin.source is not Source.SIMULATED:
@@ -301,33 +147,34 @@ class SetupState:
             "The job is simulated, as the node is; on a real one somebody would wait.", width, Tone.DIM
         )
 
-    def _about(self, width: int) -> list[Line]:
-        if self.planned is None:
-            return [] if self.examination is None else [(Run("…", Tone.DIM),)]
-        felt_by = () if self.is_asking else self.felt_by
-        lines = draw_series(self.planned, width, felt_by)
-        if isinstance(self.planned, Series):
-            at = next((place for place, line in enumerate(lines) if not line), len(lines))
-            lines[at:at] = self._before(self.planned, width)
-        return lines
+    def _about(self, series: Series | Refused, width: int, felt_by: tuple[str, ...] = ()) -> list[Line]:
+        before = self._before(series, width) if isinstance(series, Series) else []
+        return draw_planned(series, width, self.hostname, felt_by, before)
 
     def _before(self, series: Series, width: int) -> list[Line]:
-        """The newest result of the first test, and what its machine type is expected to give."""
+        """The newest results of its first tests on this node, and its machine type's baseline."""
         lines: list[Line] = []
+        origin = origin_word(self.origin)
         for test in series.tests[:3]:
             key = planned_key(test)
-            for word, results in (("last measured", reversed(self.kept)), ("baseline", self.baseline)):
-                found = next((one for one in results if one.key == key and one.ending is Ending.DONE), None)
+            same = (one for one in self.baseline if (one.key, one.origin) == (key, origin))
+            for word, found in (
+                ("last measured", newest(self.kept, key, self.hostname, origin)),
+                ("baseline", next((one for one in same if one.ending is Ending.DONE), None)),
+            ):
                 if found is not None:
                     label = word if len(series.tests) == 1 else f"{word}, {test.title}:"
                     lines.extend(draw_measured(found, self.now, width, label))
         return lines
 
+    @property
+    def _shown(self) -> Series | Refused | None:
+        return self.to_run.series if self.is_asking and self.to_run is not None else self.planned
+
     def for_peer(self) -> str:
         """The command for the peer; "" where none is needed."""
-        if not isinstance(self.planned, Series):
-            return ""
-        return for_peer_text(self.planned.tests[0], self.node)
+        series = self._shown
+        return peer_command(series.tests[0], self.hostname) if isinstance(series, Series) else ""
 
     @property
     def question(self) -> Line:

@@ -29,8 +29,15 @@ class BandwidthRunScreen(Screen[None]):
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         Binding("o", "view", "View", tooltip="Chart and rows, the console, or both", id="view"),
         Binding("n", "skip", "Next test", tooltip="End this test, go on with the next", id="skip"),
-        Binding("c", "cancel", "Cancel", tooltip="End the whole series, at both ends", id="cancel"),
-        Binding("p", "copy", "Copy", tooltip="Copy the peer's command", id="copy"),
+        Binding(
+            "k,ctrl+c",
+            "cancel",
+            "Cancel",
+            key_display="k",
+            tooltip="End the whole series, at both ends",
+            id="cancel",
+        ),
+        Binding("c", "copy", "Copy", tooltip="Copy the peer's command", id="copy"),
         Binding("r", "again", "Again", tooltip="Run the same once more", id="again"),
         Binding(
             "s,w", "save", "Save", key_display="s", tooltip="A text for a ticket, into a file", id="save"
@@ -66,12 +73,14 @@ class BandwidthRunScreen(Screen[None]):
         """These results are to be the baseline."""
 
         state: LiveState
+        is_sure: bool  # it was wanted once before
 
     def __init__(self, state: LiveState) -> None:
         super().__init__()
         self.state = state
         self._view = ""
         self._drawn = 0  # lines of the console
+        self._baseline_wanted = False
 
     def compose(self) -> ComposeResult:
         """Head, chart, rows, console."""
@@ -127,14 +136,14 @@ class BandwidthRunScreen(Screen[None]):
         self.refresh_bindings()
 
     def _draw_console(self, lines: LinesView) -> None:
-        from tui.bandwidth.live_state import MOST_LINES
+        from tui.bandwidth.console import MOST_LINES
 
         if not self._drawn or len(lines.lines) > 2 * MOST_LINES:
-            lines.show(self.state.console(lines.room))
+            lines.show(self.state.console.lines(lines.room))
             lines.scroll_end(animate=False)
-        elif self._drawn < self.state.told:
-            lines.append(self.state.console(lines.room, self._drawn))
-        self._drawn = self.state.told
+        elif self._drawn < self.state.console.told:
+            lines.append(self.state.console.lines(lines.room, self._drawn))
+        self._drawn = self.state.console.told
 
     def _draw_head(self) -> None:
         self._pane("summary").show(self.state.head(self.size.width))
@@ -180,7 +189,8 @@ class BandwidthRunScreen(Screen[None]):
 
     def action_baseline(self) -> None:
         """Saves the results as what machines of this type are expected to give."""
-        self.post_message(self.BaselineWanted(self.state))
+        self.post_message(self.BaselineWanted(self.state, self._baseline_wanted))
+        self._baseline_wanted = True
 
     def action_copy(self) -> None:
         """Copies the peer's command, by way of the terminal."""

@@ -103,7 +103,7 @@ class BandwidthSetupScreen(Screen[None]):
         self._settings.display = not self.state.refusal
         if self._settings.room:
             self._settings.show(self.state.settings())
-            row = rows_of(self._settings.lines).get(self.state.selected)
+            row = rows_of(self._settings.lines).get(self.state.chosen.selected)
             if row is not None:
                 self._settings.scroll_to_row(row)
         if self._planned.room:
@@ -120,14 +120,14 @@ class BandwidthSetupScreen(Screen[None]):
         if action in ("start", "select", "change"):
             return not self.state.refusal and not (action == "start" and self.state.is_asking)
         if action == "name_peer":
-            return self.state.has_peer
+            return self.state.chosen.has_peer
         return bool(self.state.for_peer()) if action == "copy" else True
 
     # Keys
 
     def action_select(self, step: int) -> None:
         """Another row."""
-        self.state.select(step)
+        self.state.chosen.select(step)
         self.draw()
 
     def action_change(self, step: int) -> None:
@@ -136,12 +136,12 @@ class BandwidthSetupScreen(Screen[None]):
             self._planned.scroll_to(y=0, animate=False)
             self.draw()
             self.post_message(self.Changed())
-        elif self.state.selected == "peer":
+        elif self.state.chosen.selected == "peer":
             self.action_name_peer()
 
     def action_name_peer(self) -> None:
         """Asks for the peer's name."""
-        self._peer.value = self.state.peer
+        self._peer.value = self.state.chosen.peer
         self._peer.display = True
         self._peer.focus()
 
@@ -161,7 +161,7 @@ class BandwidthSetupScreen(Screen[None]):
 
     def action_start(self) -> None:
         """Runs it, after a look at who would feel it; asks for the peer's name where that is missing."""
-        if self.state.wants_peer:
+        if self.state.chosen.wants_peer:
             self.action_name_peer()
         else:
             self.post_message(self.StartWanted())
@@ -188,5 +188,6 @@ class BandwidthSetupScreen(Screen[None]):
         elif self.state.is_asking or self.state.is_looking:
             self.state.do_not_run()
             self.draw()
+            self.post_message(self.Changed())  # of what came meanwhile nothing was planned
         else:
             self.dismiss()

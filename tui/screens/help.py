@@ -53,9 +53,10 @@ BANDWIDTH        of the GPU and NIC selected on the overview, or of any other
 Enter       run it; where somebody would feel it, y runs it all the same
 p c         type the peer's name; copy the command for the peer
 o           while it runs: chart and rows, the console, or both
-n c         end this test and go on with the next; cancel all, at both ends
+n k         end this test and go on with the next; cancel all, at both ends (as Ctrl+C)
 Esc         leave; the tests go on, and b comes back
-s B r       a text for a ticket; the baseline of this machine type; run it again
+s r         a text for a ticket; run the same again, whatever is set by now
+B           the baseline of this machine type; asks before a bad figure or another one
 ━ ╌         what can be reached at most, and by which part; other parts' limits
 
 VERDICT

@@ -1,0 +1,232 @@
+"""The settings of a bandwidth test, as rows that fit the node and each other, and the wish that they are.
+
+Knows nothing of Textual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probes.bandwidth.choice import NCCL_TESTS, Choice, MemoryPath, Scope, Setup
+from probes.bandwidth.commands import is_host
+from probes.bandwidth.far_end import host_of
+from probes.examination import Examination
+from probes.tools import PERFTEST
+from tui.bandwidth import setup_options
+from tui.bandwidth.setup_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
+from widgets.setup_drawing import Setting
+
+
+class Settings:
+    """Rows with values; changes only by `take`, `preset` and the keys' methods."""
+
+    def __init__(self) -> None:
+        self._examination: Examination | None = None
+        self.peer = ""
+        self.selected = "test"
+        self._values: dict[str, object] = {
+            "test": PERFTEST[0],
+            "setup": Setup.LOOPBACK,
+            "memory": MemoryPath.BEST,
+            "scope": Scope.PAIR,
+            "seconds": SECONDS[0],
+            "queue pairs": 1,
+            "both": False,
+            "through": False,
+        }
+
+    def take(self, examination: Examination) -> None:
+        """Takes over what the node is."""
+        self._examination = examination
+        self._keep_row()
+
+    def preset(self, gpu: str, nic: str) -> None:
+        """The pair of endpoints selected on the overview; "" for none."""
+        if gpu:
+            self._values["gpu"] = gpu
+            self._values.pop("nic", None)
+        if nic:
+            self._values["nic"] = nic
+
+    @property
+    def choice(self) -> Choice:
+        """The wish as it stands."""
+        tool = self._tool
+        scope = self._value("scope")
+        assert isinstance(scope, Scope)
+        one = scope is Scope.PAIR
+        gpu, nic = self._word("gpu"), self._word("nic")
+        if tool in NCCL_TESTS:
+            through = self._value("through") is True
+            return Choice(tool=tool, over_network=through, nic=nic if through else None)
+        if tool not in PERFTEST:
+            return Choice(tool=tool, scope=scope, gpu=gpu if one else None)
+        setup, memory, size = self._value("setup"), self._value("memory"), self._value("size")
+        assert isinstance(setup, Setup)
+        assert isinstance(memory, MemoryPath)
+        return Choice(
+            tool=tool,
+            setup=setup,
+            scope=scope,
+            memory=memory,
+            gpu=gpu if one and memory is not MemoryPath.HOST else None,
+            nic=nic if one else None,
+            far_nic=self._word("far nic"),
+            peer="" if setup in (Setup.LOOPBACK, Setup.SERVER) else self.peer,
+            size_bytes=size if isinstance(size, int) and size != ALL_SIZES else None,
+            all_sizes=size == ALL_SIZES,
+            duration_s=self._number("seconds"),
+            queue_pairs=1 if self._is_latency else self._number("queue pairs"),
+            is_bidirectional=not self._is_latency and self._value("both") is True,
+        )
+
+    # Changing it
+
+    def select(self, step: int) -> None:
+        """Selects the row above or below."""
+        rows = self._rows()
+        at = rows.index(self.selected) + step if self.selected in rows else 0
+        self.selected = rows[max(0, min(len(rows) - 1, at))]
+
+    def change(self, step: int) -> bool:
+        """Takes the next value of the selected row, or the one before; whether there was one."""
+        options = self._options(self.selected)
+        if not options:
+            return False
+        values = [one.value for one in options]
+        current = self._value(self.selected)
+        at = values.index(current) + step if current in values else 0
+        self._values[self.selected] = values[at % len(values)]
+        if self.selected == "gpu":  # another GPU has another best NIC
+            self._values.pop("nic", None)
+        if self.selected in ("nic", "gpu"):
+            self._values.pop("far nic", None)
+        if self.selected == "test":
+            self._values.pop("size", None)
+        self._keep_row()
+        return True
+
+    def set_peer(self, text: str) -> str:
+        """Takes the peer's name; why not, where it is none."""
+        text = text.strip()
+        by_ssh = self._value("setup") is Setup.BOTH_ENDS
+        if text and not (host_of(text) if by_ssh else is_host(text)):
+            return f"{text[:80]!r} is no host name or address" + (", nor user@host" if by_ssh else "")
+        self.peer = text
+        return ""
+
+    @property
+    def wants_peer(self) -> bool:
+        """Whether the setup has a peer that must be named, and none is."""
+        return self.has_peer and not self.peer
+
+    @property
+    def has_peer(self) -> bool:
+        """Whether the setup has a peer to be named."""
+        return "peer" in self._rows()
+
+    def _keep_row(self) -> None:
+        rows = self._rows()
+        if self.selected not in rows:
+            self.selected = rows[0]
+
+    # The rows
+
+    @property
+    def _tool(self) -> str:
+        return str(self._values["test"])
+
+    @property
+    def _is_latency(self) -> bool:
+        return self._tool.endswith("_lat")
+
+    def _rows(self) -> list[str]:
+        """The settings that have a meaning for the chosen test."""
+        tool = self._tool
+        if tool in NCCL_TESTS:
+            return ["test", "through", *(["nic"] if self._value("through") else [])]
+        is_one = self._value("scope") is Scope.PAIR
+        if tool not in PERFTEST:
+            return ["test", *(["gpu"] if is_one else []), "scope"]
+        setup = self._value("setup")
+        is_host = self._value("memory") is MemoryPath.HOST
+        rows = ["test", "setup"]
+        if setup in (Setup.CLIENT, Setup.BOTH_ENDS):
+            rows.append("peer")
+        if is_one:
+            rows.extend(["nic"] if is_host else ["gpu", "nic"])
+        if setup is not Setup.SERVER and (is_one or setup is not Setup.LOOPBACK):
+            rows.append("far nic")
+        rows.extend(
+            ["memory", "scope"] if setup is Setup.LOOPBACK or setup is Setup.BOTH_ENDS else ["memory"]
+        )
+        rows.append("size")
+        if not self._is_latency:
+            rows.extend(["seconds"] if self._value("size") != ALL_SIZES else [])
+            rows.extend(["queue pairs", "both"])
+        return rows
+
+    def _options(self, row: str) -> list[Option]:
+        gpu = self._value("gpu") if row == "nic" and "gpu" in self._rows() else None
+        setup = self._values["setup"]
+        make: dict[str, Callable[[], list[Option]]] = {
+            "test": lambda: setup_options.tests(self._examination),
+            "setup": setup_options.setups,
+            "gpu": lambda: setup_options.gpus(self._examination),
+            "nic": lambda: setup_options.nics(self._examination, gpu),
+            "far nic": lambda: setup_options.far_nics(
+                self._examination, self._value("nic"), setup is Setup.LOOPBACK
+            ),
+            "memory": lambda: setup_options.memories(setup),
+            "scope": lambda: setup_options.scopes(self._tool),
+            "size": lambda: setup_options.sizes(self._is_latency),
+            "seconds": lambda: setup_options.numbers(SECONDS, " s"),
+            "queue pairs": lambda: setup_options.numbers(QUEUE_PAIRS),
+            "both": setup_options.ways,
+            "through": setup_options.through,
+        }
+        return make[row]() if row in make else []
+
+    def _value(self, row: str) -> object:
+        """The value of a row: the one chosen, else the first there is."""
+        if row in self._values:
+            return self._values[row]
+        options = self._options(row)
+        return options[0].value if options else None
+
+    def _word(self, row: str) -> str | None:
+        value = self._value(row) if row in self._rows() else None
+        return value if isinstance(value, str) else None
+
+    def _number(self, row: str) -> int:
+        value = self._value(row)
+        assert isinstance(value, int)
+        return value
+
+    # Drawing
+
+    def rows(self) -> list[Setting]:
+        """Those that have a meaning for the chosen test."""
+        return [self._setting(row) for row in self._rows()]
+
+    def _setting(self, row: str) -> Setting:
+        labels = {
+            "gpu": "GPU",
+            "nic": "NIC",
+            "far nic": "Other end's NIC",
+            "scope": "Which",
+            "size": "Message size",
+            "seconds": "Duration",
+            "both": "Both ways",
+        }
+        labels["far nic"] = "Second NIC" if self._value("setup") is Setup.LOOPBACK else "Peer's NIC"
+        label = labels.get(row, row.capitalize())
+        if row == "peer":
+            note = "p: another" if self.peer else "Enter: type it"
+            return Setting(row, label, self.peer or "none", note, bool(self.peer), True)
+        options = self._options(row)
+        value = self._value(row)
+        option = next((one for one in options if one.value == value), None)
+        if option is None:
+            return Setting(row, label, str(value) if isinstance(value, str) else "none here", "", False)
+        return Setting(row, label, option.text, option.note, option.is_possible)
