@@ -70,7 +70,7 @@ def rebooting(image: Image) -> Iterator[Machine]:
     machine.end()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # two guests more take time from the others
 def wired(image: Image) -> Iterator[tuple[Machine, Machine]]:
     """Two of them with a wire between their mlx5_0; root of the first may log in to the second."""
     port = free_port()

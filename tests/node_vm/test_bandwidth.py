@@ -133,15 +133,20 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
 
 def choose(dashboard: Dashboard, row: str, value: str) -> None:
     """Goes to a row of the setup screen, and changes its value until it is the one."""
-    for _ in range(20):
-        if re.search(rf"{row} *‹", dashboard.screen()):
-            break
-        dashboard.press("Down")
-    for _ in range(20):
-        if re.search(rf"{row}\b.*{value}", dashboard.screen()):
-            return
-        dashboard.press("Right")
-    raise AssertionError(dashboard.screen())
+    for key, wanted in (("Down", rf"│{row} *‹"), ("Right", rf"│{row} *‹ {value}")):
+        for _ in range(20):
+            now = chosen(dashboard.screen())
+            if re.search(wanted, now):
+                break
+            dashboard.press(key)
+            dashboard.until(lambda screen, before=now: chosen(screen) != before)
+        else:
+            raise AssertionError(dashboard.screen())
+
+
+def chosen(screen: str) -> str:
+    """The row of the setup screen that the arrows change."""
+    return next((line for line in screen.splitlines() if "‹" in line), "")
 
 
 # Two nodes
