@@ -120,7 +120,7 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     dashboard.press("b")
     dashboard.until_shown("ib_write_bw", "built without CUDA")
     choose(dashboard, "Memory", "host memory")
-    dashboard.until(lambda screen: "built without CUDA" not in screen)
+    dashboard.until_shown("takes about")
     dashboard.press("Enter")
     dashboard.until(lambda screen: len(re.findall(r"1 MiB|1048576", screen)) >= 3)
     assert ends_running(node) == 2
@@ -151,6 +151,9 @@ def chosen(screen: str) -> str:
 
 # Two nodes
 
+# One packet a message: rdma_rxe loses its way in larger ones when packets are lost, as on a busy machine.
+OVER_THE_WIRE = ("--memory", "host", "--nic", "mlx5_0", "--size", "1K")
+
 
 @pytest.fixture
 def two_nodes(wired: tuple[Machine, Machine]) -> Iterator[tuple[Guest, Guest]]:
@@ -166,7 +169,7 @@ def two_nodes(wired: tuple[Machine, Machine]) -> Iterator[tuple[Guest, Guest]]:
 def test_server_and_client(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
-    pid = start(there, *HOST_MEMORY, "--serve", "--seconds", "5")
+    pid = start(there, *OVER_THE_WIRE, "--serve", "--seconds", "5")
     until(lambda: "waiting for the client" in there.read("/run/bench.out"))
     # The command that the server's gdrtop shows for the peer is the whole of what has to be typed there.
     shown = next(line for line in there.read("/run/bench.out").splitlines() if "at the peer: " in line)
@@ -181,7 +184,7 @@ def test_server_and_client(two_nodes: tuple[Guest, Guest]) -> None:
 def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
-    told = json.loads(here.run("gdrtop", "bench", *HOST_MEMORY, *BY_SSH, "--seconds", "4", "--json"))
+    told = json.loads(here.run("gdrtop", "bench", *OVER_THE_WIRE, *BY_SSH, "--seconds", "4", "--json"))
     (result,) = told["results"]
     assert result["ending"] == "done"
     assert result["gbps"] > 0.0
@@ -192,7 +195,7 @@ def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
 def test_both_ends_are_ended_by_ssh(two_nodes: tuple[Guest, Guest], signal: str) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
-    pid = start(here, *HOST_MEMORY, *BY_SSH, "--seconds", "600")
+    pid = start(here, *OVER_THE_WIRE, *BY_SSH, "--seconds", "600")
     until(lambda: ends_running(here) == 1 and ends_running(there) == 1)
     here.run("kill", f"-{signal}", str(pid))
     until(lambda: (left_on(here), left_on(there)) == before)
@@ -200,7 +203,7 @@ def test_both_ends_are_ended_by_ssh(two_nodes: tuple[Guest, Guest], signal: str)
 
 def test_a_host_without_a_way_in_is_explained(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
-    answer = here.ask("gdrtop", "bench", *HOST_MEMORY, "--yes", "--ssh", "stranger@gpunode2")
+    answer = here.ask("gdrtop", "bench", *OVER_THE_WIRE, "--yes", "--ssh", "stranger@gpunode2")
     assert answer.status == 2
     assert "SSH" in answer.output + answer.errors
     assert ends_running(there) == 0
