@@ -122,7 +122,7 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     choose(dashboard, "Memory", "host memory")
     dashboard.until_shown("takes about")
     dashboard.press("Enter")
-    dashboard.until(lambda screen: len(re.findall(r"1 MiB|1048576", screen)) >= 3)
+    dashboard.until(lambda screen: len(re.findall(r"^│ +1048576 +[\d.]+ ", screen, re.M)) >= 3)
     assert ends_running(node) == 2
     dashboard.press("k")
     dashboard.until_shown("cancelled")
