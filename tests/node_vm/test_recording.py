@@ -1,6 +1,7 @@
 """A recording made in the guest says outside what the guest said."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ REFCNTS = (0, 3, 7)
 def told_outside(*arguments: str) -> str:
     """What a gdrtop command of this checkout prints."""
     command = [sys.executable, "-m", "tui", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # As wide as in the guest, whatever width these tests have been given.
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
 
 def outside(*arguments: str) -> Any:
