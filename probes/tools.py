@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from probes.host import Host
 from probes.sockets import listening
 from probes.text import printable
+from probes.tool_names import NCCL_TESTS, PERFTEST
 from probes.unknown import Maybe, Reason, Unknown
 
 # As probes/command.py: only what lies here is run.
@@ -21,8 +22,6 @@ _PROGRAM_LIMIT_BYTES = 8 << 20
 _SECONDS = 2.0
 PERFTEST_PORT = 18515
 
-PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat", "ib_send_lat")
-NCCL_TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "sendrecv_perf")
 TOOLS = {
     **dict.fromkeys(PERFTEST, "measures RDMA bandwidth and latency, of GPU memory where built with CUDA"),
     "gdrcopy_sanity": "tests CPU copies to GPU memory; not the NIC's path",

@@ -170,6 +170,11 @@ def test_recording_and_replaying_as_text_do_without_textual_and_networkx(tmp_pat
         assert not modules & {"textual", "networkx", "pynvml"}
 
 
+def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
+    later = {"probes.host", "probes.tools", "probes.bandwidth.series", "tui.bench"}
+    assert not modules_after("from tui import cli\ncli._parser()") & later
+
+
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
     later = {
         *("networkx", "pynvml", "probes.plans.offers", "probes.checks.registry", "tui.actions.dispatcher"),

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, Choice, MemoryPath, Scope, Setup
-from probes.tools import PERFTEST
+from probes.bandwidth.choice import Choice, MemoryPath, Scope, Setup
+from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
 
 TESTS = {
     **{tool.removeprefix("ib_").removesuffix("_bw").replace("_", "-"): tool for tool in PERFTEST},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.bandwidth.choice import Setup
 from probes.bandwidth.comparison import figure_words
 from probes.bandwidth.result import Result
-from probes.tools import PERFTEST
+from probes.tool_names import PERFTEST
 from widgets.figures import ago, short
 from widgets.lines import Line, Run, Tone, width_of
 from widgets.result_drawing import mark_of

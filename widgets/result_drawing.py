@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS
 from probes.bandwidth.comparison import figure_words, gbps_words, latency_us
 from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.memory_used import facts_about, how_it_is_known, is_as_asked, memory_used
 from probes.bandwidth.purpose import Purpose
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
+from probes.tool_names import GDRCOPY, NCCL_TESTS
 from widgets.figures import binary_size
 from widgets.lines import Line, Run, Tone, wrapped
 

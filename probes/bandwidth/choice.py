@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from probes import tools
-from probes.tools import PERFTEST
-
-GDRCOPY = ("gdrcopy_copybw", "gdrcopy_sanity")
-NVBANDWIDTH = "nvbandwidth"
-NCCL_TESTS = tools.NCCL_TESTS
-TEST_TOOLS = (*PERFTEST, *GDRCOPY, NVBANDWIDTH, *NCCL_TESTS)
+from probes.tool_names import PERFTEST
 
 
 class Setup(Enum):

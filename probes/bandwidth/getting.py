@@ -6,10 +6,9 @@ and nvbandwidth README.md: built from source, gdrcopy with its module gdrdrv; NV
 
 from __future__ import annotations
 
-from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
 from probes.examination import Examination
 from probes.platform import PlatformFacts
-from probes.tools import PERFTEST
+from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
 from probes.unknown import known
 
 _WITH_CUDA = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probes.bandwidth.choice import GDRCOPY, NVBANDWIDTH, TEST_TOOLS
 from probes.bandwidth.getting import way_to_get
 from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
 from probes.bandwidth.purpose import Purpose, Settings, perftest_purpose, purpose
 from probes.examination import Examination
-from probes.tools import PERFTEST, Perftest
+from probes.tool_names import GDRCOPY, NVBANDWIDTH, PERFTEST, TEST_TOOLS
+from probes.tools import Perftest
 from probes.unknown import Maybe, Reason, Unknown
 
 _NOT_TOLD = "it tells its version only when a test is run"

@@ -19,7 +19,8 @@ from probes.bandwidth.commands import (
     is_rdma_device,
     missing,
 )
-from probes.tools import PERFTEST, PERFTEST_PORT, Perftest, ToolFacts
+from probes.tool_names import PERFTEST
+from probes.tools import PERFTEST_PORT, Perftest, ToolFacts
 from probes.unknown import Unknown
 
 LOCALHOST = "127.0.0.1"

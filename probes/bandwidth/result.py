@@ -14,7 +14,7 @@ from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import Pair, PlannedTest
 from probes.bandwidth.purpose import Settings
 from probes.bandwidth.samples import Fact, Sample
-from probes.tools import PERFTEST
+from probes.tool_names import PERFTEST
 
 MOST_SAMPLES = 400
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, TEST_TOOLS, Choice, MemoryPath, Scope
+from probes.bandwidth.choice import Choice, MemoryPath, Scope
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.defaults import active_port, better_but_down, nearest_nic, no_rdma
 from probes.bandwidth.getting import with_way_to_get
@@ -12,7 +12,7 @@ from probes.bandwidth.planned import LeftOut, PlannedTest, Series
 from probes.examination import Examination
 from probes.gpus import Gpu, GpuFacts
 from probes.rdma import RdmaDevice, RdmaFacts
-from probes.tools import PERFTEST
+from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST, TEST_TOOLS
 from probes.unknown import Unknown
 
 _MEMORY_PATHS = (MemoryPath.HOST, MemoryPath.PEERMEM, MemoryPath.DMABUF)

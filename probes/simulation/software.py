@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from probes.simulation.processes import NCCL_VERSION, library_directory
 from probes.simulation.tree import Tree
-from probes.tools import NCCL_TESTS, PERFTEST
+from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
 
 # What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name, and takes a PCI address.
 PERFTEST_PROGRAM = (
     b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0use_cuda\0use_cuda_bus_id\0"
     b"use_cuda_dmabuf\0"
 )
-GDRCOPY = ("gdrcopy_copybw", "gdrcopy_sanity")
-_OF_PACKAGE = {"gdrcopy": GDRCOPY, "nvbandwidth": ("nvbandwidth",), "nccl-tests": NCCL_TESTS}
+_OF_PACKAGE = {"gdrcopy": GDRCOPY, "nvbandwidth": (NVBANDWIDTH,), "nccl-tests": NCCL_TESTS}
 
 SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 

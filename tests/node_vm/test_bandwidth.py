@@ -120,9 +120,11 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     dashboard.press("b")
     dashboard.until_shown("ib_write_bw", "built without CUDA")
     choose(dashboard, "Memory", "host memory")
+    choose(dashboard, "Message size", "64 KiB")
+    choose(dashboard, "Duration", "300 s")
     dashboard.until_shown("takes about")
     dashboard.press("Enter")
-    dashboard.until(lambda screen: len(re.findall(r"^│ +1048576 +[\d.]+ ", screen, re.M)) >= 3)
+    dashboard.until(lambda screen: len(re.findall(r"^│ +65536 +[\d.]+ ", screen, re.M)) >= 3)
     assert ends_running(node) == 2
     dashboard.press("k")
     dashboard.until_shown("cancelled")

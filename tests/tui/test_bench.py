@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.bandwidth.choice import TEST_TOOLS, Choice
+from probes.bandwidth.choice import Choice
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.judgement import Judgement, Verdict
 from probes.bandwidth.machine_type import machine_type
@@ -20,6 +20,7 @@ from probes.bandwidth.planned import LeftOut, Series
 from probes.examination import Examination, examine
 from probes.origin import Origin, Source
 from probes.simulation import SimulatedHost
+from probes.tool_names import TEST_TOOLS
 from tests.probes.bandwidth.results import result
 from tests.tui.test_cli import ROOT
 from tui import bench as bench_module

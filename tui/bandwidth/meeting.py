@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
-from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
 from probes.bandwidth.gdrcopy_output import GdrcopyOutput
 from probes.bandwidth.nccl_tests_output import NcclTestsOutput
 from probes.bandwidth.nvbandwidth_output import NvbandwidthOutput
@@ -20,6 +19,7 @@ from probes.bandwidth.trouble_texts import CAUSE, SYMPTOM
 from probes.bandwidth.troubles import Memory, Trouble, explain
 from probes.host import Host
 from probes.sockets import listening
+from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
 from probes.unknown import Unknown
 from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured, Told
 from tui.bandwidth.keeper import STILL_THERE

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.bandwidth.choice import NCCL_TESTS, Choice, MemoryPath, Scope, Setup
+from probes.bandwidth.choice import Choice, MemoryPath, Scope, Setup
 from probes.bandwidth.commands import is_host
 from probes.bandwidth.far_end import host_of
 from probes.examination import Examination
-from probes.tools import PERFTEST
+from probes.tool_names import NCCL_TESTS, PERFTEST
 from tui.bandwidth import setup_options
 from tui.bandwidth.setup_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
 from widgets.setup_drawing import Setting

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.bandwidth.choice import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, MemoryPath, Scope, Setup
+from probes.bandwidth.choice import MemoryPath, Scope, Setup
 from probes.bandwidth.defaults import active_port
 from probes.bandwidth.inventory import inventory
 from probes.examination import Examination
 from probes.gpus import GpuFacts
 from probes.rdma import RdmaFacts
+from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
 from probes.unknown import Unknown
 from widgets.figures import binary_size, gbps
 from widgets.matrix_drawing import smi_word

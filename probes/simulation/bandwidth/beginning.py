@@ -8,9 +8,8 @@ from probes.simulation.bandwidth import called, far_end, gdrcopy, nccl_tests, nv
 from probes.simulation.bandwidth.playing import Script, SimulatedTest, ended
 from probes.simulation.bandwidth.stage import Stage
 from probes.simulation.commands.performed import Performed
-from probes.simulation.software import GDRCOPY
 from probes.text import printable
-from probes.tools import PERFTEST
+from probes.tool_names import GDRCOPY, PERFTEST
 
 _NOTHING_FOUND_SECONDS = 0.02
 _SSH_SECONDS = 0.35

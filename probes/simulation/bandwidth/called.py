@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from probes.simulation.commands.performed import NOT_FOUND, Performed, failed, not_obeyed
-from probes.simulation.software import GDRCOPY
 from probes.simulation.tree import Tree
-from probes.tools import DIRECTORIES, NCCL_TESTS, PERFTEST
+from probes.tool_names import TEST_TOOLS
+from probes.tools import DIRECTORIES
 
-TESTS = (*PERFTEST, *GDRCOPY, "nvbandwidth", *NCCL_TESTS)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _TIMEOUT = re.compile(r"--?[a-z-]{1,20}|\d{1,9}")  # its options and its seconds
 _BIND = re.compile(r"--(?:cpunodebind|membind)=(\d{1,4})")
@@ -40,10 +39,6 @@ def read(tree: Tree, argv: Sequence[str]) -> Called | Performed:
             while words and _VARIABLE.match(words[0]):
                 variable, _, value = words.pop(0).partition("=")
                 environment[variable] = value
-        elif name in ("stdbuf", "setsid", "exec"):
-            del words[0]
-            while words and words[0].startswith("-"):
-                del words[0]
         elif name == "timeout":
             del words[0]
             while words and _TIMEOUT.fullmatch(words[0]):
@@ -72,7 +67,7 @@ def _tool(
     if not words:
         return not_obeyed("a command without a program")
     directory, slash, name = words[0].rpartition("/")
-    if name not in TESTS or (slash and directory not in DIRECTORIES):
+    if name not in TEST_TOOLS or (slash and directory not in DIRECTORIES):
         return not_obeyed(words[0])
     path = _path(tree, name)
     if path is None or (slash and words[0] != path):

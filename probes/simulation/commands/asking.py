@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.simulation.commands.performed import Order, Performed, done, failed
-from probes.tools import PERFTEST
+from probes.tool_names import PERFTEST
 from probes.unknown import Unknown
 
 # What each may be asked; to anything else the answer in the tree is none.

@@ -10,7 +10,7 @@ from probes.simulation.faults.fault import Fault
 from probes.simulation.processes import add_rank, default_libraries, library_directory
 from probes.simulation.software import SOCKETS, listening
 from probes.simulation.tree import Tree
-from probes.tools import PERFTEST
+from probes.tool_names import PERFTEST
 
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 

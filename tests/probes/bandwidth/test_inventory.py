@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from probes.bandwidth.choice import TEST_TOOLS
 from probes.bandwidth.inventory import Available, inventory
 from probes.examination import Examination
-from probes.tools import PERFTEST
+from probes.tool_names import PERFTEST, TEST_TOOLS
 from probes.unknown import Reason, Unknown
 from tests.probes.bandwidth.test_series import lacking, node
 

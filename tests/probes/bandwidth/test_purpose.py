@@ -5,7 +5,7 @@ from dataclasses import replace
 from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
 from probes.bandwidth.perftest_command import GpuMemory, PerftestSettings
 from probes.bandwidth.purpose import purpose
-from probes.tools import PERFTEST
+from probes.tool_names import PERFTEST
 
 HOST = PerftestSettings("mlx5_0")
 

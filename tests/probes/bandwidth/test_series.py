@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import pytest
 
-from probes.bandwidth.choice import NCCL_TESTS, TEST_TOOLS, Choice, MemoryPath, Scope, Setup
+from probes.bandwidth.choice import Choice, MemoryPath, Scope, Setup
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.perftest_command import PerftestSettings
@@ -14,6 +14,7 @@ from probes.bandwidth.result import planned_key
 from probes.bandwidth.series import series_of
 from probes.examination import Examination, examine
 from probes.simulation import SimulatedHost, simulated_names
+from probes.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.tools import Perftest, ToolFacts
 from probes.unknown import Reason, Unknown
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.bandwidth.troubles import explain
-from probes.simulation.bandwidth.called import TESTS
+from probes.tool_names import TEST_TOOLS
 from tests.probes.simulation.bandwidth.node import Node
 
 KNOWN = [
@@ -15,7 +15,7 @@ KNOWN = [
 WORDS = st.one_of(st.sampled_from(KNOWN), st.text(max_size=8))
 
 
-@given(st.sampled_from(TESTS), st.lists(WORDS, max_size=6), st.lists(WORDS, max_size=3))
+@given(st.sampled_from(TEST_TOOLS), st.lists(WORDS, max_size=6), st.lists(WORDS, max_size=3))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_nothing_crashes(tool: str, words: list[str], before: list[str]) -> None:
     node = Node("pcie-l40s")

@@ -20,7 +20,7 @@ from probes.bandwidth.other_commands import (
 from probes.bandwidth.samples import DONE, About, Fact, Sample
 from probes.bandwidth.troubles import Trouble
 from probes.rates import port_rates, read
-from probes.tools import NCCL_TESTS
+from probes.tool_names import NCCL_TESTS
 from tests.probes.simulation.bandwidth.node import Node, Run
 
 Told = Sample | Fact | Trouble

@@ -19,7 +19,8 @@ from probes.bandwidth.samples import (
     Fact,
 )
 from probes.simulated_names import SIMULATED_NAMES
-from probes.tools import PERFTEST, ToolFacts
+from probes.tool_names import PERFTEST
+from probes.tools import ToolFacts
 from tests.probes.simulation.bandwidth.node import Node, Run, both, play, settings_on
 
 BY_DEFAULT = {"dgx-a100": BY_PEERMEM}
