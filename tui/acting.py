@@ -6,12 +6,11 @@ What takes time runs in daemon threads, and its answer is handed to the screen's
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from tui.telling import Call, Failed, Telling, Then, ask_in_thread
+from tui.telling import Call, Failed, Then, Worker, ask_in_thread
 
 if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
     from probes.checks.finding import Finding
@@ -24,7 +23,7 @@ if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
     from tui.run_state import RunState
 
 
-class Acting:
+class Acting(Worker["Event"]):
     """Asks the dispatcher, and has it run one action at a time.
 
     `host` is None until the node was opened; `call` has something done in the screen's thread, from any.
@@ -36,11 +35,10 @@ class Acting:
         read_only: bool,
         call: Call,
     ) -> None:
-        self._host, self._read_only, self._call = host, read_only, call
-        self._telling: Telling[Event] = Telling(call)
+        super().__init__(call, "action")
+        self._host, self._read_only = host, read_only
         self._lock = threading.Lock()
         self._dispatcher: Dispatcher | None = None
-        self._thread: threading.Thread | None = None
         self._stop_why = ""
         self.state: RunState | None = None  # of the newest run
 
@@ -86,11 +84,6 @@ class Acting:
 
     # Running
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a run is under way."""
-        return self._thread is not None and self._thread.is_alive()
-
     def start(
         self,
         prepared: Prepared,
@@ -104,37 +97,25 @@ class Acting:
 
         `hear` is called in the screen's thread when there is something to take.
         """
-        if self._thread is not None:
-            self._thread.join(1.0)  # its end was told a moment before it is there
+        from tui.actions.outcome import Outcome, RunBegan, RunEnded
+
+        self._await_last()
         dispatcher = self._opened()
         self.state, self._stop_why = state, ""
-        self._telling.begin(hear)
+
+        def told(event: Event) -> None:
+            if isinstance(event, RunBegan) and self._stop_why:
+                dispatcher.stop(self._stop_why)  # wanted before there was anything to stop
+            self._telling.tell(event)
 
         def run() -> None:
-            from tui.actions.outcome import Outcome, RunBegan, RunEnded
+            with around:
+                dispatcher.run(prepared, typed, told, get_password)
 
-            def told(event: Event) -> None:
-                if isinstance(event, RunBegan) and self._stop_why:
-                    self._opened().stop(self._stop_why)  # wanted before there was anything to stop
-                self._telling.tell(event)
+        def failed(why: str) -> None:
+            told(RunEnded(Outcome.UNKNOWN, why))
 
-            try:
-                with around:
-                    dispatcher.run(prepared, typed, told, get_password)
-            except Exception as error:  # the screen must say so and live on
-                why = f"a fault of gdrtop: {type(error).__name__}: {error}"
-                told(RunEnded(Outcome.UNKNOWN, why))
-
-        self._thread = threading.Thread(target=run, name="action", daemon=True)
-        self._thread.start()
-
-    def hush(self) -> None:
-        """The screen has gone: nobody is told any more."""
-        self._telling.hush()
-
-    def take(self) -> list[Event]:
-        """What was told since; the screen is called again when there is more."""
-        return self._telling.take()
+        self._begin(hear, run, failed)
 
     def stop(self, why: str) -> None:
         """Begins no further step of the run under way."""
@@ -146,11 +127,3 @@ class Acting:
         """Waits no longer for the step under way."""
         if self._dispatcher is not None:
             self._dispatcher.give_up()
-
-    def wait(self, seconds: float) -> bool:
-        """Waits for the end of the run under way; whether there is none any more."""
-        if self._thread is not None:
-            began = time.monotonic()
-            while self._thread.is_alive() and time.monotonic() - began < seconds:
-                self._thread.join(0.2)  # in pieces, so that signals are heard
-        return not self.is_running

@@ -37,7 +37,7 @@ from tui.bench_progress import BenchProgress
 from tui.printing import heading
 from tui.stop_signals import signals_stop
 from widgets.figures import minutes
-from widgets.lines import Line, Tone, wrapped
+from widgets.lines import Line, Tone, sentence, wrapped
 from widgets.series_drawing import draw_felt, draw_left_out, draw_series
 
 _CANNOT_WRITE = "the output cannot be written"
@@ -96,6 +96,8 @@ class BenchCommand:
         self._series: Series | None = None
         self._not_saved: list[str] = []
         self._comparisons: dict[int, tuple[str, ...]] = {}
+        self._earlier: tuple[Result, ...] = ()  # as they were before this run
+        self._baseline: tuple[Result, ...] = ()
 
     def _look(self) -> tuple[Examination, Reading | None]:
         """The node, and a reading some time before, where traffic can be somebody's."""
@@ -172,6 +174,8 @@ class BenchCommand:
 
     def _run(self, series: Series, felt: tuple[str, ...]) -> int:
         progress = BenchProgress(series, self._wanted.choice, self._node, self._width)
+        kept = self._bench.kept
+        self._earlier, self._baseline = kept.results(), kept.baseline(machine_type(self._examination))
         with signals_stop(self._interrupt):
             results = self._bench.run(self._examination, series, lambda event: self._hear(event, progress))
         if isinstance(results, Refused):
@@ -179,13 +183,12 @@ class BenchCommand:
         status, reason = ended(
             results, len(series.tests), self._wanted.min_gbps, self._interrupted, self._not_measured(series)
         )
-        for sentence in self._not_saved:
-            self._output.warn(f"not kept: {sentence}")
+        for why in self._not_saved:
+            self._output.warn(f"not kept: {why}")
         self._output.say(progress.summary(results))
         no_baseline = self._no_baseline(results)
         if no_baseline:
-            told = f"{no_baseline[:1].upper()}{no_baseline[1:]}."
-            self._output.say([(), *wrapped(told, self._width, Tone.WARNING)])
+            self._output.say([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
         keeping = BenchKeeping(self._output, self._wanted, self._bench.kept, self._examination, self._answers)
         status = keeping.keep(results, series.left_out, status)
         if self._wanted.as_json:
@@ -232,8 +235,7 @@ class BenchCommand:
             self._not_saved.append(event.why)
         compared: tuple[str, ...] = ()
         if isinstance(event, TestEnded):
-            baseline = self._bench.kept.baseline(event.result.machine)
-            compared = changes(event.result, self._bench.kept.results(), baseline)
+            compared = changes(event.result, self._earlier, self._baseline)
             self._comparisons[event.number] = compared
         if self._wanted.as_json:
             self._output.say_beside(progress.beside(event, sys.stderr.isatty()))

@@ -13,7 +13,7 @@ from tui.bandwidth.bench import KeptResults
 from tui.json_values import plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from widgets.inventory_drawing import draw_inventory
-from widgets.lines import Line, Tone, fit, line, wrapped
+from widgets.lines import Line, Tone, fit, line, sentence, wrapped
 from widgets.result_drawing import mark_of, words_of
 
 
@@ -45,7 +45,7 @@ def list_results(kept: KeptResults, origin: Origin, as_json: bool, out: TextIO, 
         told = f" {one.title} · {one.tool}: {words_of(one)}"
         lines.append(fit(line(f"{when(one.taken_at)}  {host}", mark_of(one), told), width))
     if unread:
-        lines = wrapped(f"{unread[:1].upper()}{unread[1:]}.", width, Tone.WARNING)
+        lines = wrapped(sentence(unread), width, Tone.WARNING)
     elif not results:
         why = "" if origin.source is Source.LIVE else "; those of a simulated node are not kept"
         lines = wrapped(f"No results are kept yet{why}.", width)

@@ -69,7 +69,8 @@ class PlanningApp(ActingApp):
         if setup is None or setup.examination is None or setup.refusal or setup.to_run is not None:
             return
         examination, choice = setup.examination, setup.chosen.choice
-        setup.now, setup.kept = self._measuring.now(), self._measuring.kept
+        setup.now = self._measuring.now()
+        setup.take_kept(self._measuring.kept, self._measuring.unread)
 
         def take(planned: Series | Refused) -> None:
             if setup.chosen.choice == choice:
@@ -110,17 +111,21 @@ class PlanningApp(ActingApp):
         def take(results: tuple[Result, ...]) -> None:
             self._overview.take_measured(results)
             if self._setup is not None:
-                self._setup.kept = results
+                self._setup.take_kept(results, self._measuring.unread)
                 self._load_baseline(self._setup)
 
-        self._measuring.load(take, lambda what: self.log(what))
+        self._measuring.load(take, self._tell_not_loaded)
 
     def _load_baseline(self, setup: SetupState) -> None:
-        def take(baseline: tuple[Result, ...]) -> None:
-            setup.baseline = baseline
+        def take(baseline: tuple[Result, ...], why_none: str) -> None:
+            setup.take_baseline(baseline, why_none)
             self._draw_setup()
 
         if setup.examination is not None and not setup.refusal:
             from probes.bandwidth.machine_type import machine_type
 
-            self._measuring.baseline(machine_type(setup.examination), take, lambda what: self.log(what))
+            self._measuring.baseline(machine_type(setup.examination), take, self._tell_not_loaded)
+
+    def _tell_not_loaded(self, what: str) -> None:
+        told = f"Earlier bandwidth results could not be loaded: {what}"
+        self.notify(told, severity="error", markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
@@ -73,3 +74,59 @@ class Telling(Generic[E]):
     def hush(self) -> None:
         """The screen has gone: nobody is told any more."""
         self._is_heard = False
+
+
+class Worker(Generic[E]):
+    """Does one piece of work at a time in a daemon thread, and keeps what it tells until the screen takes it.
+
+    `call` has something done in the screen's thread, from any.
+    """
+
+    def __init__(self, call: Call, name: str) -> None:
+        self._call, self._name = call, name
+        self._telling: Telling[E] = Telling(call)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether something is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def take(self) -> list[E]:
+        """What was told since; the screen is called again when there is more."""
+        return self._telling.take()
+
+    def hush(self) -> None:
+        """The screen has gone: nobody is told any more."""
+        self._telling.hush()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of what is under way; whether there is nothing any more."""
+        if self._thread is not None:
+            began = time.monotonic()
+            while self._thread.is_alive() and time.monotonic() - began < seconds:
+                self._thread.join(0.2)  # in pieces, so that signals are heard
+        return not self.is_running
+
+    def _await_last(self) -> None:
+        """Before something new is begun: the end of the last was told a moment before it is there."""
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _begin(
+        self, hear: Callable[[], object], work: Callable[[], object], failed: Callable[[str], object]
+    ) -> None:
+        """Works in a thread; `failed` tells the end that a fault leaves the screen without.
+
+        `hear` is called in the screen's thread when there is something to take.
+        """
+        self._telling.begin(hear)
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:  # the screen must say so and live on
+                failed(f"a fault of gdrtop: {type(error).__name__}: {error}")
+
+        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
+        self._thread.start()

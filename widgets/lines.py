@@ -102,6 +102,11 @@ def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") ->
     return [(Run(indent + piece, tone),) for piece in pieces]
 
 
+def sentence(words: str) -> str:
+    """Words that begin small, as a sentence of their own."""
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def folded(of: Line, width: int) -> list[Line]:
     """The line broken at `width` cells, wherever that is, so that nothing of it is lost."""
     if width_of(of) <= width:

@@ -49,10 +49,15 @@ def earlier(result: Result, kept: Iterable[Result]) -> Result | None:
     return newest(before, result.key, result.node, result.origin)
 
 
-def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
-    """What the baseline of its machine type has for the same test, whatever node it was measured on."""
-    same = (one for one in baseline if (one.key, one.origin) == (result.key, result.origin))
+def in_baseline(baseline: Iterable[Result], key: tuple[object, ...], origin: str) -> Result | None:
+    """What a machine type's baseline has for a test (`Result.key`), whatever node it was measured on."""
+    same = (one for one in baseline if (one.key, one.origin) == (key, origin))
     return next((one for one in same if one.ending is Ending.DONE), None)
+
+
+def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
+    """What the baseline of its machine type has for the same test."""
+    return in_baseline(baseline, result.key, result.origin)
 
 
 def change(result: Result, other: Result, of: str) -> str:

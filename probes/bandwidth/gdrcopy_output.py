@@ -22,9 +22,8 @@ from probes.bandwidth.samples import (
     shown,
     whole_of,
 )
-from probes.bandwidth.troubles import Trouble, trouble_in
-
-Output = Sample | Fact | Trouble
+from probes.bandwidth.trouble_texts import SYMPTOM
+from probes.bandwidth.troubles import Output, Trouble, troubles_in
 
 _GPU = re.compile(r"^GPU id:(?P<number>\d{1,6})[; ] ?name: ?(?P<rest>.{1,200})$")
 _SELECTS = re.compile(r"^selecting device (?P<number>\d{1,6})\s*$")
@@ -71,11 +70,7 @@ class GdrcopyOutput:
                 passed = self._list is About.PASSED
                 return () if passed else (Fact(self._list, name["name"], shown(line)),)
             self._list = self._list if not line else None
-        told = self._of_suite(line) or self._of_copies(line) or self._of_gpu(line)
-        if told:
-            return told
-        trouble = trouble_in(line)
-        return () if trouble is None else (trouble,)
+        return self._of_suite(line) or self._of_copies(line) or self._of_gpu(line) or troubles_in(line)
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         gpu = _GPU.match(line)
@@ -156,7 +151,7 @@ class GdrcopyOutput:
             ]
             if int(total["failed"]):
                 failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
-                told.append(Trouble(failed, shown(line), 1))
+                told.append(Trouble(failed, shown(line), SYMPTOM))
             return tuple(told)
         listed = _LIST.match(line)
         if listed:

@@ -63,6 +63,9 @@ def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement
     )
     share = sample.gbps / (most * ways)
     by = f"{least.name} limits: {least.why}"
+    if sample.gbps == 0.0:
+        hardly = "in most rows not one message had gone through: the way is broken, or the node too busy"
+        return Judgement(Verdict.BELOW, words, hardly, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
         return Judgement(Verdict.NEAR, words, by, share)
     if sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES:

@@ -22,9 +22,8 @@ from probes.bandwidth.samples import (
     shown,
     whole_of,
 )
-from probes.bandwidth.troubles import Trouble, trouble_in
-
-Output = Sample | Fact | Trouble
+from probes.bandwidth.trouble_texts import CAUSE
+from probes.bandwidth.troubles import Output, Trouble, troubles_in
 
 _STARTS = re.compile(r"^# Collective test (?P<what>starting|concluded): (?P<name>\w{1,60}?)(?:_perf)?\s*$")
 _VERSION = re.compile(r"^# nccl-tests version (?P<version>.{1,100})$")
@@ -67,7 +66,7 @@ class NcclTestsOutput:
                 return ()
             self._routes.add(route["route"])
             return (Fact(About.ROUTE, shown(route["route"]), shown(line)),)
-        return _trouble(line)
+        return troubles_in(line)
 
     def _comment(self, line: str) -> tuple[Output, ...]:
         names = line[1:].split()
@@ -92,7 +91,7 @@ class NcclTestsOutput:
             return (
                 Sample(what=self._what, raw=shown(line), variant="average", bus_gbps=in_gbps(number, "GB/s")),
             )
-        return _trouble(line)
+        return troubles_in(line)
 
     def _header(self, names: list[str], line: str) -> tuple[Output, ...]:
         self._groups = min(names.count("time"), len(_GROUPS))
@@ -131,7 +130,7 @@ class NcclTestsOutput:
             told = (
                 f"{max(wrong)} elements of a message of {fields[0]} bytes came out wrong: data was corrupted"
             )
-            samples.append(Trouble(told, shown(line), 0))
+            samples.append(Trouble(told, shown(line), CAUSE))
         return tuple(samples)
 
     def _sample(self, size: str, group: dict[str, str], variant: str, line: str) -> Sample | None:
@@ -149,8 +148,3 @@ class NcclTestsOutput:
             time_us=time,
             wrong=None if wrong is None else int(wrong),
         )
-
-
-def _trouble(line: str) -> tuple[Output, ...]:
-    trouble = trouble_in(line)
-    return () if trouble is None else (trouble,)

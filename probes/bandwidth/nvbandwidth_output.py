@@ -22,9 +22,8 @@ from probes.bandwidth.samples import (
     number_of,
     shown,
 )
-from probes.bandwidth.troubles import Trouble, trouble_in
-
-Output = Sample | Fact | Trouble
+from probes.bandwidth.trouble_texts import SYMPTOM
+from probes.bandwidth.troubles import Output, Trouble, trouble_in
 
 _RUNNING = re.compile(r"^Running (?P<name>\w{1,120})\.\s*$")
 _DESCRIPTION = re.compile(
@@ -90,7 +89,8 @@ class NvbandwidthOutput:
             return (Fact(About.WAIVED, shown(status["why"] or "a test"), shown(line)),)
         trouble = trouble_in(line)
         if trouble is None and status:
-            trouble = Trouble(shown(f"nvbandwidth: {status['why'] or status['status']}"), shown(line), 1)
+            told = shown(f"nvbandwidth: {status['why'] or status['status']}")
+            trouble = Trouble(told, shown(line), SYMPTOM)
         return () if trouble is None else (trouble,)
 
     def _of_matrix(self, line: str, fields: list[str]) -> tuple[Output, ...]:
@@ -118,7 +118,7 @@ class NvbandwidthOutput:
         try:
             return _read_document(json.loads(whole))
         except (ValueError, RecursionError):
-            return (Trouble("nvbandwidth's JSON cannot be read", shown(whole[:LINE_LIMIT]), 1),)
+            return (Trouble("nvbandwidth's JSON cannot be read", shown(whole[:LINE_LIMIT]), SYMPTOM),)
 
 
 def _read_document(document: object) -> tuple[Output, ...]:
@@ -131,9 +131,8 @@ def _read_document(document: object) -> tuple[Output, ...]:
             value = shown(str(root[name])[:LINE_LIMIT])
             told.append(Fact(About.VERSION, f"{name} {value}", f"{name}: {value}"))
     if isinstance(root.get("error"), str):
-        told.append(
-            Trouble(shown(f"nvbandwidth: {root['error'][:LINE_LIMIT]}"), shown(root["error"][:LINE_LIMIT]), 1)
-        )
+        error = root["error"][:LINE_LIMIT]
+        told.append(Trouble(shown(f"nvbandwidth: {error}"), shown(error), SYMPTOM))
     cases = root.get("testcases")
     for case in cases if isinstance(cases, list) else ():
         if isinstance(case, dict):
@@ -148,7 +147,7 @@ def _read_case(case: dict[str, object]) -> list[Output]:
         return [Fact(About.WAIVED, name, raw)]
     if status != "Passed":
         why = case.get("error", status)
-        return [Trouble(shown(f"nvbandwidth: {name}: {str(why)[:LINE_LIMIT]}"), raw, 1)]
+        return [Trouble(shown(f"nvbandwidth: {name}: {str(why)[:LINE_LIMIT]}"), raw, SYMPTOM)]
     description = _DESCRIPTION.search(str(case.get("bandwidth_description", ""))[:LINE_LIMIT])
     matrix = case.get("bandwidth_matrix")
     if description is None or not isinstance(matrix, list):

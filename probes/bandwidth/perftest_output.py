@@ -29,9 +29,7 @@ from probes.bandwidth.samples import (
     shown,
     whole_of,
 )
-from probes.bandwidth.troubles import Memory, Trouble, trouble_in
-
-Output = Sample | Fact | Trouble
+from probes.bandwidth.troubles import Memory, Output, troubles_in
 
 _TITLE = re.compile(
     r"^\s{1,80}(?P<verb>(?:Send|RDMA_Write)(?:_imm)?|RDMA_Read|Atomic)(?P<rest>(?: \w{1,20}){1,5}) Test\s*$"
@@ -152,8 +150,7 @@ class PerftestOutput:
         return ()
 
     def _trouble(self, line: str) -> tuple[Output, ...]:
-        trouble = trouble_in(line, Memory(self._gpu or None, self._dmabuf or None))
-        return () if trouble is None else (trouble,)
+        return troubles_in(line, Memory(self._gpu or None, self._dmabuf or None))
 
     def _row(self, line: str) -> tuple[Output, ...]:
         fields = line.split()

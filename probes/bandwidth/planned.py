@@ -52,6 +52,11 @@ class PlannedTest:
     far: PerftestSettings | None = None  # the server's, where its device or GPU here is another one
     notes: tuple[str, ...] = ()  # what is done otherwise than one would wish, a sentence each
 
+    @property
+    def tool(self) -> str:
+        """The program that measures: the last end's."""
+        return self.ends[-1].command.tool
+
 
 @dataclass(frozen=True)
 class LeftOut:

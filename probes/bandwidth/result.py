@@ -115,8 +115,7 @@ def figure_of(samples: Sequence[Sample], is_endless: bool) -> Sample | None:
 
 def planned_key(test: PlannedTest) -> tuple[object, ...]:
     """`Result.key` of the result that a test will have."""
-    tool, setup = test.ends[-1].command.tool, test.setup.value
-    return _key(test.pair, test.title, tool, setup, test.memory, load_of(test.settings))
+    return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, load_of(test.settings))
 
 
 def newest_of_pairs(results: Iterable[Result], node: str, origin: str) -> dict[tuple[str, str], Result]:

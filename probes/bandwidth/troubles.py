@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probes.bandwidth.samples import LINE_LIMIT, shown
+from probes.bandwidth.samples import LINE_LIMIT, Fact, Sample, shown
 from probes.bandwidth.trouble_texts import (
     CAUSE,
     CM_EVENTS,
@@ -40,6 +40,10 @@ class Trouble:
     told: str  # one sentence
     raw: str  # the line that says so; "" where only the exit status does
     rank: int  # CAUSE, SYMPTOM or FOLLOWS of trouble_texts: the lower, the more it tells
+
+
+Output = Sample | Fact | Trouble
+"""What a line of a tool tells."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,12 @@ def trouble_in(line: str, memory: Memory | None = None) -> Trouble | None:
             words = {name: shown(word or "") for name, word in match.groupdict().items()}
             return Trouble(told.format(**words), shown(line), rank)
     return None
+
+
+def troubles_in(line: str, memory: Memory | None = None) -> tuple[Output, ...]:
+    """What a line tells of a failure, as parsers give what lines tell."""
+    trouble = trouble_in(line, memory)
+    return () if trouble is None else (trouble,)
 
 
 def explain(lines: Iterable[str], status: int | None, memory: Memory | None = None) -> Trouble | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from textual.pilot import Pilot
 
+from probes.simulation import SimulatedHost
 from tests.tui.acting import on, seen
-from tests.tui.driving import SteppedClock, readings, until
+from tests.tui.driving import SteppedClock, readings, stepped_app, until
 from tui.bandwidth.bench import Bench
 from tui.bandwidth.processes import Ended
 from tui.screens.bandwidth_run import BandwidthRunScreen
@@ -112,6 +114,21 @@ async def started(pilot: Pilot[None]) -> None:
     await until(pilot, lambda: "all the same" in seen(pilot, "question"))
     await pilot.press("y")
     await on(pilot, BandwidthRunScreen)
+
+
+@asynccontextmanager
+async def begun(
+    monkeypatch: pytest.MonkeyPatch,
+    *keys: str,
+    name: str = "hgx-h100",
+    size: tuple[int, int] = (120, 40),
+) -> AsyncIterator[tuple[Pilot[None], SteppedClock, ScriptedProcesses]]:
+    """A series that was set up by `keys` on a simulated node and has begun; its ends are what tests say."""
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=size) as pilot:
+        await set_up(pilot, clock, *keys)
+        await started(pilot)
+        yield pilot, clock, processes
 
 
 def printed(pilot: Pilot[None]) -> str:

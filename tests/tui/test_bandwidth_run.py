@@ -9,7 +9,7 @@ from probes.bandwidth.samples import Sample
 from probes.simulation import SimulatedHost
 from tests.tui.acting import NODE, is_on, on, seen
 from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
-from tests.tui.measuring import HEADING, measured, met, over, planned, row, scripted, set_up, started
+from tests.tui.measuring import HEADING, begun, measured, met, over, planned, row, scripted, set_up, started
 from tui.bandwidth.console import MOST_LINES
 from tui.bandwidth.events import Measured
 from tui.screens.bandwidth_run import BandwidthRunScreen
@@ -21,10 +21,7 @@ TO_COMPARE = ("down", "down", "down", "down", "down", "left")
 
 
 async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         assert "SIMULATED" in seen(pilot, "summary")
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0, 387.0)
@@ -51,10 +48,7 @@ async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: 
 
 
 async def test_below_the_line_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], *[98.0] * 11)
         await over(pilot)
@@ -62,10 +56,7 @@ async def test_below_the_line_is_said_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock, *TO_COMPARE)
-        await started(pilot)
+    async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
         await pilot.press("k")
@@ -77,10 +68,7 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
 
 
 async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock, *TO_COMPARE)
-        await started(pilot)
+    async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], 386.0)
         await pilot.press("n")
@@ -90,10 +78,7 @@ async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock, *TO_COMPARE)
-        await started(pilot)
+    async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         for number, gbps in ((1, 390.0), (2, 150.0), (3, 389.0)):
             await met(pilot, clock, processes, number)
             await measured(pilot, clock, processes.started[2 * number - 1], *[gbps] * 11)
@@ -107,10 +92,7 @@ async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_failure_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
         processes.started[0].say("Couldn't allocate MR", "failed to create mr", "Failed to create MR")
         processes.started[0].finish(1)
@@ -125,10 +107,7 @@ def clock_goes(clock: SteppedClock, seconds: float = 1.0) -> bool:
 
 
 async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is overview(pilot))
@@ -180,10 +159,7 @@ async def test_a_hangup_ends_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_text_for_a_ticket_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], *[386.0] * 11)
         await over(pilot)
@@ -198,10 +174,7 @@ async def test_a_text_for_a_ticket_is_written(monkeypatch: pytest.MonkeyPatch, t
 
 
 async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], *[386.0] * 11)
         await over(pilot)
@@ -211,10 +184,7 @@ async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: py
 
 
 async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], *[98.0] * 11)
         await over(pilot)
@@ -244,10 +214,7 @@ def notified(pilot: Pilot[None]) -> str:
 
 
 async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
         await pilot.press("k")
         await over(pilot)
@@ -262,10 +229,7 @@ async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_again_is_the_test_on_the_screen_whatever_was_set_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await pilot.press("b")
         await on(pilot, BandwidthSetupScreen)
@@ -293,10 +257,7 @@ async def test_again_is_the_test_on_the_screen_whatever_was_set_since(
 
 
 async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
         await pilot.press("ctrl+c")
         await over(pilot)
@@ -313,10 +274,7 @@ async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.Monk
 
 
 async def test_no_action_begins_while_a_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost(NODE, clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch, name=NODE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         await pilot.press("escape", "l")
         await on(pilot, ConfirmScreen)
@@ -328,10 +286,7 @@ async def test_no_action_begins_while_a_test_runs(monkeypatch: pytest.MonkeyPatc
 async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         screen = pilot.app.screen
         assert isinstance(screen, BandwidthRunScreen)
@@ -345,10 +300,7 @@ async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
 async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         processes.started[1].say(*(f"line {number}" for number in range(20_000)), HEADING, row(386.0))
         await pilot.press("o", "o")  # the keys are heard all the while
@@ -361,10 +313,7 @@ async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
 
 
 async def test_what_the_ends_print_cannot_reach_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
         processes.started[1].say("[bold]no markup[/bold]", "x" * 400)
         await until(pilot, lambda: "[bold]no markup[/bold]" in seen(pilot, "lines"))
@@ -372,10 +321,7 @@ async def test_what_the_ends_print_cannot_reach_the_terminal(monkeypatch: pytest
 
 
 async def test_chart_and_console_change_places_on_a_small_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes, clock = scripted(monkeypatch), SteppedClock()
-    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(80, 24)) as pilot:
-        await set_up(pilot, clock)
-        await started(pilot)
+    async with begun(monkeypatch, size=(80, 24)) as (pilot, _clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
 
         def sizes() -> list[int]:

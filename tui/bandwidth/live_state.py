@@ -261,7 +261,8 @@ class LiveState:
         lines: list[Line] = []
         if self.ended.refused:
             lines.extend(wrapped(f"Nothing was measured: {self.ended.refused}.", width, Tone.BAD))
-        for sentence in meaning(self.results, self.series.left_out):
+        meant = meaning(self.results, self.series.left_out)
+        for sentence in meant:
             lines.extend([*wrapped(sentence, width), ()])
         if len(self.results) > MOST_COMPARED and any(one.pair.nic for one in self.results):
             lines.extend([*draw_matrix(self.results, width), ()])
@@ -271,7 +272,7 @@ class LiveState:
         begun = len(self.results)
         if begun < len(self.series.tests):
             lines.append((Run(f"{len(self.series.tests) - begun} tests were not begun.", Tone.DIM),))
-        if self.series.left_out and not meaning(self.results, self.series.left_out):
+        if self.series.left_out and not meant:
             lines.extend(draw_left_out(self.series, width))
         if len(self.series.tests) == 1 and self.results:
             lines.extend([(), *draw_rows(self.results[0].samples, width, self._test_is_latency)])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tui.telling import Call, Failed, Telling, Then, ask_in_thread
+from tui.telling import Call, Failed, Then, Worker, ask_in_thread
 
 if TYPE_CHECKING:  # what tests need is loaded when somebody wants one
     from probes.bandwidth.choice import Choice
@@ -25,19 +24,19 @@ _MOST_WAITING = 5000
 """Events that the screen has not taken yet; what is printed beyond is counted, and not shown."""
 
 
-class Measuring:
+class Measuring(Worker["Event"]):
     """Has the bench run one series at a time; `call` has something done in the screen's thread, from any."""
 
     def __init__(self, host: Callable[[], Host | None], read_only: bool, call: Call) -> None:
-        self._host, self._read_only, self._call = host, read_only, call
-        self._telling: Telling[Event] = Telling(call)
+        super().__init__(call, "bandwidth")
+        self._host, self._read_only = host, read_only
         self._lock = threading.Lock()
         self._bench: Bench | None = None
-        self._thread: threading.Thread | None = None
         self._is_stopped = False
         self._is_planning = False
         self._next_plan: Callable[[], None] | None = None
         self.kept: tuple[Result, ...] = ()  # as they were read last, the oldest first
+        self.unread = ""  # why results that are there could not be read
         self.ended_at = float("-inf")  # seconds of the host's clock, when the last series ended
         self.unshown = 0  # lines that came faster than they could be shown
         self.state: LiveState | None = None  # of the newest series
@@ -72,17 +71,28 @@ class Measuring:
         return 0.0 if host is None else host.wall_clock()
 
     def load(self, then: Then[tuple[Result, ...]], failed: Failed) -> None:
-        """All results that are kept, the oldest first."""
+        """All results that are kept, the oldest first; `unread` tells why those that are there are not."""
 
-        def take(results: tuple[Result, ...]) -> None:
-            self.kept = results
-            then(results)
+        def ask() -> tuple[tuple[Result, ...], str]:
+            kept = self._opened().kept
+            return kept.results(), kept.why_unread()
 
-        ask_in_thread(self._call, lambda: self._opened().kept.results(), take, failed)
+        def take(told: tuple[tuple[Result, ...], str]) -> None:
+            self.kept, self.unread = told
+            then(self.kept)
 
-    def baseline(self, machine: str, then: Then[tuple[Result, ...]], failed: Failed) -> None:
-        """What nodes of this type are expected to give."""
-        ask_in_thread(self._call, lambda: self._opened().kept.baseline(machine), then, failed)
+        ask_in_thread(self._call, ask, take, failed)
+
+    def baseline(
+        self, machine: str, then: Callable[[tuple[Result, ...], str], object], failed: Failed
+    ) -> None:
+        """What nodes of this type are expected to give, and why that is not known where it might be."""
+
+        def ask() -> tuple[tuple[Result, ...], str]:
+            kept = self._opened().kept
+            return kept.baseline(machine), kept.no_baseline(machine)
+
+        ask_in_thread(self._call, ask, lambda told: then(*told), failed)
 
     def save_baseline(self, results: tuple[Result, ...], then: Then[str], failed: Failed) -> None:
         """Makes these results the baseline of their machine type; tells where it is."""
@@ -135,50 +145,30 @@ class Measuring:
 
     # Running
 
-    @property
-    def is_running(self) -> bool:
-        """Whether a series is under way."""
-        return self._thread is not None and self._thread.is_alive()
-
     def start(
         self, examination: Examination, series: Series, state: LiveState, hear: Callable[[], object]
     ) -> None:
         """Runs a series in a thread; `hear` is called in the screen's when there is something to take."""
-        if self._thread is not None:
-            self._thread.join(1.0)  # its end was told a moment before it is there
+        from tui.bandwidth.events import LinePrinted, SeriesBegan, SeriesEnded
+
+        self._await_last()
         bench = self._opened()
         self.state, self._is_stopped, self.unshown = state, False, 0
-        self._telling.begin(hear)
 
-        def run() -> None:
-            from tui.bandwidth.events import LinePrinted, SeriesBegan, SeriesEnded
+        def told(event: Event) -> None:
+            if isinstance(event, SeriesBegan) and self._is_stopped:
+                bench.stop()  # wanted before there was anything to stop
+            if isinstance(event, SeriesEnded):
+                self.ended_at = self.clock()
+            if isinstance(event, LinePrinted) and self._telling.waiting >= _MOST_WAITING:
+                self.unshown += 1
+                return
+            self._telling.tell(event)
 
-            def told(event: Event) -> None:
-                if isinstance(event, SeriesBegan) and self._is_stopped:
-                    bench.stop()  # wanted before there was anything to stop
-                if isinstance(event, SeriesEnded):
-                    self.ended_at = self.clock()
-                if isinstance(event, LinePrinted) and self._telling.waiting >= _MOST_WAITING:
-                    self.unshown += 1
-                    return
-                self._telling.tell(event)
+        def failed(why: str) -> None:
+            told(SeriesEnded((), refused=why))
 
-            try:
-                bench.run(examination, series, told)
-            except Exception as error:  # the screen must say so and live on
-                why = f"a fault of gdrtop: {type(error).__name__}: {error}"
-                told(SeriesEnded((), refused=why))
-
-        self._thread = threading.Thread(target=run, name="bandwidth", daemon=True)
-        self._thread.start()
-
-    def hush(self) -> None:
-        """The screen has gone: nobody is told any more."""
-        self._telling.hush()
-
-    def take(self) -> list[Event]:
-        """What was told since; the screen is called again when there is more."""
-        return self._telling.take()
+        self._begin(hear, lambda: bench.run(examination, series, told), failed)
 
     def stop(self) -> None:
         """Ends the series under way."""
@@ -190,11 +180,3 @@ class Measuring:
         """Ends the test under way, and goes on with the next."""
         if self._bench is not None:
             self._bench.skip()
-
-    def wait(self, seconds: float) -> bool:
-        """Waits until nothing of a test runs any more; whether that is so."""
-        if self._thread is not None:
-            began = time.monotonic()
-            while self._thread.is_alive() and time.monotonic() - began < seconds:
-                self._thread.join(0.2)  # in pieces, so that signals are heard
-        return not self.is_running

@@ -16,7 +16,7 @@ from probes.bandwidth.planned import End, PlannedTest
 from probes.bandwidth.result import Ending
 from probes.bandwidth.samples import WAITING, About, Fact, Sample
 from probes.bandwidth.trouble_texts import CAUSE, SYMPTOM
-from probes.bandwidth.troubles import Memory, Trouble, explain
+from probes.bandwidth.troubles import Memory, Output, Trouble, explain
 from probes.host import Host
 from probes.sockets import listening
 from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
@@ -35,14 +35,14 @@ _KEPT_LINES = 2000  # of the beginning, and of the end
 _MOST_FACTS = 100
 
 
-class Output(Protocol):
-    """A parser of one tool's lines."""
+class Parser(Protocol):
+    """Reads one tool's lines."""
 
-    def feed(self, line: str) -> tuple[Sample | Fact | Trouble, ...]:
+    def feed(self, line: str) -> tuple[Output, ...]:
         """What a line tells."""
 
 
-def output_of(tool: str) -> Output:
+def parser_of(tool: str) -> Parser:
     """The parser for a tool."""
     if tool in GDRCOPY:
         return GdrcopyOutput()
@@ -58,7 +58,7 @@ class _Running:
 
     def __init__(self, end: End, process: Process) -> None:
         self.end, self.process = end, process
-        self.output = output_of(end.command.tool)
+        self.parser = parser_of(end.command.tool)
         self.waits_since: float | None = None
         self.ended_at: float | None = None
         self.tries = 1
@@ -170,12 +170,12 @@ class Meeting:
         for line in one.process.lines(seconds):
             self._hear(LinePrinted(one.end.name, line))
             (self._first_lines if len(self._first_lines) < _KEPT_LINES else self._last_lines).append(line)
-            for told in one.output.feed(line):
+            for told in one.parser.feed(line):
                 self._hear_told(one, told)
         if one.ended_at is None and one.process.ended is not None:
             one.ended_at = self._host.monotonic()
 
-    def _hear_told(self, one: _Running, told: Sample | Fact | Trouble) -> None:
+    def _hear_told(self, one: _Running, told: Output) -> None:
         now = self._host.monotonic()
         if isinstance(told, Fact):
             if told.about is About.PHASE and told.value == WAITING:

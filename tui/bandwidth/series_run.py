@@ -86,7 +86,7 @@ class SeriesRun:
             machine=machine_type(self._examination),
             origin=origin_word(self._host.origin),
             title=test.title,
-            tool=settings_tool(test),
+            tool=test.tool,
             setup=test.setup.value,
             pair=test.pair,
             memory=test.memory,
@@ -108,17 +108,12 @@ class SeriesRun:
         )
 
 
-def settings_tool(test: PlannedTest) -> str:
-    """The program that measures."""
-    return test.ends[-1].command.tool
-
-
 def _host_memory(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:
     """What the same test with host memory on the same NIC gave in this series."""
     if not test.memory or test.memory == HOST_MEMORY:
         return None
     for result in reversed(earlier):
         same = replace(result.pair, gpu="", gpu_label="") == replace(test.pair, gpu="", gpu_label="")
-        if result.memory == HOST_MEMORY and same and result.tool == settings_tool(test):
+        if result.memory == HOST_MEMORY and same and result.tool == test.tool:
             return result.figure if result.ending is Ending.DONE else None
     return None

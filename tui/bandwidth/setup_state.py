@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.bandwidth.commands import Refused
-from probes.bandwidth.comparison import newest
+from probes.bandwidth.comparison import in_baseline, newest
 from probes.bandwidth.planned import Series
-from probes.bandwidth.result import Ending, Result, planned_key
+from probes.bandwidth.result import Result, planned_key
 from probes.examination import Examination
 from probes.origin import Origin, Source, origin_word
 from probes.platform import PlatformFacts
 from probes.unknown import known
 from tui.bandwidth.settings import Settings
-from widgets.lines import Line, Run, Tone, wrapped
+from widgets.lines import Line, Run, Tone, sentence, wrapped
 from widgets.measured_drawing import draw_measured
 from widgets.series_drawing import draw_felt, peer_command
 from widgets.setup_drawing import draw_planned, draw_settings
@@ -47,6 +47,7 @@ class SetupState:
         self.baseline: tuple[Result, ...] = ()
         self.now = 0.0  # seconds since 1970, by the node's clock
         self._failure = ""
+        self._unread = self._no_baseline = ""  # why, where earlier results or a baseline might be expected
 
     # What is known
 
@@ -58,6 +59,14 @@ class SetupState:
     def fail(self, what: str) -> None:
         """The node could not be looked at, or the tests not be planned."""
         self._failure = what
+
+    def take_kept(self, kept: tuple[Result, ...], unread: str) -> None:
+        """Takes over earlier results, or why those that are there could not be read."""
+        self.kept, self._unread = kept, unread
+
+    def take_baseline(self, baseline: tuple[Result, ...], why_none: str) -> None:
+        """Takes over the baseline of this machine type, or why there is none where one might be expected."""
+        self.baseline, self._no_baseline = baseline, why_none
 
     # Changing it
 
@@ -157,14 +166,16 @@ class SetupState:
         origin = origin_word(self.origin)
         for test in series.tests[:3]:
             key = planned_key(test)
-            same = (one for one in self.baseline if (one.key, one.origin) == (key, origin))
             for word, found in (
                 ("last measured", newest(self.kept, key, self.hostname, origin)),
-                ("baseline", next((one for one in same if one.ending is Ending.DONE), None)),
+                ("baseline", in_baseline(self.baseline, key, origin)),
             ):
                 if found is not None:
                     label = word if len(series.tests) == 1 else f"{word}, {test.title}:"
                     lines.extend(draw_measured(found, self.now, width, label))
+        for why in (self._unread, self._no_baseline):
+            if why:
+                lines.extend(wrapped(sentence(why), width, Tone.WARNING))
         return lines
 
     @property

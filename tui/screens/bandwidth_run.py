@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from tui.own_file import NotWritten, write_new
+from tui.screens import handing_over
 from tui.screens.lists import PAGE_KEYS
 from widgets.lines_view import LinesView
 
@@ -194,19 +193,11 @@ class BandwidthRunScreen(Screen[None]):
 
     def action_copy(self) -> None:
         """Copies the peer's command, by way of the terminal."""
-        self.app.copy_to_clipboard(self.state.for_peer())
-        told = "Sent to the terminal's clipboard. The terminal (and tmux) must allow OSC 52."
-        self.notify(told, markup=False)
+        handing_over.copy(self, self.state.for_peer())
 
     def action_save(self) -> None:
         """Writes the results as a text into a new file in the current directory."""
-        name = f"{self.state.file_name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.txt"
-        try:
-            path = write_new(name, self.state.text())
-        except NotWritten as error:
-            self.notify(str(error), severity="error", markup=False)
-        else:
-            self.notify(f"Written to {path}", markup=False)
+        handing_over.save(self, self.state.file_name, self.state.text())
 
     def action_page(self, step: int) -> None:
         """Scrolls the console or the rows by a page."""

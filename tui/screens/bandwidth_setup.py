@@ -10,6 +10,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
+from tui.screens import handing_over
 from tui.screens.lists import PAGE_KEYS
 from widgets.lines import rows_of
 from widgets.lines_view import LinesView
@@ -173,9 +174,7 @@ class BandwidthSetupScreen(Screen[None]):
 
     def action_copy(self) -> None:
         """Copies the peer's command, by way of the terminal."""
-        self.app.copy_to_clipboard(self.state.for_peer())
-        told = "Sent to the terminal's clipboard. The terminal (and tmux) must allow OSC 52."
-        self.notify(told, markup=False)
+        handing_over.copy(self, self.state.for_peer())
 
     def action_page(self, step: int) -> None:
         """Scrolls what would be run by a page."""

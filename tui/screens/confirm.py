@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
-from tui.own_file import NotWritten, write_new
+from tui.screens import handing_over
 from widgets.lines import Run, Tone
 from widgets.lines_view import LinesView
 
@@ -111,20 +111,11 @@ class ConfirmScreen(Screen[None]):
 
     def action_copy(self) -> None:
         """Copies the plan as a shell script, by way of the terminal."""
-        self.app.copy_to_clipboard(self._state.script())
-        told = (
-            "Sent to the terminal's clipboard as a shell script. The terminal (and tmux) must allow OSC 52."
-        )
-        self.notify(told, markup=False)
+        handing_over.copy(self, self._state.script(), " as a shell script")
 
     def action_write(self) -> None:
         """Writes the plan as a shell script into a new file in the current directory."""
-        try:
-            path = write_new(self._state.script_name, self._state.script())
-        except NotWritten as error:
-            self.notify(str(error), severity="error", markup=False)
-        else:
-            self.notify(f"Written to {path}", markup=False)
+        handing_over.write(self, self._state.script_name, self._state.script())
 
     def action_page(self, step: int) -> None:
         """Scrolls the plan by a page."""

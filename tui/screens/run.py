@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from tui.own_file import NotWritten, write_new
+from tui.screens import handing_over
 from widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -112,13 +112,7 @@ class RunScreen(Screen[None]):
 
     def action_save(self) -> None:
         """Writes the console's text into a new file in the current directory."""
-        name = f"{self.state.file_name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.txt"
-        try:
-            path = write_new(name, self.state.text())
-        except NotWritten as error:
-            self.notify(str(error), severity="error", markup=False)
-        else:
-            self.notify(f"Written to {path}", markup=False)
+        handing_over.save(self, self.state.file_name, self.state.text())
 
     def action_page(self, step: int) -> None:
         """Scrolls the console by a page."""
