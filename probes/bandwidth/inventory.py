@@ -8,11 +8,12 @@ from probes.bandwidth.getting import way_to_get
 from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
 from probes.bandwidth.purpose import Purpose, Settings, perftest_purpose, purpose
 from probes.examination import Examination
+from probes.packages import Package
 from probes.tool_names import GDRCOPY, NVBANDWIDTH, PERFTEST, TEST_TOOLS
-from probes.tools import Perftest
+from probes.tools import Perftest, ToolFacts
 from probes.unknown import Maybe, Reason, Unknown
 
-_NOT_TOLD = "it tells its version only when a test is run"
+_NOT_TOLD = "of no package, and it tells its version only when a test is run"
 _WITHOUT_CUDA = "built without CUDA: host memory only"
 
 
@@ -60,9 +61,7 @@ def _available(examination: Examination, tool: str) -> Available:
         return Available(tool, tools, tools, tools, tools, _purpose(tool, True), "")
     path = tools.paths[tool]
     if tool not in PERFTEST:
-        version: Maybe[str] = (
-            path if isinstance(path, Unknown) else Unknown(Reason.NOT_THERE, tool, _NOT_TOLD)
-        )
+        version = path if isinstance(path, Unknown) else _of_package(tool, tools)
         uses_gpu: Maybe[bool] = path if isinstance(path, Unknown) else True
         found = Available(tool, path, version, uses_gpu, False, _purpose(tool, True), "")
     else:
@@ -81,6 +80,15 @@ def _available(examination: Examination, tool: str) -> Available:
     return Available(
         found.tool, found.path, found.version, found.gpu_memory, found.dmabuf, found.purpose, way
     )
+
+
+def _of_package(tool: str, tools: ToolFacts) -> Maybe[str]:
+    package = tools.packages.get(tool)
+    if isinstance(package, Package):
+        return f"{package.version} (package {package.name})"
+    if package is None or package.reason is Reason.NOT_THERE:
+        return Unknown(Reason.NOT_THERE, tool, _NOT_TOLD)
+    return package
 
 
 def _perftest(tool: str, path: str, build: Perftest) -> Available:

@@ -63,7 +63,7 @@ def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement
     )
     share = sample.gbps / (most * ways)
     by = f"{least.name} limits: {least.why}"
-    if sample.gbps == 0.0:
+    if sample.gbps == 0.0 and sample.messages_per_second == 0.0:  # small ones may print 0.00
         hardly = "in most rows not one message had gone through: the way is broken, or the node too busy"
         return Judgement(Verdict.BELOW, words, hardly, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):

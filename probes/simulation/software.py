@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.simulation.packages import grow_packages
 from probes.simulation.processes import NCCL_VERSION, library_directory
 from probes.simulation.tree import Tree
 from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
@@ -11,6 +12,9 @@ PERFTEST_PROGRAM = (
     b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0use_cuda\0use_cuda_bus_id\0"
     b"use_cuda_dmabuf\0"
 )
+_BUILT_HERE = "/usr/local/bin"
+_PLACES = {"gdrcopy": "/usr/bin"}  # from NVIDIA's repository; it has no package of the others
+_PACKAGES = {f"/usr/bin/{name}": ("gdrcopy-tests", "2.5-1") for name in GDRCOPY}
 _OF_PACKAGE = {"gdrcopy": GDRCOPY, "nvbandwidth": (NVBANDWIDTH,), "nccl-tests": NCCL_TESTS}
 
 SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -23,7 +27,8 @@ def grow_software(tree: Tree) -> None:
         tree.commands.setdefault(name, lambda argv, seconds: "Version: 6.23\n")
     for package in tree.description.tests:
         for name in _OF_PACKAGE[package]:
-            tree.add(f"/usr/local/bin/{name}", b"\x7fELF")
+            tree.add(f"{_PLACES.get(package, _BUILT_HERE)}/{name}", b"\x7fELF")
+    grow_packages(tree, _PACKAGES)
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
         tree.add(f"/usr/bin/{name}", "")
     place = library_directory(tree)

@@ -109,7 +109,8 @@ def test_nothing_that_asks_a_driver_is_run(tmp_path: Path) -> None:
         install(tmp_path, name)
     host = Answering(tmp_path)
     assert probe(host).paths["nvidia-smi"] == "/usr/bin/nvidia-smi"
-    assert host.ran == []
+    told = "/usr/bin/gdrcopy_sanity /usr/bin/nvbandwidth /usr/bin/all_reduce_perf"
+    assert host.ran == [f"dpkg-query --search {told}"]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from probes.bandwidth.result import Result
 from probes.simulation import SimulatedHost
 from tests.tui.acting import on, seen
 from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.measuring import planned, scripted, set_up
 from tui.app import GdrtopApp
+from tui.bandwidth.bench import KeptInMemory
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
 
 SIZE = (120, 40)
@@ -78,6 +80,31 @@ async def test_another_gpu_has_another_best_nic() -> None:
         assert value(pilot, "GPU").startswith("GPU7")
         assert "★" in value(pilot, "NIC")
         assert not value(pilot, "NIC").startswith("mlx5_0 ")
+
+
+async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "the results' file results.jsonl cannot be read: others may write it too"
+    monkeypatch.setattr(KeptInMemory, "why_unread", lambda kept: why)
+    monkeypatch.setattr(KeptInMemory, "no_baseline", lambda kept, machine: "there is a baseline for others")
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await until(pilot, lambda: "There is a baseline for others." in seen(pilot, "planned"))
+        assert "The results' file results.jsonl cannot be read" in seen(pilot, "planned")
+
+
+async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def results(kept: KeptInMemory) -> tuple[Result, ...]:
+        raise OSError("no such disk")
+
+    monkeypatch.setattr(KeptInMemory, "results", results)
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        told = "Earlier bandwidth results could not be loaded: OSError: no such disk"
+        await until(pilot, lambda: told in [one.message for one in pilot.app._notifications])
 
 
 async def test_rows_without_a_meaning_are_not_there() -> None:

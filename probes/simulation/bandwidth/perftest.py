@@ -17,6 +17,7 @@ from probes.simulation.bandwidth.registration import Registered, register
 from probes.simulation.bandwidth.sockets import Listener, is_taken
 from probes.simulation.bandwidth.stage import Stage
 from probes.simulation.bandwidth.traffic import Flow, stop
+from probes.simulation.modules import PEERMEM
 
 _PARSED, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its begin
 _HOST_MEMORY, _GPU_MEMORY = 0.08, 0.9  # seconds that it takes to get it
@@ -154,7 +155,18 @@ def _pair(client: Side, server: Side, at: float) -> None:
         elif any(one.failed for one in got):
             side.test.follow(_with(lines, ended(met, 1, *_head(side), *PEER_GONE)))
         else:
+            _hold_peermem(side, moment)
             _meet(client, side, lines, met)
+
+
+def _hold_peermem(side: Side, at: float) -> None:
+    """Memory registered through nvidia-peermem holds one reference of it (nv_mem_acquire), until the end."""
+    if not side.options.of_gpu or side.options.dmabuf:
+        return
+    seconds, since = side.stage.seconds, side.stage.seconds(at)
+    side.stage.tree.holds[PEERMEM, f"{side.called.tool} {side.numbers.pid}"] = lambda now: int(
+        since <= now < seconds(side.test.ends_at)
+    )
 
 
 def _register(side: Side) -> Registered:

@@ -26,11 +26,20 @@ def test_perftest_tells_its_version_and_cuda() -> None:
     assert (write.lacks, write.way_to_get) == ("", "")
 
 
-def test_others_do_not_tell_their_version() -> None:
-    copies = tool(node(), "nvbandwidth")
-    assert copies.can_run
-    assert isinstance(copies.version, Unknown)
-    assert "no NIC takes part" in copies.purpose.not_proven
+def test_others_are_known_by_their_package() -> None:
+    assert tool(node(), "gdrcopy_copybw").version == "2.5-1 (package gdrcopy-tests)"
+
+
+def test_what_is_of_no_package_does_not_tell_its_version() -> None:
+    # dpkg knows of no owner, and rpm
+    for copies in (tool(node(), "nvbandwidth"), tool(node("pcie-l40s"), "all_reduce_perf")):
+        assert copies.can_run
+        assert isinstance(copies.version, Unknown)
+        assert "only when a test is run" in str(copies.version)
+
+
+def test_what_takes_part_is_told_of_other_tests() -> None:
+    assert "no NIC takes part" in tool(node(), "nvbandwidth").purpose.not_proven
 
 
 def test_a_build_without_cuda_says_so_and_how_to_get_one() -> None:

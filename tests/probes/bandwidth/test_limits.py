@@ -167,6 +167,15 @@ def test_verdicts(judged: Judgement, verdict: Verdict, words: str) -> None:
     assert judged.why
 
 
+def test_a_way_that_nothing_goes_is_told_from_one_that_is_slow() -> None:
+    nothing = judge(replace(sample(0.0, size=64), messages_per_second=0.0), limit_of(200.0))
+    assert nothing.verdict is Verdict.BELOW
+    assert "not one message had gone through" in nothing.why
+    little = judge(replace(sample(0.0, size=64), messages_per_second=12.0), limit_of(200.0))
+    assert little.verdict is Verdict.UNKNOWN
+    assert "bound by their number" in little.why
+
+
 def of_file(name: str) -> Sample:
     output = PerftestOutput()
     lines = machine_file(f"perftest/{name}").read_text().splitlines()

@@ -252,3 +252,25 @@ def test_its_version() -> None:
     run = node.begin("ib_write_bw --version")
     node.finish(run)
     assert run.lines == ["Version: 6.23"]
+
+
+@pytest.mark.parametrize(("gpu", "dmabuf", "references"), [(0, False, 2), (0, True, 0), (None, None, 0)])
+def test_memory_by_peermem_holds_its_module_until_the_end(
+    gpu: int | None, dmabuf: bool | None, references: int
+) -> None:
+    node = Node("hgx-h100")
+    del node.host.tree.holds["nvidia_peermem", "job"]
+
+    def refcnt() -> int:
+        return int(str(node.host.read("/sys/module/nvidia_peermem/refcnt")))
+
+    waits, asks = both(node, settings_on(node, gpu, dmabuf=dmabuf))
+    server = node.begin(waits.argv)
+    node.wait(0.5, server)
+    client = node.begin(asks.argv)
+    assert refcnt() == 0
+    node.wait(3.0, server, client)
+    assert refcnt() == references
+    client.test.end(15)
+    node.finish(server, client)
+    assert refcnt() == 0
