@@ -59,8 +59,8 @@ class Acting(Worker["Event"]):
 
         ask_in_thread(self._call, ask, then, failed)
 
-    def history(self, then: Then[tuple[PastRun, ...]], failed: Failed) -> None:
-        """The runs in the log, the newest first."""
+    def history(self, then: Then[tuple[tuple[PastRun, ...], tuple[str, ...]]], failed: Failed) -> None:
+        """The runs in the logs, the newest first; and why logs that are there are not read."""
         ask_in_thread(self._call, lambda: self._opened().history(), then, failed)
 
     def undo_of(self, run: PastRun, then: Then[Offer], failed: Failed) -> None:

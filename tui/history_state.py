@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tui.actions.audit import PastRun, PastStep
 from tui.actions.console_text import mark_of
 from tui.list_state import ListState
-from widgets.lines import Line, Run, Tone, fit, line, wrapped
+from widgets.lines import Line, Run, Tone, fit, line, sentence, wrapped
 
 if TYPE_CHECKING:
     from tui.actions.outcome import Outcome
@@ -26,10 +26,11 @@ class HistoryState(ListState):
         self._node = node
         self._runs: tuple[PastRun, ...] | None = None
         self._failure = ""
+        self._unread: tuple[str, ...] = ()
 
-    def take(self, runs: tuple[PastRun, ...]) -> None:
-        """Takes the runs over, the newest first."""
-        self._runs = runs
+    def take(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
+        """Takes the runs over, the newest first, and why logs that are there are not read."""
+        self._runs, self._unread = runs, unread
         self._keep_selection()
 
     def fail(self, what: str) -> None:
@@ -49,9 +50,10 @@ class HistoryState(ListState):
         if self._runs is None:
             told = f"✗ {self._failure}" if self._failure else "Reading the log …"
             return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
-        if not self._runs:
+        lines = [one for why in self._unread for one in wrapped(sentence(why), width, Tone.WARNING)]
+        if not self._runs and not lines:
             return wrapped("Nothing was run by gdrtop yet, as far as its log goes.", width, Tone.DIM)
-        return [fit(self._row(run), width) for run in self._runs]
+        return [*lines, *(fit(self._row(run), width) for run in self._runs)]
 
     def _row(self, run: PastRun) -> Line:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(run.at))

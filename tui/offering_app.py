@@ -174,8 +174,8 @@ class OfferingApp(App[None]):
             for screen in self._shown(HistoryScreen):
                 screen.draw()
 
-        def take(runs: tuple[PastRun, ...]) -> None:
-            state.take(runs)
+        def take(told: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
+            state.take(*told)
             draw()
 
         def fail(what: str) -> None:

@@ -34,6 +34,9 @@ class AuditFile(Protocol):
     def lines(self) -> list[str]:
         """The newest lines, the oldest first."""
 
+    def why_unread(self) -> str:
+        """Why a log that is there is not read, a sentence; "" where it is read, or is not there."""
+
 
 @dataclass(frozen=True)
 class Actor:

@@ -42,6 +42,10 @@ class MemoryLog:
         """All lines."""
         return list(self._lines)
 
+    def why_unread(self) -> str:
+        """Memory is always read."""
+        return ""
+
 
 @dataclass(frozen=True)
 class UndoOffer(Offer):
@@ -131,13 +135,14 @@ class Dispatcher:
         """The runs in our own log, the newest first."""
         return past_runs(self._log.lines())
 
-    def history(self) -> tuple[PastRun, ...]:
-        """Our own runs and root's, the newest first."""
-        own = self.own_history()
-        if self._host.origin.source is not Source.LIVE or own_log() == ROOTS_LOG:
-            return own
-        others = past_runs(LogOnDisk(ROOTS_LOG, owner=0).lines())
-        return tuple(sorted((*own, *others), key=lambda run: run.at, reverse=True))
+    def history(self) -> tuple[tuple[PastRun, ...], tuple[str, ...]]:
+        """Our own runs and root's, the newest first; and why logs that are there are not read."""
+        logs = [self._log]
+        if self._host.origin.source is Source.LIVE and own_log() != ROOTS_LOG:
+            logs.append(LogOnDisk(ROOTS_LOG, owner=0))
+        runs = [run for log in logs for run in past_runs(log.lines())]
+        unread = tuple(filter(None, (log.why_unread() for log in logs)))
+        return tuple(sorted(runs, key=lambda run: run.at, reverse=True)), unread
 
     # Doing it
 

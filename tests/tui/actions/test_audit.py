@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.plan import FileChange, Plan, Step
+from probes.simulation import SimulatedHost
 from tui.actions.audit import Actor, Audit, AuditError, is_taken_back, past_runs, undo_plan
 from tui.actions.audit_file import LogOnDisk, own_log
-from tui.actions.dispatcher import MemoryLog
+from tui.actions.dispatcher import Dispatcher, MemoryLog
 from tui.actions.outcome import Outcome
+from tui.history_state import HistoryState
+from widgets.lines import plain
 
 LOAD = Step("loads it", ("modprobe", "nvidia_peermem"), undo=("rmmod", "nvidia_peermem"))
 WRITE = Step("keeps it", file=FileChange("/etc/modules-load.d/gdrtop.conf", "nvidia_peermem\n"))
@@ -156,6 +159,13 @@ def test_a_log_that_others_may_write_is_neither_believed_nor_added_to(tmp_path: 
     assert log.lines() == []
     with pytest.raises(AuditError, match=r"actions\.jsonl.*others may write"):
         log.append("one")
+    runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
+    assert not runs
+    state = HistoryState("h100-07")
+    state.take(runs, unread)
+    told = " ".join(plain(line) for line in state.list_lines(200))
+    assert "others may write it too (mode 0666)" in told
+    assert "Nothing was run" not in told
 
 
 def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:

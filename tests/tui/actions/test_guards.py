@@ -130,10 +130,10 @@ def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
     ended = dispatcher.run(prepared, "other-node", events.append)
     assert ended.outcome is Outcome.REFUSED
     assert "hgx-h100" in ended.why
-    assert dispatcher.history() == ()
+    assert dispatcher.own_history() == ()
     ended = dispatcher.run(prepared, " hgx-h100 ", events.append)
     assert ended.outcome is Outcome.LEFT
-    assert dispatcher.history()[0].action == "acs-redirect-off"
+    assert dispatcher.own_history()[0].action == "acs-redirect-off"
 
 
 def test_a_job_that_began_after_the_plan_was_shown_is_seen() -> None:
@@ -187,7 +187,7 @@ def test_what_was_done_is_taken_back_once() -> None:
     file = next(step.file for step in prepared.plan.steps if step.file)
     assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.DONE
     assert isinstance(host.read(file.path), str)
-    (run,) = dispatcher.history()
+    (run,) = dispatcher.own_history()
     undo = dispatcher.prepared(dispatcher.undo_of(run), examine(host))
     assert isinstance(undo, Prepared)
     assert undo.plan.steps[0].file == FileChange(file.path, None)
