@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/gdrtop --demo $(DEMO)
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical
 
 # The virtual GPU node: a real kernel in QEMU. Needs root once, to make its disk; see tests/node_vm/README.md.
 test-vm: $(VENV)/.developing
