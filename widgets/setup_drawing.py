@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.purpose import Purpose
 from widgets.figures import minutes
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.series_drawing import (
@@ -75,7 +76,12 @@ def draw_planned(
     lines.append((Run(f"takes {count}about {minutes(series.seconds)}"),))
     if felt_by:
         lines.extend(draw_felt(felt_by, width))
-    lines.extend(draw_purpose(first.purpose, width))
+    # In a sweep only the names of the NICs differ: the first of each memory stands for all.
+    of_memory: dict[str, Purpose] = {}
+    for test in series.tests:
+        of_memory.setdefault(test.memory, test.purpose)
+    for purpose in of_memory.values():
+        lines.extend(draw_purpose(purpose, width))
     for note in dict.fromkeys(note for test in series.tests for note in test.notes):
         lines.extend(wrapped(f"note: {note}", width))
     lines.extend([*before, *draw_for_peer(first, width, node)])

@@ -174,6 +174,8 @@ async def test_a_comparison_names_its_three_tests() -> None:
         assert "takes 3 tests, about 39 s" in told
         for title in ("mlx5_0 · host memory", "GPU0 → mlx5_0 · nvidia-peermem", "GPU0 → mlx5_0 · DMA-BUF"):
             assert title in told
+        for proved in ("of host memory over mlx5_0", "by nvidia-peermem: how", "by DMA-BUF: how"):
+            assert proved in " ".join(told.split())
 
 
 async def test_a_server_has_the_peers_command_to_be_copied() -> None:
