@@ -1,0 +1,125 @@
+"""Ended, a test leaves nothing: no process, no descriptor."""
+
+import gc
+import os
+import signal
+import threading
+
+from tests.tui.bandwidth.families import (
+    FAMILY,
+    LONG,
+    STAYS,
+    descriptors,
+    every_family,
+    gone,
+    keepers_of,
+    my_keeper,
+    start,
+    start_family,
+    to_the_end,
+    wait_for,
+)
+from tui.bandwidth.processes import Ended, LocalProcesses, Process
+
+
+@every_family
+def test_when_the_end_returns_nothing_is_left(family: str) -> None:
+    process, pids = start_family(family)
+    process.end()
+    assert [pid for pid in pids if not gone(pid)] == []
+    assert keepers_of(os.getpid()) == []
+    _, ended = to_the_end(process)
+    assert ended.exit_status in (-signal.SIGTERM, -signal.SIGKILL)
+    assert ended.why == "cancelled"
+
+
+@every_family
+def test_what_a_program_leaves_behind_at_its_end_is_ended(family: str) -> None:
+    process = start(f"{FAMILY}\n{family}\nos._exit(5)")
+    lines, ended = to_the_end(process)
+    assert [line for line in lines if not gone(int(line.split()[1]))] == []
+    assert (ended.exit_status, ended.why) == (5, "")
+
+
+def test_an_end_at_any_moment_of_the_start_leaves_nothing() -> None:
+    for moment in range(25):
+        process = start(f"{FAMILY}\nchild(group)\n{STAYS}")
+        lines = process.lines(moment * 0.004)
+        process.end()
+        more, ended = to_the_end(process)
+        pids = [int(line.split()[1]) for line in lines + more if line.startswith("PID ")]
+        assert [pid for pid in pids if not gone(pid)] == []
+        assert keepers_of(os.getpid()) == []
+        assert ended.why.startswith("cancelled")
+        assert (ended.exit_status is None) == (ended.why == "cancelled before it began")
+
+
+def test_ending_twice_and_after_the_end_changes_nothing() -> None:
+    process, _ = start_family("")
+    process.end()
+    process.end()
+    ended = to_the_end(process)[1]
+    process.end()
+    assert process.ended == ended
+    done = start("raise SystemExit(7)")
+    ended = to_the_end(done)[1]
+    done.end()
+    assert done.ended == ended == Ended(7, ended.seconds)
+
+
+def test_several_threads_may_end_it_while_another_waits_for_its_lines() -> None:
+    process, pids = start_family("child(group)")
+    found: list[tuple[list[str], Ended]] = []
+    left: list[int] = []
+
+    def end() -> None:
+        process.end()
+        left.extend(pid for pid in pids if not gone(pid))
+
+    threads = [threading.Thread(target=lambda: found.append(to_the_end(process)))]
+    threads += [threading.Thread(target=end) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert left == []
+    assert [ended.why for _, ended in found] == ["cancelled"]
+
+
+def test_it_outlives_the_thread_that_started_it() -> None:
+    found: list[tuple[Process, list[int]]] = []
+    thread = threading.Thread(target=lambda: found.append(start_family("child(group)")))
+    thread.start()
+    thread.join(LONG)
+    ((process, pids),) = found
+    assert process.lines(0.2) == []
+    assert not any(map(gone, pids))
+    process.end()
+    assert all(map(gone, pids))
+
+
+def test_nothing_is_left_of_a_test_that_was_forgotten() -> None:
+    process, pids = start_family("child(group)")
+    kept = my_keeper()
+    del process
+    gc.collect()
+    wait_for(lambda: all(map(gone, [*pids, kept])))
+
+
+def test_no_descriptor_is_left_open() -> None:
+    to_the_end(start(""))  # what Python opens for good at the first time
+    before = descriptors()
+    to_the_end(start("print('one')"))
+    start_family("child(group)")[0].end()
+    start("").end()
+    LocalProcesses().start(["no-such-program"], LONG).end()
+    assert descriptors() == before
+
+
+def test_many_quick_ones_one_after_another() -> None:
+    before = descriptors()
+    for _ in range(200):
+        lines, ended = to_the_end(LocalProcesses().start(["echo", "done"], LONG))
+        assert (lines, ended.exit_status) == (["done"], 0)
+    assert descriptors() == before
+    assert keepers_of(os.getpid()) == []
