@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TextIO
 
-from probes.bandwidth.choice import MemoryPath, Scope, Setup
+from probes.bandwidth.choice import Setup
 from probes.bandwidth.commands import Refused
-from probes.bandwidth.comparison import changes
+from probes.bandwidth.earlier import changes
 from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.planned import LeftOut, Series
 from probes.bandwidth.result import Ending, Result
@@ -207,10 +207,7 @@ class BenchCommand:
         return self._bench.kept.no_baseline(machine_type(self._examination)) if is_measured else ""
 
     def _not_measured(self, series: Series) -> tuple[LeftOut, ...]:
-        """What a sweep has left out; of paths to memory that are compared, one that lacks is a finding."""
-        is_sweep = self._wanted.choice.scope is not Scope.PAIR
-        if not is_sweep or self._wanted.choice.memory is MemoryPath.COMPARE:
-            return ()
+        """What was asked for and could not be planned, and was to be expected."""
         return tuple(one for one in series.left_out if one.is_missed)
 
     def _refuse(self, reason: str, felt: tuple[str, ...] = ()) -> int:

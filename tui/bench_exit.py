@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.comparison import figure_words
+from probes.bandwidth.earlier import figure_words
 from probes.bandwidth.memory_used import is_as_asked, memory_used
 from probes.bandwidth.planned import LeftOut
 from probes.bandwidth.result import Ending, Result
@@ -16,6 +16,7 @@ EXIT_NOT_MEASURED = (
 )
 EXIT_NOT_WRITTEN = 3
 EXIT_STOPPED = 130
+_PATHS = (BY_DMABUF, BY_PEERMEM)
 
 
 def ended(
@@ -27,7 +28,8 @@ def ended(
 ) -> tuple[int, str]:
     """Of so many planned tests these were begun; `bar` is in Gb/s, `interrupted` says by what.
 
-    `left_out` are tests that were asked for and could not be planned, where that is no finding by itself.
+    `left_out` are tests that were asked for and could not be planned; of paths to a GPU's memory that are
+    compared, one that lacks is a finding where another one was measured.
     """
     done = [one for one in results if one.ending is Ending.DONE]
     if interrupted:
@@ -39,6 +41,7 @@ def ended(
     if unforgiven or not done:
         which = f": {unforgiven[0].title}" if unforgiven else ""
         return EXIT_NOT_MEASURED, f"{len(failed)} of {planned} tests failed{which}"
+    left_out = [one for one in left_out if not _was_measured_otherwise(one, as_asked)]
     if left_out:
         first, more = left_out[0], f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         count = f"{len(left_out)} of {planned + len(left_out)} tests were left out"
@@ -61,6 +64,12 @@ def ended(
     return 0, f"{measured}, all reach {bar:g} Gb/s"
 
 
+def _was_measured_otherwise(left_out: LeftOut, done: Sequence[Result]) -> bool:
+    """By another path to the same GPU's memory over the same NIC; host memory proves nothing of a GPU."""
+    of_gpu = [one for one in done if one.memory in _PATHS]
+    return any(left_out.way in (one.way, one.pair.nic) for one in of_gpu)
+
+
 def below_bar(results: Sequence[Result], bar: float | None) -> list[Result]:
     """What was measured and does not reach the bar, in Gb/s."""
     done = [one for one in results if one.ending is Ending.DONE]
@@ -69,5 +78,4 @@ def below_bar(results: Sequence[Result], bar: float | None) -> list[Result]:
 
 def _is_made_up_for(failed: Result, done: Sequence[Result]) -> bool:
     """Of paths to a GPU's memory that are compared, one that lacks is a finding where another one works."""
-    paths = (BY_DMABUF, BY_PEERMEM)
-    return failed.memory in paths and any(one.memory in paths and one.pair == failed.pair for one in done)
+    return failed.memory in _PATHS and any(one.memory in _PATHS and one.pair == failed.pair for one in done)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from probes.bandwidth.comparison import when
+from probes.bandwidth.earlier import when
 from probes.bandwidth.inventory import inventory
 from probes.bandwidth.result_json import to_json
 from probes.examination import Examination

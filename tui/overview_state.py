@@ -99,7 +99,7 @@ class OverviewState:
 
     def take_measured(self, results: Iterable[Result]) -> None:
         """Takes over what bandwidth tests gave, the oldest first."""
-        from probes.bandwidth.result import newest_of_pairs
+        from probes.bandwidth.earlier import newest_of_pairs
         from probes.origin import origin_word
 
         if self._node is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.bandwidth.comparison import latency_us
+from probes.bandwidth.earlier import latency_us
 from probes.bandwidth.samples import Sample
 from widgets.lines import Tone
 

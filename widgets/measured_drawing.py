@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.bandwidth.choice import Setup
-from probes.bandwidth.comparison import figure_words
+from probes.bandwidth.earlier import figure_words
 from probes.bandwidth.result import Result
 from probes.tool_names import PERFTEST
 from widgets.figures import ago, short

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.comparison import figure_words, gbps_words, latency_us
+from probes.bandwidth.earlier import figure_words, gbps_words, latency_us
 from probes.bandwidth.judgement import Verdict
-from probes.bandwidth.memory_used import facts_about, how_it_is_known, is_as_asked, memory_used
+from probes.bandwidth.memory_used import (
+    facts_about,
+    how_it_is_known,
+    is_as_asked,
+    memory_used,
+    nic_routes,
+)
 from probes.bandwidth.purpose import Purpose
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
-from probes.tool_names import GDRCOPY, NCCL_TESTS
+from probes.tool_names import GDRCOPY, NCCL_TESTS, SANITY
 from widgets.figures import binary_size
 from widgets.lines import Line, Run, Tone, wrapped
 
@@ -20,7 +26,6 @@ _MARKS = {
     Verdict.LIKE_HOST: Run("▲", Tone.WARNING),
     Verdict.UNKNOWN: Run("·", Tone.PLAIN),
 }
-_SANITY = "gdrcopy_sanity"
 _MOST_ROUTES = 4
 
 
@@ -32,7 +37,7 @@ def mark_of(result: Result) -> Run:
         return Run("■", Tone.DIM)
     if not is_as_asked(result):
         return _MARKS[Verdict.BELOW]
-    return Run("✓", Tone.GOOD) if result.tool == _SANITY else _MARKS[result.judgement.verdict]
+    return Run("✓", Tone.GOOD) if result.tool == SANITY else _MARKS[result.judgement.verdict]
 
 
 def words_of(result: Result) -> str:
@@ -42,7 +47,7 @@ def words_of(result: Result) -> str:
     if result.ending is Ending.CANCELLED:
         figure = figure_words(result)
         return f"cancelled; {figure} until then" if figure else "cancelled"
-    if result.tool == _SANITY:
+    if result.tool == SANITY:
         return _sanity(result)
     if result.figure is None:
         return "nothing was measured"
@@ -52,7 +57,8 @@ def words_of(result: Result) -> str:
         else f" with messages of {binary_size(result.figure.size_bytes)}"
     )
     if result.tool in NCCL_TESTS:
-        return f"bus bandwidth {figure_words(result)}{size}"
+        other = "" if is_as_asked(result) else f": {memory_used(result)}"
+        return f"bus bandwidth {figure_words(result)}{size}{other}"
     if result.gbps is None:
         return _latency(result, size)
     if result.tool in GDRCOPY:
@@ -118,14 +124,23 @@ def memory_lines(result: Result) -> list[str]:
     if routes:
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
         lines.append(f"NCCL went via {', '.join(routes[:_MOST_ROUTES])}{more}")
-        if any(one.startswith("NET") for one in routes):
-            by_gdr = any("GDRDMA" in one for one in routes)
-            lines.append(
-                "GDRDMA in it: the NIC reached GPU memory itself"
-                if by_gdr
-                else "no GDRDMA in it: NCCL copied through host memory"
-            )
+        if is_as_asked(result):
+            lines += _gdrdma(nic_routes(result))
     return lines
+
+
+def _gdrdma(routes: Sequence[str]) -> list[str]:
+    without = [one for one in routes if "/GDRDMA" not in one]
+    if not routes:
+        return []
+    if not without:
+        return ["GDRDMA in all of it: the NICs reached GPU memory themselves"]
+    if len(without) == len(routes):
+        return ["no GDRDMA in it: NCCL copied through host memory"]
+    return [
+        f"GDRDMA in a part of it; without it, through host memory: {', '.join(without[:_MOST_ROUTES])}"
+        " (for sending NCCL takes it only where NCCL_NET_GDR_READ lets it)"
+    ]
 
 
 def _latency(result: Result, size: str) -> str:

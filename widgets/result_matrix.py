@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.comparison import latency_us
+from probes.bandwidth.earlier import latency_us
 from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.memory_used import is_as_asked
 from probes.bandwidth.result import Ending, Result

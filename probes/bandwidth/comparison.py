@@ -1,125 +1,28 @@
-"""A result against earlier ones, against its machine type's baseline, and one path to memory against another.
+"""Host memory, nvidia-peermem and DMA-BUF on one pair: what each gives against the others, and what it means.
 
-Within 2 % is the same: runs on one pair differ by less than 1 % (judgement.py), and a baseline may be of
-another node. Which path NCCL takes: DMA-BUF wherever GPU, driver and NIC have it, else nvidia-peermem; its
-own buffers do not fall back to nvidia-peermem when DMA-BUF fails (NCCL src/transport/net.cc, 2.30).
+Which path NCCL takes: DMA-BUF wherever GPU, driver and NIC have it, else nvidia-peermem; its own buffers do
+not fall back to nvidia-peermem when DMA-BUF fails (NCCL src/transport/net.cc, 2.30).
 """
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probes.bandwidth.choice import Setup
+from probes.bandwidth.earlier import figure_words, gbps_words, latency_us
 from probes.bandwidth.judgement import LIKE_HOST, Verdict
 from probes.bandwidth.memory_used import how_it_is_known, is_as_asked, memory_used
 from probes.bandwidth.planned import LeftOut
 from probes.bandwidth.result import Ending, Result
-from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, Sample
+from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 
-SAME_PERCENT = 2.0
-_LATENCIES = ("typical", "median", "average")  # the first that a tool gives stands for a row
+_ARROW = " → "
 # What NCCL, too, asks before it takes DMA-BUF: the GPU's attribute, and EOPNOTSUPP or EPROTONOSUPPORT of the
 # NIC (src/init.cc dmaBufSupported, src/transport/net_ib/gdr.cc).
 _NOT_OFFERED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't allocate MR with error=(?:93|95)\b")
 _DOCTOR = "gdrtop check looks for its causes: ACS redirects, IOMMU, slow links"
-
-
-# One result and others like it
-
-
-def newest(results: Iterable[Result], key: tuple[object, ...], node: str, origin: str) -> Result | None:
-    """The newest that was measured of a test (`Result.key`), on this node and of this origin alone.
-
-    Kept results may be of many nodes, where they share a home directory.
-    """
-    same = (
-        one
-        for one in results
-        if (one.key, one.node, one.origin) == (key, node, origin) and one.ending is Ending.DONE
-    )
-    return max(same, key=lambda one: one.taken_at, default=None)
-
-
-def earlier(result: Result, kept: Iterable[Result]) -> Result | None:
-    """The newest result before this one on the same node, of the same test and origin, that was measured."""
-    before = (one for one in kept if one.taken_at < result.taken_at)
-    return newest(before, result.key, result.node, result.origin)
-
-
-def in_baseline(baseline: Iterable[Result], key: tuple[object, ...], origin: str) -> Result | None:
-    """What a machine type's baseline has for a test (`Result.key`), whatever node it was measured on."""
-    same = (one for one in baseline if (one.key, one.origin) == (key, origin))
-    return next((one for one in same if one.ending is Ending.DONE), None)
-
-
-def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
-    """What the baseline of its machine type has for the same test."""
-    return in_baseline(baseline, result.key, result.origin)
-
-
-def change(result: Result, other: Result, of: str) -> str:
-    """As "3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" where there is nothing to compare.
-
-    `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
-    """
-    ours, theirs = figure_words(result), figure_words(other)
-    if result.gbps is not None and other.gbps:
-        now, before, more, less = result.gbps, other.gbps, "more", "less"
-    else:
-        mine, its = latency_us(result.figure), latency_us(other.figure)
-        if mine is None or not its or result.gbps is not None or other.gbps is not None:
-            return ""
-        now, before, more, less = mine, its, "longer", "shorter"
-    percent = 100.0 * (now - before) / before
-    if abs(percent) <= SAME_PERCENT:
-        return f"{ours}: the same as {of} ({theirs}), within {SAME_PERCENT:g} %"
-    return f"{ours}: {abs(percent):.0f} % {more if percent > 0 else less} than {of} ({theirs})"
-
-
-def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) -> tuple[str, ...]:
-    """A sentence for the last result of the same test here and one for the baseline, where there are any."""
-    if result.ending is not Ending.DONE:
-        return ()
-    before, norm = earlier(result, kept), expected(result, baseline)
-    told = []
-    if before is not None and before != norm:
-        told.append(change(result, before, f"on {when(before.taken_at)}"))
-    if norm is not None:
-        whose = f"{norm.node}, " if norm.node and norm.node != result.node else ""
-        told.append(change(result, norm, f"the baseline of this machine type ({whose}{when(norm.taken_at)})"))
-    return tuple(one for one in told if one)
-
-
-def when(seconds: float) -> str:
-    """A moment as "2026-11-20 14:02 UTC"."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
-
-
-def latency_us(sample: Sample | None) -> float | None:
-    """The latency that stands for a row; None where it has none."""
-    if sample is None:
-        return None
-    times = {one.of: one.microseconds for one in sample.latencies}
-    return next((times[of] for of in _LATENCIES if of in times), None)
-
-
-def gbps_words(gbps: float) -> str:
-    """As "392 Gb/s", "4.2 Gb/s"."""
-    return f"{gbps:.0f} Gb/s" if gbps >= 10 else f"{gbps:.2g} Gb/s"
-
-
-def figure_words(result: Result) -> str:
-    """The figure that stands for a result, with its unit; "" where nothing was measured."""
-    if result.gbps is not None:
-        return gbps_words(result.gbps)
-    latency = latency_us(result.figure)
-    return "" if latency is None else f"{latency:.2f} µs"
-
-
-# Host memory, nvidia-peermem and DMA-BUF on one pair
 
 
 @dataclass(frozen=True)
@@ -139,13 +42,42 @@ def meaning(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tupl
     for pair in pairs:
         sentences = [*(_of_other(one) for one in pair.others), *_of_paths(pair), *_between_paths(pair)]
         told += [f"{pair.title}: {one}" if len(pairs) > 1 else one for one in sentences]
-    if pairs:
-        told += [f"{one.title} was left out: {one.reason}" for one in left_out]
+    unmeasured = _without_gpu_memory(results, left_out)
+    told += unmeasured
+    if pairs or unmeasured:
+        told += _reasons(left_out)
     return tuple(dict.fromkeys(told))
 
 
+def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) -> list[str]:
+    """Of NICs whose host memory alone was measured: that says nothing about any GPU."""
+    done = [one for one in results if one.ending is Ending.DONE]
+    measured = {one.way for one in done if one.memory != HOST_MEMORY}
+    lost = [one.way for one in left_out if _ARROW in one.way and one.way not in measured]
+    nics = {way.rpartition(_ARROW)[2] for way in lost}
+    return [
+        f"no GPU's memory was measured over {one.pair.nic}: host memory ({figure_words(one)}) says"
+        " nothing about GPUDirect RDMA"
+        for one in done
+        if one.memory == HOST_MEMORY and one.pair.nic in nics
+    ]
+
+
+def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
+    """Why tests were left out; those with the same reason in one sentence."""
+    titles: dict[str, list[str]] = {}
+    for one in left_out:
+        titles.setdefault(one.reason, []).append(one.title)
+    told = []
+    for reason, named in titles.items():
+        more = f" and {len(named) - 2} more" if len(named) > 2 else ""
+        names = " and ".join(named[:2]) if not more else ", ".join(named[:2]) + more
+        told.append(f"{names} {'was' if len(named) == 1 else 'were'} left out: {reason}")
+    return told
+
+
 def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
-    of_pair = any(one.title.startswith(pair.title) for one in left_out)
+    of_pair = any(one.way == pair.title for one in left_out)
     of_gpu = len(pair.paths) + len(pair.others)
     return of_gpu + (pair.host is not None) > 1 or (of_gpu > 0 and of_pair)
 
@@ -159,7 +91,7 @@ def _pairs(results: Sequence[Result]) -> list[_Pair]:
             found.setdefault((one.pair.gpu_label, _way(one)), []).append(one)
     return [
         _Pair(
-            f"{some[0].pair.gpu_label} → {some[0].pair.nic}",
+            some[0].way,
             hosts.get(_way(some[0])),
             tuple(one for one in some if _is_of_path(one)),
             tuple(one for one in some if not _is_of_path(one)),

@@ -34,7 +34,11 @@ _RANK = re.compile(
     r" \[(?P<bus>[0-9a-fx:.]{1,20})\] (?P<name>.{1,100})$"
 )
 _AVERAGE = re.compile(r"^# Avg bus bandwidth\s{0,8}: (?P<number>\S{1,30})")
-_ROUTE = re.compile(r"NCCL INFO .{0,200} via (?P<route>(?:NET|P2P|SHM|COLLNET|NVLS)[/\w.\-]{0,60})")
+# Names of plugins may have a blank: "NET/AWS Libfabric/0/GDRDMA".
+_ROUTE = re.compile(
+    r"NCCL INFO .{0,200} via (?P<route>NET/[\w.\- ]{1,40}/\d{1,4}(?:\(\d{1,6}\))?(?:/\w{1,20}|\(PCI\)){0,3}"
+    r"|(?:NET|P2P|SHM|COLLNET|NVLS)[/\w.\-]{0,60})"
+)
 _ROUTES = 16
 _GROUPS = ("out-of-place", "in-place")
 

@@ -11,9 +11,18 @@ import re
 from dataclasses import dataclass
 
 from probes.bandwidth.commands import Command, Refused, between, command, is_rdma_device
+from probes.tool_names import GDRCOPY
 from probes.tools import ToolFacts
 
 _PCI_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+# NVLS (NVLink SHARP) does not ask whether P2P is disabled (NCCL src/transport/nvls.cc), and where NCCL's own
+# IB transport is not wanted by name, TCP over some Ethernet takes its place.
+_OVER_NETWORK = (
+    ("NCCL_P2P_DISABLE", "1"),
+    ("NCCL_SHM_DISABLE", "1"),
+    ("NCCL_NVLS_ENABLE", "0"),
+    ("NCCL_NET", "IB"),
+)
 _TEST_NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
 
 
@@ -49,14 +58,14 @@ class NcclSettings:
     factor: int = 2
     iterations: int = 20
     is_checked: bool = True
-    over_network: bool = False  # without P2P and shared memory, so that NCCL takes the NICs
+    over_network: bool = False  # without P2P, shared memory, NVLS and TCP, so that NCCL takes the NICs
     devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
     debug: bool = True  # NCCL tells which way it takes
 
 
 def gdrcopy(settings: GdrcopySettings, tools: ToolFacts) -> Command | Refused:
     """The command of gdrcopy's bandwidth test or its suite."""
-    if settings.tool not in ("gdrcopy_copybw", "gdrcopy_sanity"):
+    if settings.tool not in GDRCOPY:
         return Refused(f"{settings.tool[:80]!r} is no test of gdrcopy that gdrtop knows")
     reason = _number("the GPU's number", settings.gpu_index) or between(
         "the size", settings.size_bytes, 4, 1 << 30
@@ -116,7 +125,7 @@ def nccl_tests(settings: NcclSettings, tools: ToolFacts) -> Command | Refused:
     )
     environment = list(_visible(settings.gpus))
     if settings.over_network:
-        environment += [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")]
+        environment += list(_OVER_NETWORK)
     if settings.devices:
         # "=" takes the names exactly: else mlx5_1 takes mlx5_10 as well.
         environment.append(("NCCL_IB_HCA", "=" + ",".join(settings.devices)))

@@ -66,6 +66,11 @@ class LeftOut:
     reason: str
     is_missed: bool = True  # False: nobody expected it, as of a port without a cable that is no GPU's nearest
 
+    @property
+    def way(self) -> str:
+        """What it would have gone over, "GPU3 → mlx5_3", or a NIC alone."""
+        return self.title.partition(" · ")[0]
+
 
 @dataclass(frozen=True)
 class Series:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
 from probes.bandwidth.perftest_command import PerftestSettings
+from probes.tool_names import SANITY
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def purpose(settings: Settings, is_loopback: bool = False) -> Purpose:
             "how fast CUDA copies between host and GPUs: the GPU's own PCIe link or NVLink",
             "nothing about GPUDirect RDMA: no NIC takes part",
         )
-    if settings.tool == "gdrcopy_sanity":
+    if settings.tool == SANITY:
         return Purpose(
             "the CPU can map GPU memory through BAR1 (gdrdrv), and its contents are right",
             "nothing about GPUDirect RDMA: no NIC takes part, and RDMA does not need gdrdrv",

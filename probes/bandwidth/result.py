@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from statistics import median
 from typing import NamedTuple
 
-from probes.bandwidth.judgement import LARGE_BYTES, Judgement, best_of
+from probes.bandwidth.judgement import Judgement
 from probes.bandwidth.other_commands import GdrcopySettings
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import Pair, PlannedTest
 from probes.bandwidth.purpose import Settings
 from probes.bandwidth.samples import Fact, Sample
-from probes.tool_names import PERFTEST
 
 MOST_SAMPLES = 400
 
@@ -54,6 +51,7 @@ class Result:
     limit_by: str  # "port 1 of mlx5_0"
     trouble: str = ""  # why it failed, a sentence
     trouble_raw: str = ""  # the line that says so
+    wants_nics: bool = False  # of a collective: it was to go over the NICs, not over NVLink or PCIe
 
     @property
     def gbps(self) -> float | None:
@@ -61,6 +59,11 @@ class Result:
         if self.figure is None:
             return None
         return self.figure.gbps if self.figure.bus_gbps is None else self.figure.bus_gbps
+
+    @property
+    def way(self) -> str:
+        """What it went over on this node, as `LeftOut.way`."""
+        return f"{self.pair.gpu_label} → {self.pair.nic}" if self.pair.gpu_label else self.pair.nic
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -90,48 +93,6 @@ def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load)
     return (*ends, title, tool, setup, memory, *load)
 
 
-def figure_of(samples: Sequence[Sample], is_endless: bool) -> Sample | None:
-    """The sample that stands for a test: of one that prints a row a second the median, else the fastest.
-
-    The first third of such rows is not counted: traffic is beginning, and on a slow link seconds pass before
-    the first of perftest's 128 messages under way is done. Of latencies it is the row of the smallest one.
-    """
-    if is_endless:
-        rows = [one for one in samples if one.gbps is not None]
-        rows = rows[len(rows) // 3 :]
-        if not rows:
-            return None
-        middle = median(one.gbps or 0.0 for one in rows)
-        nearest = min(rows, key=lambda one: abs((one.gbps or 0.0) - middle))
-        return replace(nearest, gbps=middle)
-    buses = [one for one in samples if one.bus_gbps is not None]
-    if buses:
-        return max(buses, key=lambda one: one.bus_gbps or 0.0)
-    best = best_of(samples)
-    if best is not None:
-        return best
-    return min(samples, key=lambda one: one.size_bytes or 0, default=None)
-
-
 def planned_key(test: PlannedTest) -> tuple[object, ...]:
     """`Result.key` of the result that a test will have."""
     return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, load_of(test.settings))
-
-
-def newest_of_pairs(results: Iterable[Result], node: str, origin: str) -> dict[tuple[str, str], Result]:
-    """The newest bandwidth of each GPU (BDF) and NIC of a node and origin; `results` the oldest first.
-
-    Only what can stand for the pair: RDMA one way, with large messages.
-    """
-    return {
-        (one.pair.gpu, one.pair.nic): one
-        for one in results
-        if one.ending is Ending.DONE and (one.node, one.origin) == (node, origin)
-        if one.pair.gpu and one.pair.nic and one.tool in PERFTEST and not one.is_bidirectional
-        if one.gbps is not None and _is_large(one)
-    }
-
-
-def _is_large(result: Result) -> bool:
-    size = None if result.figure is None else result.figure.size_bytes
-    return size is None or size >= LARGE_BYTES

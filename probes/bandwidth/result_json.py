@@ -57,6 +57,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "size_bytes": result.size_bytes,
         "queue_pairs": result.queue_pairs,
         "is_bidirectional": result.is_bidirectional,
+        "wants_nics": result.wants_nics,
         "commands": list(result.commands),
         "ending": result.ending.value,
         "gbps": result.gbps,
@@ -132,6 +133,7 @@ def from_json(value: object) -> Result | None:
         limit_by=_text(value.get("limit_by")),
         trouble=_text(value.get("trouble")),
         trouble_raw=_text(value.get("trouble_raw")),
+        wants_nics=value.get("wants_nics") is True,
     )
 
 

@@ -280,6 +280,11 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
         CAUSE,
         "{a} values came out wrong: data was corrupted",
     ),
+    (
+        r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)",
+        CAUSE,
+        "NCCL found no RDMA NIC that it could use: ports, /dev/infiniband in this container, or NCCL_IB_HCA",
+    ),
     (r"NCCL WARN (?P<a>.{1,160})", SYMPTOM, "NCCL warns: {a}"),
     (r": Test failure ", FOLLOWS, "the test gave up"),
     # nvbandwidth.

@@ -1,8 +1,10 @@
 """How a use of `gdrtop bench` ended: one status, and a sentence that says which test it is about."""
 
+from dataclasses import replace
+
 import pytest
 
-from probes.bandwidth.planned import LeftOut
+from probes.bandwidth.planned import LeftOut, Pair
 from probes.bandwidth.samples import BY_PEERMEM, HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.results import failed, result
 from tui.bench_exit import ended
@@ -46,3 +48,42 @@ def test_other_memory_than_asked_for_has_not_passed() -> None:
     # In a comparison it is a finding where another path works, and makes up for no failure.
     assert ended([other, result(190.0, BY_PEERMEM)], 2, 100.0, "")[0] == 0
     assert ended([other, failed(BY_PEERMEM)], 2, 100.0, "")[0] == 2
+
+
+PEERMEM_LOST = LeftOut("GPU0 → mlx5_0 · nvidia-peermem", "this perftest is built without CUDA")
+DMABUF_LOST = LeftOut("GPU0 → mlx5_0 · DMA-BUF", "this perftest is built without CUDA")
+
+
+def test_a_comparison_without_any_gpu_memory_has_not_passed() -> None:
+    host = result(190.0, HOST_MEMORY)
+    status, told = ended([host], 1, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))
+    assert status == 2
+    assert told.startswith("2 of 3 tests were left out: GPU0 → mlx5_0 · nvidia-peermem")
+    # One path that was measured is enough, of the same pair.
+    assert ended([host, result(190.0)], 2, 100.0, "", (PEERMEM_LOST,))[0] == 0
+    other = replace(result(190.0), pair=Pair("0000:19:00.0", "GPU1", "mlx5_0", 1))
+    assert ended([host, other], 2, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("routes", "told"),
+    [
+        (("NET/Socket/0",), "TCP in place of RDMA was measured"),
+        (("NET/IB/0",), "host memory was measured"),
+        ((), "an unknown way was measured"),
+        (("P2P/CUMEM",), "an unknown way was measured"),
+    ],
+)
+def test_a_collective_without_gpudirect_rdma_over_nics_has_not_passed(
+    routes: tuple[str, ...], told: str
+) -> None:
+    facts = tuple(Fact(About.ROUTE, one, "") for one in routes)
+    one = result(
+        190.0, "", tool="all_reduce_perf", title="8 GPUs · all_reduce_perf over the NICs", facts=facts
+    )
+    status, reason = ended([replace(one, wants_nics=True)], 1, 100.0, "")
+    assert status == 2
+    assert told in reason
+    assert ended([one], 1, 100.0, "")[0] == 0  # inside the node every way is right
+    direct = Fact(About.ROUTE, "NET/IB/0/GDRDMA", "")
+    assert ended([replace(one, wants_nics=True, facts=(direct,))], 1, 100.0, "")[0] == 0

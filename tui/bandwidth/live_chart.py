@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probes.bandwidth.figure import figure_of
 from probes.bandwidth.judgement import Verdict, judge
-from probes.bandwidth.limits import Limit
 from probes.bandwidth.other_commands import NcclSettings
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
-from probes.bandwidth.result import MOST_SAMPLES, Result, figure_of
+from probes.bandwidth.result import MOST_SAMPLES, Result
 from probes.bandwidth.samples import Sample
 from widgets.bandwidth_chart import draw_chart
 from widgets.bandwidth_curves import Across, Curve, across_of, curve_of, is_latency
@@ -50,7 +50,7 @@ def draw(
     as_latency = is_latency(samples) or (perftest is not None and perftest.is_latency)
     curves = _earlier_curves(series, before, across)
     if samples:
-        tone = _tone(samples, test.limit, is_endless)
+        tone = _tone(samples, test)
         curves.append(curve_of(test.memory or test.title, samples, across, tone, rows.first))
     ways = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
     limit = None if as_latency else test.limit
@@ -67,11 +67,11 @@ def _earlier_curves(series: Series, before: Sequence[tuple[Result, Rows]], acros
     return [curve_of(one.memory, one.samples, across, mark_of(one).tone, rows.first) for one, rows in before]
 
 
-def _tone(samples: Sequence[Sample], limit: Limit, is_endless: bool) -> Tone:
-    figure = figure_of(samples, is_endless)
+def _tone(samples: Sequence[Sample], test: PlannedTest) -> Tone:
+    figure = figure_of(samples, test.settings)
     if figure is None or figure.gbps is None:
         return Tone.NIC
-    verdict = judge(figure, limit).verdict
+    verdict = judge(figure, test.limit).verdict
     return {Verdict.NEAR: Tone.GOOD, Verdict.BELOW: Tone.WARNING}.get(verdict, Tone.NIC)
 
 

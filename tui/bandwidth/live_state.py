@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from probes.bandwidth.baseline import doubtful
-from probes.bandwidth.comparison import changes, meaning
+from probes.bandwidth.comparison import meaning
+from probes.bandwidth.earlier import changes
 from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.memory_used import is_as_asked
 from probes.bandwidth.perftest_command import PerftestSettings

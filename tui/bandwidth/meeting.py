@@ -10,6 +10,7 @@ from typing import Protocol
 from probes.bandwidth.gdrcopy_output import GdrcopyOutput
 from probes.bandwidth.nccl_tests_output import NcclTestsOutput
 from probes.bandwidth.nvbandwidth_output import NvbandwidthOutput
+from probes.bandwidth.other_commands import GdrcopySettings, NvbandwidthSettings
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.perftest_output import PerftestOutput
 from probes.bandwidth.planned import End, PlannedTest
@@ -19,7 +20,7 @@ from probes.bandwidth.trouble_texts import CAUSE, SYMPTOM
 from probes.bandwidth.troubles import Memory, Output, Trouble, explain
 from probes.host import Host
 from probes.sockets import listening
-from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
+from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, SANITY
 from probes.unknown import Unknown
 from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured, Told
 from tui.bandwidth.keeper import STILL_THERE
@@ -79,6 +80,7 @@ class Meeting:
         self._not_begun: Trouble | None = None
         self.samples: list[Sample] = []
         self.facts: list[Fact] = []
+        self._troubles: list[Trouble] = []
 
     def __enter__(self) -> Meeting:
         port = self._test.tcp_port
@@ -188,6 +190,8 @@ class Meeting:
                 self._first_row_at = now
             self.samples.append(told)
             self._hear(Measured(told, now - self._first_row_at))
+        elif isinstance(told, Trouble) and len(self._troubles) < _MOST_FACTS:
+            self._troubles.append(told)
 
     def _measures(self, one: _Running) -> bool:
         """The last end's rows count: both ends of a test may print the same ones."""
@@ -222,9 +226,24 @@ class Meeting:
         trouble = self._trouble()
         if trouble is not None:
             return Ending.FAILED, trouble
-        if isinstance(self._test.settings, PerftestSettings) and not self.samples:
-            return Ending.FAILED, Trouble("it ended without a figure", "", SYMPTOM)
-        return Ending.DONE, None
+        trouble = self._without_figure()
+        return (Ending.DONE, None) if trouble is None else (Ending.FAILED, trouble)
+
+    def _without_figure(self) -> Trouble | None:
+        """Tools end with status 0 though they measured nothing, or only one direction of two."""
+        settings = self._test.settings
+        if isinstance(settings, GdrcopySettings) and settings.tool == SANITY:
+            return None
+        told = min(self._troubles, key=lambda one: one.rank, default=None)
+        if isinstance(settings, NvbandwidthSettings):
+            missing = [one for one in settings.tests if not any(row.what == one for row in self.samples)]
+            if missing:
+                why = next((one.value for one in self.facts if one.about is About.WAIVED), "")
+                text = f"{missing[0]} gave no figure{f': waived: {why}' if why else ''}"
+                return told or Trouble(text, "", SYMPTOM)
+        if not self.samples:
+            return told or Trouble("it ended without a figure", "", SYMPTOM)
+        return None
 
     def _left_behind(self) -> Trouble | None:
         """A process that could not be ended: nobody may take the node for idle."""

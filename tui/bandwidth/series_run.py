@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from probes.bandwidth.figure import figure_of, stalls
 from probes.bandwidth.judgement import judge
 from probes.bandwidth.machine_type import machine_type
-from probes.bandwidth.perftest_command import PerftestSettings
+from probes.bandwidth.other_commands import NcclSettings
 from probes.bandwidth.planned import PlannedTest, Series
-from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, figure_of, load_of
+from probes.bandwidth.result import MOST_SAMPLES, Ending, Result, load_of
 from probes.bandwidth.samples import HOST_MEMORY, Sample
 from probes.examination import Examination
 from probes.host import Host
@@ -25,6 +26,8 @@ from probes.unknown import Unknown, known
 from tui.bandwidth.events import Event, SeriesBegan, SeriesEnded, TestBegan, TestEnded
 from tui.bandwidth.meeting import Meeting
 from tui.bandwidth.processes import Processes
+
+_NOTHING = Sample("", "")
 
 
 class SeriesRun:
@@ -73,12 +76,12 @@ class SeriesRun:
         seconds = self._host.monotonic() - began
         settings = test.settings
         load = load_of(settings)
-        is_endless = isinstance(settings, PerftestSettings) and settings.is_endless
-        figure = figure_of(meeting.samples, is_endless)
+        figure = figure_of(meeting.samples, settings)
+        judgement = judge(figure or _NOTHING, test.limit, _host_memory(test, earlier))
+        uneven = stalls(meeting.samples, settings)
         ending, trouble = meeting.ending()
         platform = self._examination.node.platform
         least = test.limit.least
-        empty = Sample("", "")
         return Result(
             taken_at=taken_at,
             seconds=seconds,
@@ -98,13 +101,14 @@ class SeriesRun:
             samples=tuple(meeting.samples[-MOST_SAMPLES:]),
             facts=tuple(meeting.facts),
             figure=figure,
-            judgement=judge(figure or empty, test.limit, _host_memory(test, earlier)),
+            judgement=replace(judgement, why=f"{judgement.why}; {uneven}") if uneven else judgement,
             limit_gbps=None
             if least is None or isinstance(least.nominal_gbps, Unknown)
             else least.nominal_gbps,
             limit_by="" if least is None else least.name,
             trouble=trouble.told if trouble else "",
             trouble_raw=trouble.raw if trouble else "",
+            wants_nics=isinstance(settings, NcclSettings) and settings.over_network,
         )
 
 

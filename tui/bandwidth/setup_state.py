@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.bandwidth.commands import Refused
-from probes.bandwidth.comparison import in_baseline, newest
+from probes.bandwidth.earlier import in_baseline, newest
 from probes.bandwidth.planned import Series
 from probes.bandwidth.result import Result, planned_key
 from probes.examination import Examination

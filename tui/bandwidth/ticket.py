@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from probes.bandwidth.comparison import changes, meaning, when
+from probes.bandwidth.comparison import meaning
+from probes.bandwidth.earlier import changes, when
 from probes.bandwidth.planned import LeftOut
 from probes.bandwidth.result import Result
 from probes.examination import Examination

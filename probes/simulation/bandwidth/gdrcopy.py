@@ -12,6 +12,7 @@ from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.playing import Line, Script, ended, spaced
 from probes.simulation.bandwidth.stage import Stage
 from probes.simulation.commands.performed import split_options
+from probes.tool_names import SANITY
 
 _NOT_OPEN = "gdr_open error: Is gdrdrv driver installed and loaded?"
 _DEVICE_FILE = "/dev/gdrdrv"
@@ -52,7 +53,7 @@ def script(stage: Stage, called: Called, at: float) -> Script:
     device = next((one for one in devices if str(one.index) == number), None)
     if device is None:
         return ended(at + 0.2, 1, *listed, *_failure(101, "cuDeviceGet(&dev, dev_id)"))
-    is_suite = called.tool == "gdrcopy_sanity"
+    is_suite = called.tool == SANITY
     begun = [] if is_suite else [*listed, f"selecting device {device.index}"]
     tree = stage.tree
     if "gdrdrv" not in tree.live_modules or _DEVICE_FILE not in tree.files or _DEVICE_FILE in tree.denied:

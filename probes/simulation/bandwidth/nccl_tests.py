@@ -79,6 +79,11 @@ def begin(stage: Stage, called: Called, at: float) -> SimulatedTest:
     told = ways.lines(nccl) if called.environment.get("NCCL_DEBUG") in ("INFO", "TRACE") else []
     version = f"NCCL version {NCCL_VERSION}+cuda{stage.tree.description.driver.cuda}"
     head += [Line(at + _SETS_UP, text) for text in (version, *told)]
+    if ways.is_lost:
+        said = f"{nccl} [0] net.cc:702 NCCL WARN Failed to initialize any NET plugin"
+        failure = f"{host}: Test NCCL failure common.cu:1167 'invalid usage (run with NCCL_DEBUG=WARN) / '"
+        lost = (*head, Line(at + _SETS_UP, said), Line(at + _SETS_UP, failure))
+        return stage.test(Script(lost, at + _SETS_UP, 3))
     if ways.broken:
         warned = f"{nccl} [0] transport/net_ib.cc:2204 NCCL WARN NET/IB: Got completion with status=4"
         failure = (

@@ -38,6 +38,7 @@ class Ways:
     found: tuple[str, ...] = ()  # what NCCL says of its NICs
     nics: dict[str, int] = field(default_factory=dict)  # RDMA device → how many ranks send over it
     broken: bool = False  # transfers to GPU memory fail
+    is_lost: bool = False  # the network that was wanted by name is not there
 
     def lines(self, begin: str) -> list[str]:
         """What NCCL tells with NCCL_DEBUG=INFO."""
@@ -59,6 +60,8 @@ def ways_between(
     """The ways of these GPUs (BDFs), in the order of their ranks."""
     nics = _nics(examination, environment)
     found = _found(examination, nics)
+    if not nics and environment.get("NCCL_NET") == "IB":
+        return Ways((), 0.0, 0.0, found[:1], is_lost=True)
     if len(gpus) < 2:
         return Ways((), 16_000.0, 4.0, found)
     without_p2p = environment.get("NCCL_P2P_DISABLE") == "1"

@@ -204,7 +204,8 @@ def test_nvbandwidth() -> None:
 
 def test_nccl_tests() -> None:
     line = argv(nccl_tests(NcclSettings((0, 1), over_network=True, devices=("mlx5_0", "mlx5_1")), tools()))
-    assert "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_IB_HCA==mlx5_0,mlx5_1 NCCL_DEBUG=INFO" in line
+    assert "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_NET=IB" in line
+    assert "NCCL_IB_HCA==mlx5_0,mlx5_1 NCCL_DEBUG=INFO" in line
     assert line.endswith("all_reduce_perf -b 8 -e 1073741824 -f 2 -g 2 -n 20 -c 1")
     assert "two are needed" in reason(nccl_tests(NcclSettings((0,), over_network=True), tools()))
     assert reason(nccl_tests(NcclSettings((0, 0)), tools()))

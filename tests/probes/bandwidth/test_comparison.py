@@ -2,7 +2,8 @@
 
 import pytest
 
-from probes.bandwidth.comparison import change, changes, earlier, expected, meaning, newest
+from probes.bandwidth.comparison import meaning
+from probes.bandwidth.earlier import change, changes, earlier, expected, newest
 from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.planned import LeftOut, Pair
 from probes.bandwidth.result import Ending
@@ -88,6 +89,17 @@ SLOW_HOST = result(120.0, HOST_MEMORY)
 def test_one_test_alone_is_no_comparison() -> None:
     assert meaning([result(186.0)]) == ()
     assert meaning([HOST]) == ()
+
+
+def test_without_any_gpu_memory_host_memory_proves_nothing() -> None:
+    lost = [LeftOut(f"GPU0 → mlx5_0 · {path}", "built without CUDA") for path in (BY_PEERMEM, BY_DMABUF)]
+    told = only(HOST, left_out=tuple(lost))
+    assert "no GPU's memory was measured over mlx5_0: host memory (190 Gb/s) says nothing" in told
+    assert "GPU0 → mlx5_0 · nvidia-peermem and GPU0 → mlx5_0 · DMA-BUF were left out: built without" in told
+    # Another NIC's name that begins alike is another NIC.
+    ten = LeftOut("GPU0 → mlx5_00 · DMA-BUF", "it is down")
+    assert only(HOST, left_out=(ten,)) == ""
+    assert only(result(186.0), left_out=(ten,)) == ""
 
 
 def test_as_fast_as_host_memory_and_near_the_line_works() -> None:

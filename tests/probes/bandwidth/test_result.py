@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.result import Result, newest_of_pairs
+from probes.bandwidth.earlier import newest_of_pairs
+from probes.bandwidth.result import Result
+from probes.bandwidth.samples import HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.results import failed, latency, result
 
 PAIR = ("0000:18:00.0", "mlx5_0")
@@ -31,8 +33,18 @@ def test_the_newest_stands_for_its_pair() -> None:
         result(40.0, tool="nvbandwidth"),
         latency(1.9),
         failed(),
+        result(386.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),)),
     ],
-    ids=["small messages", "both ways", "another node", "simulated", "another tool", "latency", "failed"],
+    ids=[
+        "small messages",
+        "both ways",
+        "another node",
+        "simulated",
+        "another tool",
+        "latency",
+        "failed",
+        "other memory",
+    ],
 )
 def test_what_cannot_stand_for_a_pair_does_not_take_its_place(other: Result) -> None:
     assert newest_of_pairs([result(196.0), other], "h100-07", "live")[PAIR].gbps == 196.0

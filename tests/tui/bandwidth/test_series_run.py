@@ -36,7 +36,7 @@ def test_a_result_says_what_was_measured_and_what_it_is_worth() -> None:
     scene = Scene(ends(380.0))
     (result,), heard = run(scene, Choice(duration_s=5))
     assert result.ending is Ending.DONE
-    assert result.gbps == pytest.approx(384.0, abs=1.5)  # the median, without the first second
+    assert result.gbps == pytest.approx(384.0, abs=1.5)  # the mean, without the first second
     assert result.judgement.verdict is Verdict.NEAR
     assert "of 400 Gb/s" in result.judgement.words
     assert (result.limit_gbps, result.limit_by) == (400.0, "port 1 of mlx5_0")
@@ -95,3 +95,32 @@ def test_one_test_at_a_time() -> None:
     assert len(results) == 8
     for number in range(2, 16, 2):
         assert scene.log.index(f"start {number}") > scene.log.index(f"end {number - 2}")
+
+
+HALF = (
+    "Running host_to_device_memcpy_ce.",
+    "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)",
+    "           0",
+    " 0     55.60",
+    "",
+    "SUM host_to_device_memcpy_ce 55.60",
+)
+
+
+@pytest.mark.parametrize(
+    ("tool", "lines", "why"),
+    [
+        ("nvbandwidth", HALF, "device_to_host_memcpy_ce gave no figure"),
+        ("nvbandwidth", (*HALF, "ERROR: cuda out of memory"), "the GPU's memory is full"),
+        ("nvbandwidth", (), "gave no figure"),
+        ("all_reduce_perf", ("# Collective test starting: all_reduce_perf",), "it ended without a figure"),
+        ("gdrcopy_copybw", ("GPU id:0; name: NVIDIA H100; Bus id: 0000:18:00",), "it ended without a figure"),
+    ],
+)
+def test_a_tool_that_ends_well_and_measured_nothing_has_failed(
+    tool: str, lines: tuple[str, ...], why: str
+) -> None:
+    play = Play(tuple((0.1, line) for line in lines), ends_at=0.5, status=0)
+    (result,), _ = run(Scene([play]), Choice(tool=tool))
+    assert result.ending is Ending.FAILED
+    assert why in result.trouble

@@ -210,15 +210,18 @@ def test_without_debug_no_route_is_told_and_without_checking_nothing_is_wrong() 
     assert {each.wrong for each in samples(found)} == {None}
 
 
-def test_a_node_without_an_active_nic_takes_sockets() -> None:
+def test_a_node_without_an_active_nic_does_not_take_sockets() -> None:
     node = Node("pcie-l40s")
     for device in ("mlx5_0", "mlx5_1"):
         path = node.host.tree.real(f"/sys/class/infiniband/{device}/ports/1/state")
         assert isinstance(path, str)
         node.host.tree.add(path, "1: DOWN\n")
     settings = NcclSettings((0, 1), begin_bytes=1 << 20, end_bytes=1 << 22, over_network=True)
-    found = told(run(node, nccl_tests(settings, node.tools())).lines, NcclTestsOutput())
-    assert values(found, About.ROUTE) == ["NET/Socket/0"]
+    one = run(node, nccl_tests(settings, node.tools()))
+    trouble = one.trouble()
+    assert trouble is not None
+    assert "no RDMA NIC that it could use" in trouble.told
+    assert not samples(told(one.lines, NcclTestsOutput()))
 
 
 @pytest.mark.parametrize(
