@@ -13,6 +13,7 @@ from probes.gpus import Gpu, GpuFacts
 from probes.nccl_paths import ORDER
 from probes.port_health import routable_gids
 from probes.rdma import Gid, RdmaDevice, RdmaFacts, RdmaPort
+from probes.tools import ToolFacts
 from probes.topology import Topology, is_down
 from probes.unknown import Maybe, Reason, Unknown
 
@@ -76,6 +77,12 @@ def better_but_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str,
     return tuple(found)
 
 
+def lacks_dmabuf(tools: ToolFacts) -> bool:
+    """Whether perftest is installed, with CUDA and without DMA-BUF."""
+    build = tools.perftest
+    return not isinstance(build, Unknown) and build.cuda is True and build.dmabuf is False
+
+
 def gpu_memory(
     examination: Examination, gpu: Gpu, nic: str, dmabuf: bool | None = None
 ) -> GpuMemory | Refused:
@@ -86,7 +93,9 @@ def gpu_memory(
     if not isinstance(facts, GpuDirectFacts):
         return Refused(f"which path to GPU memory is usable is not known: {facts}")
     of_nic = facts.nic_dmabuf.get(nic)
-    if facts.dmabuf.usable is True and of_nic is not False:
+    tools = examination.tools
+    is_too_old = not isinstance(tools, Unknown) and lacks_dmabuf(tools) and facts.peermem.usable is True
+    if facts.dmabuf.usable is True and of_nic is not False and not is_too_old:
         return GpuMemory(gpu.index, gpu.bdf, True)
     if facts.peermem.usable is True:
         return GpuMemory(gpu.index, gpu.bdf, False)

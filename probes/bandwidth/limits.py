@@ -13,7 +13,7 @@ Each part is a bound of what it carries one way, headers taken off:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.checks.finding import Evidence
@@ -43,6 +43,7 @@ class Bound:
     why: str  # "4X NDR, packets of 4096 bytes"
     evidence: tuple[Evidence, ...]
     is_pcie: bool = False
+    part: str = ""  # one of two bounds with the same part is the other: two functions of a card have one link
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,25 @@ def of_gpu(examination: Examination, gpu: str) -> Limit:
     return Limit(tuple(_of_link(examination, *one, _label(examination, one[0], "")) for one in links))
 
 
+def of_both_ends(near: Limit, far: Limit, is_bidirectional: bool) -> Limit:
+    """Of a test between two NICs of one node, or of two: what is on the way of either end.
+
+    In both directions a link of both ends carries what each sends and what each receives, and so half of it
+    is left for each direction.
+    """
+    shared = {one.part for one in near.bounds} & {one.part for one in far.bounds} - {""}
+    bounds = list({one.part or one.name: one for one in (*near.bounds, *far.bounds)}.values())
+    if is_bidirectional:
+        bounds = [_halved(one) if one.part in shared else one for one in bounds]
+    return Limit(tuple(bounds), tuple(dict.fromkeys((*near.notes, *far.notes))))
+
+
+def _halved(bound: Bound) -> Bound:
+    nominal, gbps = (one if isinstance(one, Unknown) else one / 2 for one in (bound.nominal_gbps, bound.gbps))
+    why = f"half of it each way, for both ends share it: {bound.why}"
+    return replace(bound, nominal_gbps=nominal, gbps=gbps, why=why)
+
+
 def payload_share(payload_bytes: int) -> float:
     """The share of a PCIe link's packets that is data."""
     return payload_bytes / (payload_bytes + _TLP_HEADER_BYTES)
@@ -181,16 +201,17 @@ def _of_link(examination: Examination, lower: PciFunction, upper: PciFunction | 
     if lower.kind is PciKind.GPU:
         best = most_of(lower.link, upper.link if upper else None)[0]
         speed, files = (speed if isinstance(best, Unknown) else best), "max_link_speed,current_link_width"
+    part = lower.bdf.rpartition(".")[0]
     for one in (speed, width):
         if isinstance(one, Unknown):
-            return Bound(name, one, one, "", (Evidence(f"{source}/{{{files}}}", str(one)),), True)
+            return Bound(name, one, one, "", (Evidence(f"{source}/{{{files}}}", str(one)),), True, part)
     lanes, rate = int(known(width, 0)), known(speed, 0.0)
     raw = link_gbps(rate, lanes)
     payload, told = _payload(examination, lower, upper)
     seen = (Evidence(f"{source}/{{{files}}}", words(rate, lanes)), *told)
     taken = "" if told else ", the most there is, as it is not known"
     why = f"{words(rate, lanes)}, packets of {payload} bytes of data{taken}"
-    return Bound(name, raw, raw * payload_share(payload), why, seen, True)
+    return Bound(name, raw, raw * payload_share(payload), why, seen, True, part)
 
 
 def _now(lower: Maybe[float], upper: Maybe[float] | None) -> Maybe[float]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from probes.bandwidth.choice import Choice, MemoryPath, Setup
 from probes.bandwidth.commands import Command, Refused
-from probes.bandwidth.defaults import better_but_down, gpu_memory, perftest_defaults
+from probes.bandwidth.defaults import better_but_down, gpu_memory, lacks_dmabuf, perftest_defaults
 from probes.bandwidth.far_end import by_ssh, host_of
-from probes.bandwidth.limits import Limit, of_test
+from probes.bandwidth.limits import Limit, of_both_ends, of_test
 from probes.bandwidth.method import Method, method_of
 from probes.bandwidth.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
 from probes.bandwidth.planned import End, Pair, PlannedTest
@@ -102,7 +102,7 @@ def perftest_test(
         tcp_port=settings.tcp_port if choice.setup in (Setup.LOOPBACK, Setup.SERVER) else 0,
         for_peer=for_peer,
         far=far,
-        notes=(*notes, *_passed_over(examination, gpu, settings.device)),
+        notes=(*notes, *_passed_over(examination, gpu, settings.device), *_other_path(tools, path, memory)),
     )
 
 
@@ -118,6 +118,14 @@ def _passed_over(examination: Examination, gpu: str | None, nic: str) -> tuple[s
     better = better_but_down(examination.topology, gpu, nic)
     label = _label(examination, gpu)
     return tuple(f"{one} would serve {label} better, but no port of it is active" for one in better)
+
+
+def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, ...]:
+    """That the node's own path could not be taken, for what is installed does not know it."""
+    if path is not MemoryPath.BEST or memory != BY_PEERMEM or not lacks_dmabuf(tools):
+        return ()
+    told = "this perftest is built without DMA-BUF: measured by nvidia-peermem, whatever NCCL takes"
+    return (told,)
 
 
 _Ends = tuple[tuple[End, ...], Limit, tuple[str, ...], PerftestSettings | None]
@@ -173,11 +181,7 @@ def _loopback(
         return both
     limit = of_test(examination, settings, is_loopback=far is settings)
     if far is not settings:
-        there = of_test(examination, far)
-        limit = Limit(
-            tuple(dict.fromkeys((*limit.bounds, *there.bounds))),
-            tuple(dict.fromkeys((*limit.notes, *there.notes))),
-        )
+        limit = of_both_ends(limit, of_test(examination, far), settings.is_bidirectional)
     ends = End("server", both[0]), End("client", both[1])
     return ends, limit, (), None if far is settings else far
 

@@ -157,9 +157,7 @@ class Settings:
             rows.extend(["nic"] if is_host else ["gpu", "nic"])
         if setup is not Setup.SERVER and (is_one or setup is not Setup.LOOPBACK):
             rows.append("far nic")
-        rows.extend(
-            ["memory", "scope"] if setup is Setup.LOOPBACK or setup is Setup.BOTH_ENDS else ["memory"]
-        )
+        rows.extend(["memory", "scope"] if self._has_scopes else ["memory"])
         rows.append("size")
         if not self._is_latency:
             rows.extend(["seconds"] if self._value("size") != ALL_SIZES else [])
@@ -188,11 +186,23 @@ class Settings:
         return make[row]() if row in make else []
 
     def _value(self, row: str) -> object:
-        """The value of a row: the one chosen, else the first there is."""
-        if row in self._values:
-            return self._values[row]
-        options = self._options(row)
-        return options[0].value if options else None
+        """The value of a row: the one chosen, else the first there is.
+
+        One that the other settings have taken the meaning from does not count, but is not forgotten.
+        """
+        if row == "scope" and not self._has_scopes:
+            return Scope.PAIR
+        chosen = self._values.get(row)
+        if row in self._values and row not in ("memory", "scope"):
+            return chosen
+        values = [one.value for one in self._options(row)]
+        return chosen if chosen in values else values[0] if values else None
+
+    @property
+    def _has_scopes(self) -> bool:
+        """One end alone cannot begin one test after another."""
+        tool, setup = self._tool, self._values["setup"]
+        return tool not in (*PERFTEST, *NCCL_TESTS) or setup in (Setup.LOOPBACK, Setup.BOTH_ENDS)
 
     def _word(self, row: str) -> str | None:
         value = self._value(row) if row in self._rows() else None

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from probes.bandwidth.defaults import perftest_defaults
 from probes.bandwidth.judgement import Judgement, Verdict, best_of, judge
-from probes.bandwidth.limits import Bound, Limit, of_gpu, of_host, of_pair, of_test, payload_share
+from probes.bandwidth.limits import (
+    Bound,
+    Limit,
+    of_both_ends,
+    of_gpu,
+    of_host,
+    of_pair,
+    of_test,
+    payload_share,
+)
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.perftest_output import PerftestOutput
 from probes.bandwidth.samples import Sample
@@ -203,3 +212,26 @@ def test_more_is_never_worse(gbps: float, nominal: float, both: bool, host: floa
     limit = limit_of(nominal)
     one, more = judge(sample(gbps, both=both), limit, other), judge(sample(gbps * 2, both=both), limit, other)
     assert one.verdict is not Verdict.NEAR or more.verdict is Verdict.NEAR
+
+
+def test_both_ways_a_link_of_both_ends_carries_half_each_way() -> None:
+    examination = examine(SimulatedHost("dgx-a100"))
+    gpu = examination.topology.gpus[0].id
+    near, far = of_pair(examination, gpu, "mlx5_0"), of_pair(examination, gpu, "mlx5_4")
+    one_way, both_ways = (of_both_ends(near, far, both) for both in (False, True))
+
+    def nominal(limit: Limit, name: str) -> float:
+        found = next(one.nominal_gbps for one in limit.bounds if one.name == name)
+        assert isinstance(found, float)
+        return found
+
+    assert nominal(both_ways, "PCIe link of GPU0") == nominal(one_way, "PCIe link of GPU0") / 2
+    assert nominal(both_ways, "port 1 of mlx5_0") == nominal(one_way, "port 1 of mlx5_0")
+    judged = judge(sample(220.0, both=True), both_ways)
+    assert judged.words == "220 of 252 Gb/s, 87 %"
+    assert judged.verdict is Verdict.NEAR
+    assert "both ends share it" in judged.why
+    # Two functions of one card have one link, by whatever name.
+    card = replace(near.bounds[1], part="0000:18:00")
+    of_one = of_both_ends(Limit((card,)), Limit((replace(card, name="PCIe link of mlx5_1"),)), True)
+    assert len(of_one.bounds) == 1

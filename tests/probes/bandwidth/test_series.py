@@ -11,6 +11,7 @@ from probes.bandwidth.machine_type import machine_type
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
 from probes.bandwidth.result import planned_key
+from probes.bandwidth.samples import BY_PEERMEM
 from probes.bandwidth.series import series_of
 from probes.examination import Examination, examine
 from probes.simulation import SimulatedHost, simulated_names
@@ -283,3 +284,13 @@ def test_a_collective_takes_all_gpus(tool: str) -> None:
 
 def test_a_roce_port_is_given_its_gid_index() -> None:
     assert "-x" in only(Choice(), node("pcie-l40s")).ends[0].command.argv
+
+
+def test_a_perftest_without_dmabuf_takes_the_path_that_it_knows() -> None:
+    test = planned(Choice(), lacking("hgx-h100", dmabuf=False)).tests[0]
+    assert test.memory == BY_PEERMEM
+    assert any("built without DMA-BUF" in note for note in test.notes)
+    without = examine(SimulatedHost("hgx-h100+peermem-not-loaded,perftest-without-dmabuf"))
+    refused = series_of(without, Choice(), 18600)
+    assert isinstance(refused, Refused)
+    assert "without DMA-BUF" in refused.reason

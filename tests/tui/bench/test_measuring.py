@@ -146,8 +146,8 @@ def test_a_sweep_ends_in_a_matrix() -> None:
     [
         (("--sweep",), 2),
         (("--matrix",), 2),
-        (("--memory", "compare"), 0),
-        (("--sweep", "--memory", "compare"), 0),
+        (("--memory", "compare"), 2),
+        (("--sweep", "--memory", "compare"), 2),
     ],
 )
 def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(

@@ -1,0 +1,50 @@
+"""The settings of a test: what the others take the meaning from does not count."""
+
+from probes.bandwidth.choice import MemoryPath, Scope, Setup
+from probes.examination import examine
+from probes.simulation import SimulatedHost
+from tui.bandwidth.settings import Settings
+
+
+def settings() -> Settings:
+    found = Settings()
+    found.take(examine(SimulatedHost("hgx-h100", clock=lambda: 1000.0)))
+    return found
+
+
+def turn(on: Settings, row: str, wanted: object) -> None:
+    """Takes values of a row until it is the one."""
+    on.selected = row
+    for _ in range(40):
+        if on._value(row) == wanted:
+            return
+        assert on.change(1)
+    raise AssertionError(f"{row} has no {wanted}")
+
+
+def shown(on: Settings, row: str) -> str | None:
+    return next((one.value for one in on.rows() if one.name == row), None)
+
+
+def test_one_end_alone_begins_no_matrix_and_no_comparison() -> None:
+    wish = settings()
+    turn(wish, "scope", Scope.MATRIX)
+    turn(wish, "memory", MemoryPath.COMPARE)
+    for setup in (Setup.SERVER, Setup.CLIENT):
+        turn(wish, "setup", setup)
+        assert (wish.choice.scope, wish.choice.memory) == (Scope.PAIR, MemoryPath.BEST)
+        assert wish.choice.gpu is not None
+        assert shown(wish, "gpu")
+        assert shown(wish, "scope") is None
+    turn(wish, "setup", Setup.LOOPBACK)  # it was not forgotten
+    assert (wish.choice.scope, wish.choice.memory) == (Scope.MATRIX, MemoryPath.COMPARE)
+
+
+def test_a_test_without_nics_has_no_matrix() -> None:
+    wish = settings()
+    turn(wish, "scope", Scope.MATRIX)
+    turn(wish, "test", "gdrcopy_copybw")
+    assert wish.choice.scope is Scope.PAIR
+    assert shown(wish, "scope") == "this GPU"
+    turn(wish, "scope", Scope.SWEEP)
+    assert wish.choice.scope is Scope.SWEEP
