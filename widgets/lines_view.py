@@ -74,11 +74,14 @@ class LinesView(ScrollView, can_focus=True):
             if old == new:
                 continue
             painted = self._strips.pop(row, None)
-            if painted is None:
+            if not 0 <= row - top < self.size.height:
+                continue
+            if painted is None:  # what the terminal shows of it was painted before another style
+                self.refresh(Region(0, row - top, width, 1))
                 continue
             strip = self._strips[row] = self._strip(new)
             start, end = changed_cells(painted, strip)
-            if start < end and 0 <= row - top < self.size.height:
+            if start < end:
                 self.refresh(Region(start, row - top, end - start, 1))
 
     def append(self, lines: Sequence[Line]) -> None:
