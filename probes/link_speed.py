@@ -42,6 +42,29 @@ def capacity(lower: PciLink, upper: PciLink | None) -> Maybe[float]:
     return link_gbps(speed, int(width))
 
 
+def now_of(lower: PciLink, upper: PciLink | None, idles: bool) -> tuple[Maybe[float], Maybe[float]]:
+    """Speed (GT/s) and width as a link is now; the best speed where its lower end slows down when idle.
+
+    GPUs do so, other functions do not, and no link changes its width to save power.
+    """
+    speed, width = lower.speed_gtps, lower.width
+    if upper is not None:
+        speed = upper.speed_gtps if isinstance(speed, Unknown) else speed
+        width = upper.width if isinstance(width, Unknown) else width
+    best = most_of(lower, upper)[0] if idles else speed
+    return (speed if isinstance(best, Unknown) else best), width
+
+
+def carried(lower: PciLink, upper: PciLink | None, idles: bool) -> Maybe[float]:
+    """10^9 bits a second each way that a link carries as it is; at its best where that is not told."""
+    speed, width = (
+        _most(*one) for one in zip(now_of(lower, upper, idles), most_of(lower, upper), strict=True)
+    )
+    if isinstance(speed, Unknown) or isinstance(width, Unknown):
+        return Unknown(Reason.NOT_THERE, "current_link_speed", "the link's speed or width is not given")
+    return link_gbps(speed, int(width))
+
+
 def words(speed: Maybe[float], width: Maybe[float]) -> str:
     """As "Gen5 x16"; "" where either is unknown."""
     if isinstance(speed, Unknown) or isinstance(width, Unknown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from probes.link_speed import capacity, describe
+from probes.link_speed import capacity, carried, describe
 from probes.pci import PciFunction, PciKind
 from probes.smi_paths import shared
 from probes.unknown import Maybe, Reason, Unknown
@@ -20,8 +20,12 @@ class Hop:
     id: str  # BDF, "pci0000:15", "NUMA 0"
     kind: str  # "GPU", "NIC", "downstream port", "upstream port", "root port", "host bridge", "NUMA node"
     link: str  # "PCIe", "SMP", "internal", "" for the first
-    gbps: Maybe[float]  # what that link can carry each way, 10^9 bits/s
+    gbps: Maybe[float]  # what that link carries each way as it is, a GPU's when awake; 10^9 bits/s
     text: str  # "Gen5 x16, now Gen3 x8"
+    best_gbps: Maybe[float] = NO_LINK  # what the link can carry at its best: by that NICs are chosen
+
+
+_Link = tuple[str, Maybe[float], str, Maybe[float]]
 
 
 @dataclass(frozen=True)
@@ -48,28 +52,31 @@ def ways_of(function: PciFunction, functions: Mapping[str, PciFunction]) -> Ways
     parts = [functions.get(bdf) for bdf in chain]
     kinds = [role(part, place) for place, part in enumerate(parts)]
     # links[n] leads from chain[n - 1] to chain[n]
-    links: list[tuple[str, Maybe[float], str]] = [("internal", NO_LINK, "")]
+    links: list[_Link] = [("internal", NO_LINK, "", NO_LINK)]
     for place in range(1, len(chain)):
         links.append(_link(parts[place - 1], parts[place], kinds[place - 1], kinds[place]))
     down = tuple(Hop(bdf, kind, *link) for bdf, kind, link in zip(chain, kinds, links, strict=True))
-    led = [*links[1:], ("", NO_LINK, "")]  # led[n] leads to chain[n] from below
+    led = [*links[1:], ("", NO_LINK, "", NO_LINK)]  # led[n] leads to chain[n] from below
     up = [Hop(bdf, kind, *link) for bdf, kind, link in zip(chain, kinds, led, strict=True)][::-1]
     return Ways(function, (*up, Hop(function.root or "CPU", "host bridge", "internal", NO_LINK, "")), down)
 
 
-def _link(
-    upper: PciFunction | None, lower: PciFunction | None, above: str, below: str
-) -> tuple[str, Maybe[float], str]:
-    """Kind, capacity and words of what joins two neighbours of a chain."""
+def _link(upper: PciFunction | None, lower: PciFunction | None, above: str, below: str) -> _Link:
+    """Kind, figures and words of what joins two neighbours of a chain."""
     if (above, below) == ("upstream port", "downstream port"):
-        return "internal", NO_LINK, "switch"
+        return "internal", NO_LINK, "switch", NO_LINK
     if lower is None:
         # The port above speaks of the same link.
         lower, upper = upper, None
+        below = ""
     if lower is None:
-        return "PCIe", Unknown(Reason.NOT_THERE, "max_link_speed", "neither end is listed"), "link ?"
+        lost = Unknown(Reason.NOT_THERE, "max_link_speed", "neither end is listed")
+        return "PCIe", lost, "link ?", lost
     other = upper.link if upper else None
-    return "PCIe", capacity(lower.link, other), describe(lower.link, other)
+    # A GPU's link is slow while the GPU idles; what stands above a card that is not listed may be one's.
+    idles = below in ("", str(PciKind.GPU.value))
+    told = describe(lower.link, other)
+    return "PCIe", carried(lower.link, other, idles), told, capacity(lower.link, other)
 
 
 def hops_between(a: Ways, b: Ways) -> tuple[Hop, ...]:

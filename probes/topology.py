@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from probes.gpus import Gpu, GpuFacts
-from probes.link_speed import capacity
+from probes.link_speed import carried
 from probes.nccl_paths import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.node import Node
 from probes.numa import NumaFacts
@@ -58,6 +58,12 @@ class Path:
         if self.weakest is None:
             return Unknown(Reason.NOT_THERE, "max_link_speed", "no link on the way says what it carries")
         return self.hops[self.weakest].gbps
+
+    @property
+    def best_gbps(self) -> Maybe[float]:
+        """The same with every link at its best, as NCCL takes them (max_link_speed, max_link_width)."""
+        best = [hop.best_gbps for hop in self.hops]
+        return min((one for one in best if not isinstance(one, Unknown)), default=self.gbps)
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,7 @@ def _best_nics(
                 down[nic.id],
                 99 if isinstance(path.nccl_pcie, Unknown) else ORDER[path.nccl_pcie],
                 99 if isinstance(path.smi, Unknown) else _SMI_RANK[path.smi],
-                -min(rates[nic.id], known(path.gbps, rates[nic.id])),
+                -min(rates[nic.id], known(path.best_gbps, rates[nic.id])),
                 len(path.hops),
                 taken[nic.id],
                 names[nic.id],
@@ -323,7 +329,7 @@ def graph_of(node: Node, topology: Topology) -> nx.Graph[str]:
             if here is None:
                 continue
             graph.add_node(part, kind=role(here, place))
-            gbps = capacity(here.link, upper.link if upper else None)
+            gbps = carried(here.link, upper.link if upper else None, here.kind is PciKind.GPU)
             graph.add_edge(above, part, kind="PCIe", gbps=None if isinstance(gbps, Unknown) else gbps)
             above, upper = part, here
     cards = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()

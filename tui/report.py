@@ -63,7 +63,7 @@ def _best_nics(topology: Topology) -> list[Line]:
         best = topology.best_nics[gpu.id]
         if best:
             path = topology.path(gpu.id, best[0])
-            gbps = "" if isinstance(path.gbps, Unknown) else f", at most {path.gbps:.0f} Gb/s each way"
+            gbps = "" if isinstance(path.gbps, Unknown) else f", PCIe at most {path.gbps:.0f} Gb/s each way"
             # Those that are down stand behind all others: where one is the best, there is none that is up.
             device = devices.get(best[0])
             state = "no port is ACTIVE" if device else str(_no_device(topology.node))

@@ -25,11 +25,13 @@ def draw(topology: Topology, path: Path, width: int) -> list[Line]:
             lines.extend(wrapped(str(word), width, Tone.WARNING, "  "))
             break
     if not isinstance(path.gbps, Unknown):
-        lines.append((Run("at most "), Run(gbps(path.gbps)), Run(" each way", Tone.DIM)))
+        lines.append((Run("PCIe at most "), Run(gbps(path.gbps)), Run(" each way", Tone.DIM)))
+    differ = len({hop.gbps for hop in path.hops if not isinstance(hop.gbps, Unknown)}) > 1
+    between_sockets = any(hop.link == "SMP" for hop in path.hops)  # of whose link no figure is known
     for number, hop in enumerate(path.hops):
         if hop.link:
-            weak = number == path.weakest
-            mark = " ◄ weakest" if weak else ""
+            weak = differ and number == path.weakest
+            mark = (" ◄ weakest PCIe link" if between_sockets else " ◄ weakest") if weak else ""
             carries = "" if isinstance(hop.gbps, Unknown) else f" {gbps(hop.gbps)}"
             text = f"  │ {hop.link if hop.link != 'PCIe' else ''} {hop.text}{carries}".replace("│  ", "│ ")
             lines.append((Run(text, Tone.WARNING if weak else Tone.DIM), Run(mark, Tone.WARNING)))

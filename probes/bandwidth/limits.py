@@ -19,7 +19,7 @@ from probes.bandwidth.perftest_command import PerftestSettings
 from probes.checks.finding import Evidence
 from probes.checks.pcie_paths import DEVICES, config_of, functions_of, is_grace
 from probes.examination import Examination
-from probes.link_speed import link_gbps, most_of, words
+from probes.link_speed import link_gbps, now_of, words
 from probes.pci import PciFunction, PciKind
 from probes.rdma import RdmaDevice, RdmaFacts, RdmaPort
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -195,12 +195,9 @@ def _of_link(examination: Examination, lower: PciFunction, upper: PciFunction | 
     """A GPU's link at its best speed, for it slows down when idle; every other as it is now."""
     # A virtual function's link is its physical function's.
     lower = functions_of(examination).get(lower.physical_function or "", lower)
-    speed = _now(lower.link.speed_gtps, upper.link.speed_gtps if upper else None)
-    width = _now(lower.link.width, upper.link.width if upper else None)
-    source, files = f"{DEVICES}/{lower.bdf}", "current_link_speed,current_link_width"
-    if lower.kind is PciKind.GPU:
-        best = most_of(lower.link, upper.link if upper else None)[0]
-        speed, files = (speed if isinstance(best, Unknown) else best), "max_link_speed,current_link_width"
+    idles = lower.kind is PciKind.GPU
+    speed, width = now_of(lower.link, upper.link if upper else None, idles)
+    source, files = f"{DEVICES}/{lower.bdf}", f"{'max' if idles else 'current'}_link_speed,current_link_width"
     part = lower.bdf.rpartition(".")[0]
     for one in (speed, width):
         if isinstance(one, Unknown):
@@ -212,11 +209,6 @@ def _of_link(examination: Examination, lower: PciFunction, upper: PciFunction | 
     taken = "" if told else ", the most there is, as it is not known"
     why = f"{words(rate, lanes)}, packets of {payload} bytes of data{taken}"
     return Bound(name, raw, raw * payload_share(payload), why, seen, True, part)
-
-
-def _now(lower: Maybe[float], upper: Maybe[float] | None) -> Maybe[float]:
-    """Either end of a link tells it."""
-    return lower if upper is None or not isinstance(lower, Unknown) else upper
 
 
 def _payload(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.link_speed import capacity, describe, generation, link_gbps
+from probes.link_speed import capacity, carried, describe, generation, link_gbps
 from probes.pci import PciLink
 from probes.unknown import Reason, Unknown
 
@@ -51,3 +51,14 @@ def test_a_link_that_says_nothing_is_not_taken_for_one_of_no_capacity() -> None:
     assert isinstance(capacity(silent, silent), Unknown)
     assert describe(silent, silent) == "link ?"
     assert describe(PciLink(16.0, 4, UNREAD, UNREAD), None) == "now Gen4 x4"
+
+
+def test_what_a_link_carries_is_what_it_is_now_but_for_a_gpu_that_idles() -> None:
+    narrow, slow = PciLink(32.0, 8, 32.0, 16), PciLink(16.0, 16, 32.0, 16)
+    for idles in (False, True):
+        assert carried(narrow, GEN5, idles) == pytest.approx(link_gbps(32.0, 8))
+    assert carried(slow, GEN5, idles=False) == pytest.approx(link_gbps(16.0, 16))
+    assert carried(slow, GEN5, idles=True) == pytest.approx(link_gbps(32.0, 16))
+    silent = PciLink(UNREAD, UNREAD, 32.0, 16)
+    assert carried(silent, None, idles=False) == pytest.approx(link_gbps(32.0, 16))
+    assert carried(silent, narrow, idles=False) == pytest.approx(link_gbps(32.0, 8))

@@ -127,7 +127,7 @@ def test_a_collective_has_its_bus_bandwidth_and_ncclss_way() -> None:
     assert "GB/s" not in told
     assert "NET/IB/0/GDRDMA" in told
     assert "and 4 more" in told
-    assert "reached GPU memory itself" in told
+    assert "reached GPU memory themselves" in told
     copied = replace(one, facts=(fact(About.ROUTE, "NET/IB/0"),))
     assert "copied through host memory" in words(draw_result(copied, (), 100))
 
