@@ -22,6 +22,10 @@ DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/us
 _PROGRAM_LIMIT_BYTES = 8 << 20
 _SECONDS = 2.0
 PERFTEST_PORT = 18515
+# linux-rdma/perftest README.md; without CUDA_H_PATH it is built for host memory only.
+PERFTEST_BUILD = (
+    "./autogen.sh && ./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h && make && make install"
+)
 _OTHER_TESTS = (*GDRCOPY, NVBANDWIDTH, *NCCL_TESTS)
 
 TOOLS = {

@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and exit status 3."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try gdrtop --help\n")
+        self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
 
 
 def _positive_interval(text: str) -> float:

@@ -51,7 +51,7 @@ class ConfirmState:
 
         plan, clearance = self.prepared.plan, self.prepared.clearance
         titles = wrapped(plan.title, width, Tone.TITLE) if plan.title != self.prepared.title else []
-        lines: list[Line] = [*titles, *draw_consequences(plan, width)]
+        lines: list[Line] = [*titles, *draw_consequences(plan, width, bool(clearance.felt_by))]
         if clearance.refused:
             lines.extend(wrapped(f"It is not run here: {clearance.refused}.", width, Tone.WARNING))
         if clearance.felt_by:

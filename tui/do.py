@@ -79,7 +79,7 @@ class Do:
         """All of a plan, and what speaks against it."""
         width = self._width
         lines: list[Line] = [heading(self._examination.node), line(Run(prepared.title, Tone.TITLE))]
-        lines += draw_consequences(prepared.plan, width)
+        lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.felt_by))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
             told = why_by_hand(step)

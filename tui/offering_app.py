@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tui.screens.overview import OverviewScreen
 
 S = TypeVar("S", bound=Screen[Any])
+# Of Textual's own: ? is the help, a number key shows a panel alone, and a maximized one hides the verdict.
+_NOT_OURS = ("Keys", "Maximize", "Minimize")
 
 
 def _actions_provider() -> type[Provider]:
@@ -205,7 +207,9 @@ class OfferingApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """What the palette offers beside the actions."""
-        yield from super().get_system_commands(screen)
+        for command in super().get_system_commands(screen):
+            if command.title not in _NOT_OURS:
+                yield command
         yield SystemCommand("Actions", "What can be done about it", self.action_actions)
         yield SystemCommand("History", "What was run on this node, and taking it back", self.action_history)
         yield SystemCommand("Doctor", "What is wrong, why, and what to do", self.action_doctor)

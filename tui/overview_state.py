@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # loaded once something was measured
 
 
 def _empty_histories() -> dict[str, History]:
-    return {name: History() for name in ("refcnt", "NIC ▲", "NIC ▼", "GPU ▲", "GPU ▼")}
+    return {name: History() for name in ("refcnt", "NIC ↑", "NIC ↓", "GPU ↑", "GPU ↓")}
 
 
 class OverviewState:
@@ -219,10 +219,13 @@ class OverviewState:
         if panel == "gpudirect":
             return gpudirect_drawing.draw(node, self._peermem(), self._histories["refcnt"], width, full=alone)
         if panel == "traffic":
-            return traffic_drawing.draw(self._live(), self._histories, width, full=alone)
+            return traffic_drawing.draw(
+                self._live(), self._histories, width, alone, {gpu.id: gpu.label for gpu in topology.gpus}
+            )
         path = self._path(topology)
         if panel == "matrix":
             lines = matrix_drawing.draw(topology, width, lit=self._lit(path))
+            lines += matrix_drawing.differences(topology, width)
             return [*lines, *self._measured_lines(width)] if alone else lines
         if panel == "path":
             return self._path_lines(topology, path, width)

@@ -35,7 +35,7 @@ def model(name: str) -> str:
 
 
 def gpu_line(gpu: Gpu, label: str, live: Live, tone: Tone, wide: bool) -> Line:
-    """As "GPU0 H100  92%  ▲41 ▼40 GB/s"; arrows are PCIe traffic from and to the GPU."""
+    """As "GPU0 H100  92%  ↑41 ↓40 GB/s"; arrows are PCIe traffic from and to the GPU."""
     runs = [Run(label, tone, gpu.bdf), Run(f" {model(gpu.name)} ", Tone.PLAIN)]
     if isinstance(gpu.nvml, Unknown) and not isinstance(gpu.driver, Unknown) and gpu.driver == "nvidia":
         runs.append(Run("no NVML", Tone.WARNING))
@@ -48,7 +48,7 @@ def gpu_line(gpu: Gpu, label: str, live: Live, tone: Tone, wide: bool) -> Line:
         runs.append(Run(f"{percent(now.utilisation_percent):>4}"))
         sent = gigabytes_per_second(now.pcie_tx_bytes_per_second)
         received = gigabytes_per_second(now.pcie_rx_bytes_per_second)
-        runs.append(Run(f" ▲{sent:>3} ▼{received:>3} GB/s"))
+        runs.append(Run(f" ↑{sent:>3} ↓{received:>3} GB/s"))
         if wide:
             runs.append(Run(f"  {gibibytes(now.memory_used_bytes)}"))
             runs.append(Run(f" {known(now.temperature_celsius, UNKNOWN_MARK)}°C"))
@@ -79,7 +79,7 @@ def port_speed(port: RdmaPort, wide: bool) -> str:
 def nic_line(
     device: RdmaDevice, port: RdmaPort | None, label: str, live: Live, tone: Tone, wide: bool
 ) -> Line:
-    """As "mlx5_0 400G ▲372 ▼371 Gb/s"; arrows are RDMA traffic sent and received."""
+    """As "mlx5_0 400G ↑372 ↓371 Gb/s"; arrows are RDMA traffic sent and received."""
     runs = [Run(label, tone, device.name)]
     if port is None:
         return (*runs, Run(" no port", Tone.WARNING))
@@ -88,7 +88,7 @@ def nic_line(
         runs.append(Run(f" {port_speed(port, wide)}"))
         rate = live.ports.get((device.name, port.number))
         if rate is not None:
-            runs.append(Run(f" ▲{short(rate.sent_gbps):>3} ▼{short(rate.received_gbps):>3} Gb/s"))
+            runs.append(Run(f" ↑{short(rate.sent_gbps):>3} ↓{short(rate.received_gbps):>3} Gb/s"))
     elif state == UNKNOWN_MARK:
         runs.append(Run(" state ?", Tone.WARNING))
     else:

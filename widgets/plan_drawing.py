@@ -16,9 +16,10 @@ def draw_plan(plan: Plan, width: int) -> list[Line]:
     return [*lines, *draw_consequences(plan, width), *draw_steps(plan, width)]
 
 
-def draw_consequences(plan: Plan, width: int) -> list[Line]:
-    """What it needs, whether it can be taken back, and who would feel it."""
-    return wrapped(" · ".join(consequences(plan)), width, Tone.WARNING if plan.disturbs else Tone.DIM)
+def draw_consequences(plan: Plan, width: int, is_felt: bool = False) -> list[Line]:
+    """What it needs, whether it can be taken back, and what jobs feel; `is_felt`: who does stands below."""
+    told = " · ".join(consequences(plan, is_felt))
+    return wrapped(told, width, Tone.WARNING if plan.disturbs else Tone.DIM)
 
 
 def draw_steps(plan: Plan, width: int) -> list[Line]:
@@ -31,13 +32,14 @@ def draw_steps(plan: Plan, width: int) -> list[Line]:
     return lines
 
 
-def consequences(plan: Plan) -> list[str]:
+def consequences(plan: Plan, is_felt: bool = False) -> list[str]:
     """What a plan needs and does, in a few words each."""
     told = ["needs root" if plan.needs_root else "needs no root"]
     if plan.needs_reboot:
         told.append("needs a reboot")
     told.append("can be taken back" if plan.reversible else "cannot be taken back")
-    told.append(f"disturbs: {plan.disturbs}" if plan.disturbs else "disturbs no running job")
+    if plan.disturbs or not is_felt:
+        told.append(f"disturbs: {plan.disturbs}" if plan.disturbs else "disturbs no running job")
     return told
 
 

@@ -22,20 +22,29 @@ def totals(live: Live) -> dict[str, float]:
             sums[name] = sums.get(name, 0.0) + value * scale
 
     for rate in live.ports.values():
-        add("NIC ▲", rate.sent_gbps)
-        add("NIC ▼", rate.received_gbps)
+        add("NIC ↑", rate.sent_gbps)
+        add("NIC ↓", rate.received_gbps)
     for gpu in live.gpus.values():
-        add("GPU ▲", gpu.pcie_tx_bytes_per_second, 8e-9)
-        add("GPU ▼", gpu.pcie_rx_bytes_per_second, 8e-9)
+        add("GPU ↑", gpu.pcie_tx_bytes_per_second, 8e-9)
+        add("GPU ↓", gpu.pcie_rx_bytes_per_second, 8e-9)
     return sums
 
 
-def draw(live: Live, history: Mapping[str, History], width: int, full: bool = False) -> list[Line]:
-    """The totals with sparklines of two minutes; with `full` each port and each GPU."""
+def draw(
+    live: Live,
+    history: Mapping[str, History],
+    width: int,
+    full: bool = False,
+    labels: Mapping[str, str] | None = None,
+) -> list[Line]:
+    """The totals with sparklines of two minutes; with `full` each port and each GPU.
+
+    `labels`: a GPU's BDF -> its name.
+    """
     sums = totals(live)
     lines: list[Line] = []
     buckets = max(8, width - 18)
-    for name in ("NIC ▲", "NIC ▼", "GPU ▲", "GPU ▼"):
+    for name in ("NIC ↑", "NIC ↓", "GPU ↑", "GPU ↓"):
         if name not in sums:
             lines.append((Run(f"{name} "), Run("?  not read", Tone.DIM)))
             continue
@@ -47,7 +56,7 @@ def draw(live: Live, history: Mapping[str, History], width: int, full: bool = Fa
         lines.append(
             (
                 Run(f"{device}/{port}", Tone.NIC),
-                Run(f"  ▲ {gbps(rate.sent_gbps)}  ▼ {gbps(rate.received_gbps)}"),
+                Run(f"  ↑ {gbps(rate.sent_gbps)}  ↓ {gbps(rate.received_gbps)}"),
             )
         )
     for bdf, gpu in live.gpus.items():
@@ -57,8 +66,8 @@ def draw(live: Live, history: Mapping[str, History], width: int, full: bool = Fa
         ]
         lines.append(
             (
-                Run(bdf, Tone.GPU),
-                Run(f"  PCIe ▲ {gbps(rates[0])}  ▼ {gbps(rates[1])}  {short(gpu.power_watts)} W"),
+                Run((labels or {}).get(bdf, bdf), Tone.GPU),
+                Run(f"  PCIe ↑ {gbps(rates[0])}  ↓ {gbps(rates[1])}  {short(gpu.power_watts)} W"),
             )
         )
     return lines

@@ -1,7 +1,7 @@
 """How to get a test that is missing, or one that can use GPU memory.
 
-perftest README.md, "Installation": --enable-cudart or CUDA_H_PATH when it is configured; gdrcopy README.md
-and nvbandwidth README.md: built from source, gdrcopy with its module gdrdrv; NVIDIA/nccl-tests README.md.
+gdrcopy README.md and nvbandwidth README.md: built from source, gdrcopy with its module gdrdrv;
+NVIDIA/nccl-tests README.md.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 from probes.examination import Examination
 from probes.platform import PlatformFacts
 from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
+from probes.tools import PERFTEST_BUILD
 from probes.unknown import known
 
-_WITH_CUDA = (
-    "DOCA-OFED has one with CUDA; from source (github.com/linux-rdma/perftest): ./autogen.sh && ./configure"
-    " CUDA_H_PATH=/usr/local/cuda/include/cuda.h --enable-cudart && make && make install"
-)
+_WITH_CUDA = f"DOCA-OFED has one with CUDA; from source (github.com/linux-rdma/perftest): {PERFTEST_BUILD}"
 
 
 def way_to_get(examination: Examination, tool: str, is_missing: bool = True) -> str:

@@ -6,7 +6,7 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.nccl_library import usable
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
-from probes.tools import Perftest
+from probes.tools import PERFTEST_BUILD, Perftest
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("tools")
@@ -18,9 +18,7 @@ _BUILD = Plan(
             "install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)"
         ),
         Step("takes the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
-        instruction(
-            "in it: ./autogen.sh, ./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h, make, make install"
-        ),
+        instruction(f"in it: {PERFTEST_BUILD}"),
     ),
     note="the perftest of DOCA, HPC-X and of NVIDIA's containers is built with CUDA already",
 )

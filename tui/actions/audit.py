@@ -76,6 +76,7 @@ class PastRun:
     outcome: Outcome
     why: str
     steps: tuple[PastStep, ...]
+    disturbs: str = ""  # as its plan said: what takes it back disturbs the same
 
 
 class Audit:
@@ -90,7 +91,8 @@ class Audit:
         self._run = f"{self._clock():.0f}-{self._actor.pid}-{next(_RUNS)}"
         actor = self._actor
         who = {"host": actor.host, "boot_id": actor.boot_id, "user": actor.user, "pid": actor.pid}
-        self._write("begin", {**who, "action": action, "title": plan.title, "steps": len(plan.steps)})
+        what = {"action": action, "title": plan.title, "steps": len(plan.steps), "disturbs": plan.disturbs}
+        self._write("begin", {**who, **what})
 
     def begin_step(self, number: int, step: Step, kept: str) -> None:
         """A step begins; `kept` is where the file it changes is kept as it was."""
@@ -173,6 +175,7 @@ def _past_run(run: str, read: _Reading) -> PastRun:
         steps=tuple(
             _past_step(line, read.ends.get(number, {})) for number, line in sorted(read.steps.items())
         ),
+        disturbs=_text(begin, "disturbs"),
     )
 
 
@@ -234,7 +237,7 @@ def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
         if step is not None
     )
     if steps:
-        return Plan(f"Take back: {run.title}", steps, reversible=False)
+        return Plan(f"Take back: {run.title}", steps, reversible=False, disturbs=run.disturbs)
     if not done:
         return "nothing of it was done"
     return "nothing of it can be taken back" if same_boot else "the node has been booted since"

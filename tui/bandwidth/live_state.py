@@ -12,7 +12,7 @@ from probes.bandwidth.baseline import doubtful
 from probes.bandwidth.comparison import meaning
 from probes.bandwidth.earlier import changes
 from probes.bandwidth.judgement import Verdict
-from probes.bandwidth.memory_used import is_as_asked
+from probes.bandwidth.memory_used import is_measured
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest, Series
 from probes.bandwidth.result import MOST_SAMPLES, Ending, Result
@@ -200,7 +200,7 @@ class LiveState:
 
     def _summary(self) -> str:
         done = sum(one.ending is Ending.DONE for one in self.results)
-        near = sum(one.judgement.verdict is Verdict.NEAR for one in self.results)
+        near = sum(is_measured(one) and one.judgement.verdict is Verdict.NEAR for one in self.results)
         failed = sum(one.ending is Ending.FAILED for one in self.results)
         if len(self.series.tests) == 1 and self.results:
             return words_of(self.results[0])
@@ -310,7 +310,7 @@ class LiveState:
     @property
     def done(self) -> tuple[Result, ...]:
         """What can be a baseline."""
-        return tuple(one for one in self.results if one.ending is Ending.DONE and is_as_asked(one))
+        return tuple(one for one in self.results if is_measured(one))
 
     @property
     def file_name(self) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import ModalScreen
@@ -68,9 +71,12 @@ UNKNOWN          what decides could not be read; the line says what and why
 NOT APPLICABLE   no NVIDIA GPU, or no RDMA NIC
 
 PATHS            nvidia-smi's words; NCCL's in brackets where they differ
-PIX   at most one PCIe bridge between          PXB   several bridges, no host bridge
-PHB   through a PCIe host bridge (the CPU)     NODE  between host bridges of a NUMA node
-SYS   across NUMA nodes                        NV#   that many bonded NVLinks
+PIX         at most one PCIe bridge between
+PXB         several bridges, no host bridge
+PHB         through a PCIe host bridge (the CPU)
+NODE        between host bridges of a NUMA node
+SYS         across NUMA nodes
+NV#         that many bonded NVLinks
 To NCCL, NODE is PHB too; P2C is GPU–C2C–CPU–PCIe–NIC, PXN by way of an NVLink peer.
 NCCL uses GPUDirect RDMA up to PXB (P2C with C2C) unless NCCL_NET_GDR_LEVEL says otherwise.
 
@@ -78,11 +84,22 @@ MARKS
 ✓ there   … on its way   – not needed   ✗ missing   ? not known   • best NIC of the GPU
 behind a name: ▲ a warning, ✗ a critical finding is about it
 ✓387G behind a GPU: what was last measured to its best NIC, Gb/s; ▲ below what the way carries
-▲ sent, from the device   ▼ received, to the device   ◄ the link that carries least
+↑ sent, from the device   ↓ received, to the device   ◄ the link that carries least
 
 refcnt counts the memory regions registered through nvidia-peermem now. With
 DMA-BUF it stays 0: that is no fault. It does not show whether data moves.
 """
+
+_EXPLAINED = re.compile(r"\S(?: ?\S)* {2,}")  # the key, and the gap behind it
+
+
+def _folded(text: str, width: int) -> list[Line]:
+    """A line of the text; what is too wide goes on below, under the words that explain a key."""
+    tone = Tone.TITLE if text.isupper() and len(text) < 12 else Tone.PLAIN
+    column = _EXPLAINED.match(text)
+    indent = " " * (column.end() if column else 0)
+    pieces = textwrap.wrap(text, max(20, width), subsequent_indent=indent) or [""]
+    return [(Run(piece, tone),) for piece in pieces]
 
 
 class HelpScreen(ModalScreen[None]):
@@ -96,8 +113,5 @@ class HelpScreen(ModalScreen[None]):
 
     def on_lines_view_resized(self) -> None:
         """Shows the text once there is room, and again when there is more or less of it."""
-        lines: list[Line] = [
-            (Run(text, Tone.TITLE if text.isupper() and len(text) < 12 else Tone.PLAIN),)
-            for text in _TEXT.splitlines()
-        ]
-        self.query_one(LinesView).show(lines)
+        view = self.query_one(LinesView)
+        view.show([line for text in _TEXT.splitlines() for line in _folded(text, view.room)])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,18 @@ def test_only_what_was_done_is_taken_back_the_last_first() -> None:
     later = undo_plan(run, "boot-2")
     assert isinstance(later, Plan)
     assert [step.file for step in later.steps] == [plan.steps[0].file]
+
+
+def test_what_takes_it_back_disturbs_what_it_disturbed() -> None:
+    log = MemoryLog()
+    Audit(log, HERE).begin("acs-redirect-off", replace(PLAN, disturbs="DMA of running jobs is routed anew"))
+    (run,) = past_runs(log.lines())
+    assert run.disturbs == "DMA of running jobs is routed anew"
+    run_of(log)
+    done = replace(past_runs(log.lines())[0], disturbs=run.disturbs)
+    plan = undo_plan(done, "boot-1")
+    assert isinstance(plan, Plan)
+    assert plan.disturbs == run.disturbs
 
 
 def test_what_was_taken_back_is_known_to_be() -> None:
