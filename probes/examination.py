@@ -102,7 +102,7 @@ def examine(
     reading = read(host, node)
     functions = () if isinstance(node.pci, Unknown) else _path_functions(node.pci)
     rdma = node.rdma
-    pids = _compute_pids(reading)
+    pids = compute_pids(reading)
     config_space_run = start("config space", lambda: config_space.probe(host, functions))
     pcie_errors_run = start("PCIe errors", lambda: pcie_errors.probe(host, functions))
     kernel_log_run = start("kernel log", lambda: kernel_log.probe(host))
@@ -176,7 +176,7 @@ def _path_functions(pci: PciFacts) -> tuple[str, ...]:
     return (*config_space.path_functions(pci), *virtual)
 
 
-def _compute_pids(reading: Reading) -> tuple[int, ...]:
+def compute_pids(reading: Reading) -> tuple[int, ...]:
     """Processes that NVML names on any GPU."""
     gpus: tuple[NvmlLive, ...] = () if isinstance(reading.gpus, Unknown) else tuple(reading.gpus.values())
     return tuple(pid for gpu in gpus if not isinstance(gpu.processes, Unknown) for pid in gpu.processes)

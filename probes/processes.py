@@ -52,6 +52,7 @@ class Process:
     libraries: Maybe[tuple[MappedLibrary, ...]]
     rdma_nodes: Maybe[tuple[str, ...]]  # /dev/infiniband as the process sees it; NOT_THERE: not passed in
     nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
+    is_ours: bool = False  # this program has started it, or what it has started has
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ _LIBRARIES = re.compile(
 )
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
+_MAX_ANCESTORS = 16  # a test's end is below its keeper, which this program has started
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
 _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist-info")
 
@@ -104,7 +106,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
         elif files or pid in wanted:
             found.append((pid, files))
     return ProcessFacts(
-        processes=tuple(_process(host, pid, files) for pid, files in found[:MAX_PROCESSES]),
+        processes=tuple(_process(host, pid, files, own) for pid, files in found[:MAX_PROCESSES]),
         hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=read_nccl_conf(host),
@@ -141,7 +143,7 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
     return tuple(sorted(found))
 
 
-def _process(host: Host, pid: int, files: Maybe[tuple[str, ...]]) -> Process:
+def _process(host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str) -> Process:
     base = f"/proc/{pid}"
     status = host.read(f"{base}/status")
     fields = status if isinstance(status, Unknown) else parse_status(status)
@@ -169,7 +171,20 @@ def _process(host: Host, pid: int, files: Maybe[tuple[str, ...]]) -> Process:
         if isinstance(nodes, Unknown)
         else tuple(printable(name, 64) for name in nodes[:256]),
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
+        is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
     )
+
+
+def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
+    """Whether process `own` is the parent, or a parent's parent."""
+    for _ in range(_MAX_ANCESTORS):
+        if isinstance(parent, Unknown) or parent <= 1:
+            return False
+        if str(parent) == own:
+            return True
+        status = host.read(f"/proc/{parent}/status")
+        parent = status if isinstance(status, Unknown) else parse_status(status).parent
+    return False
 
 
 @dataclass(frozen=True)
@@ -179,18 +194,21 @@ class Status:
     uid: Maybe[int]
     state: Maybe[str]
     ipc_lock: Maybe[bool]
+    parent: Maybe[int]  # pid; 0 or 1 where nobody here has started it
 
 
 def parse_status(text: str) -> Status:
-    """State, effective user and CAP_IPC_LOCK; the kernel escapes a name that tries to forge such a line."""
+    """State, effective user, CAP_IPC_LOCK, parent; the kernel escapes a name that tries to forge a line."""
     uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
     state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
     capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
+    parent = re.search(r"^PPid:\s+([0-9]{1,10})$", text, re.M)
     malformed = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
     return Status(
         uid=int(uid[1]) if uid else malformed,
         state=state[1] if state else malformed,
         ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else malformed,
+        parent=int(parent[1]) if parent else malformed,
     )
 
 

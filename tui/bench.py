@@ -18,13 +18,14 @@ from probes.bandwidth.result import Ending, Result
 from probes.examination import Examination, examine
 from probes.gpus import GpuFacts
 from probes.host import Host
-from probes.node import probe_node
 from probes.origin import Source
-from probes.rates import Reading, read
+from probes.rates import Reading
 from probes.text import printable
 from tui.actions.guards import node_name
 from tui.bandwidth.bench import Bench, KeptResults
+from tui.bandwidth.broken_off import with_not_begun
 from tui.bandwidth.events import Event, NotSaved, SeriesBegan, SeriesEnded, TestEnded
+from tui.bandwidth.looking import look
 from tui.bandwidth.processes import Processes
 from tui.bandwidth.results_file import kept_results
 from tui.bench_exit import EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED, ended
@@ -38,10 +39,9 @@ from tui.printing import heading
 from tui.stop_signals import signals_stop
 from widgets.figures import minutes
 from widgets.lines import Line, Tone, sentence, wrapped
-from widgets.series_drawing import draw_felt, draw_left_out, draw_series
+from widgets.series_drawing import draw_felt, draw_left_out, draw_not_begun, draw_series
 
 _CANNOT_WRITE = "the output cannot be written"
-_WATCH_SECONDS = 1.0  # between two readings of the ports: what flows through them
 
 
 def command(
@@ -67,7 +67,8 @@ def command(
         print(f"gdrtop: {told}", file=sys.stderr)
         return EXIT_NOT_WRITTEN
     output = BenchOutput(out, wanted.as_json, ascii_only)
-    bench = BenchCommand(host, output, wanted, Bench(host, kept, read_only, processes), answers, pause)
+    measurer = Bench(host, kept, read_only, processes, pause)
+    bench = BenchCommand(host, output, wanted, measurer, answers, pause)
     status = bench.go()
     # A reader that has left is no fault; a text that is cut off is one.
     is_cut_off = output.lost is not None and not isinstance(output.lost, BrokenPipeError)
@@ -93,6 +94,7 @@ class BenchCommand:
         self._examination, self._before = self._look()
         self._node = node_name(self._examination)
         self._interrupted = ""
+        self._broken_off = ""  # who has come since the series began
         self._series: Series | None = None
         self._not_saved: list[str] = []
         self._comparisons: dict[int, tuple[str, ...]] = {}
@@ -103,9 +105,7 @@ class BenchCommand:
         """The node, and a reading some time before, where traffic can be somebody's."""
         if not self._is_live or self._bench.refusal:
             return examine(self._host), None
-        before = read(self._host, probe_node(self._host))
-        self._pause(_WATCH_SECONDS)
-        return examine(self._host), before
+        return look(self._host, self._pause)
 
     # From the wish to the end
 
@@ -177,15 +177,26 @@ class BenchCommand:
         kept = self._bench.kept
         self._earlier, self._baseline = kept.results(), kept.baseline(machine_type(self._examination))
         with signals_stop(self._interrupt):
-            results = self._bench.run(self._examination, series, lambda event: self._hear(event, progress))
+            results = self._bench.run(
+                self._examination,
+                series,
+                lambda event: self._hear(event, progress),
+                may_disturb=bool(felt) or self._wanted.yes,
+            )
         if isinstance(results, Refused):
             return self._refuse(results.reason, felt)
         status, reason = ended(
             results, len(series.tests), self._wanted.min_gbps, self._interrupted, self._not_measured(series)
         )
+        if self._broken_off:
+            status = EXIT_NOT_MEASURED
+            reason = _of_broken_off(self._broken_off, results, len(series.tests))
+            series = with_not_begun(series, len(results), self._broken_off)
         for why in self._not_saved:
             self._output.warn(f"not kept: {why}")
         self._output.say(progress.summary(results))
+        if self._broken_off:
+            self._output.say(draw_not_begun(series.tests[len(results) :], self._width))
         no_baseline = self._no_baseline(results)
         if no_baseline:
             self._output.say([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
@@ -230,6 +241,8 @@ class BenchCommand:
             self._bench.stop()
         if isinstance(event, NotSaved):
             self._not_saved.append(event.why)
+        if isinstance(event, SeriesEnded):
+            self._broken_off = event.broken_off
         compared: tuple[str, ...] = ()
         if isinstance(event, TestEnded):
             compared = changes(event.result, self._earlier, self._baseline)
@@ -240,6 +253,12 @@ class BenchCommand:
         self._output.say(progress.lines(event, compared))
         if self._output.lost is not None and not isinstance(event, SeriesEnded):
             self._interrupt(_CANNOT_WRITE)  # the ends are ended, and what was measured is kept
+
+
+def _of_broken_off(why: str, results: Sequence[Result], planned: int) -> str:
+    done = sum(one.ending is Ending.DONE for one in results)
+    counted = f"{done} of {planned} tests were measured to their end, {planned - len(results)} were not begun"
+    return f"{why}; {counted}; --yes goes on all the same"
 
 
 def _bdf_of(examination: Examination, typed: str) -> str | Refused:

@@ -13,6 +13,7 @@ from tui.planning_app import PlanningApp
 from tui.telling import TELLING_SECONDS
 
 if TYPE_CHECKING:
+    from probes.examination import Examination
     from tui.bandwidth.live_state import LiveState
     from tui.bandwidth.setup_state import SetupState, ToRun
     from tui.screens.bandwidth_run import BandwidthRunScreen
@@ -22,6 +23,8 @@ _LEAVING_SECONDS = 15.0  # both ends have a few seconds each to end
 
 class MeasuringApp(PlanningApp):
     """Runs the tests that were wanted, and shows what is measured while it is."""
+
+    _looked_for: ToRun | None = None  # whom the look is for that is under way, or was last
 
     # To the screens
 
@@ -72,6 +75,7 @@ class MeasuringApp(PlanningApp):
         if self._is_busy():
             return
         setup.to_run = to_run
+        self._looked_for = None
         self._sampler.ask()
         self._draw_setup()
 
@@ -97,10 +101,25 @@ class MeasuringApp(PlanningApp):
         if newest is None or before is None or before.at < self._measuring.ended_at:
             self._sampler.ask()
             return
-        seen = replace(setup.to_run.examination, reading=newest)
-        felt = self._measuring.felt_by(seen, setup.to_run.series, before)
-        setup.to_run = replace(setup.to_run, examination=seen, felt_by=felt)
-        if felt:
+        to_run = setup.to_run
+        if self._looked_for is to_run:
+            return
+        self._looked_for = to_run
+        seen = replace(to_run.examination, reading=newest)
+
+        def take(examination: Examination, felt: tuple[str, ...]) -> None:
+            if setup.to_run is to_run:  # nobody has changed his mind
+                setup.to_run = replace(to_run, examination=examination, felt_by=felt)
+                self._ask_or_start(setup)
+
+        def fail(what: str) -> None:
+            setup.do_not_run()
+            self._fail_setup(what)
+
+        self._measuring.look(seen, to_run.series, before, take, fail)
+
+    def _ask_or_start(self, setup: SetupState) -> None:
+        if setup.is_asking:
             self._bring_setup(setup)
             self._draw_setup()
         else:
@@ -142,7 +161,8 @@ class MeasuringApp(PlanningApp):
             setup.baseline,
         )
         hear = lambda: self.set_timer(TELLING_SECONDS, self._take_measured)  # noqa: E731
-        self._measuring.start(to_run.examination, to_run.series, state, hear)
+        is_confirmed = bool(to_run.felt_by)
+        self._measuring.start(to_run.examination, to_run.series, state, hear, is_confirmed)
         if isinstance(self.screen, BandwidthSetupScreen | BandwidthRunScreen):
             self.switch_screen(BandwidthRunScreen(state))
         self._overview.tell_measuring(state.word)

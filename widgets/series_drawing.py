@@ -16,6 +16,7 @@ from widgets.figures import gbps, minutes
 from widgets.lines import Line, Run, Tone, folded, line, wrapped
 
 _THIS_NODE = "THIS-NODE"
+_MOST_NOT_BEGUN = 8
 
 
 def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
@@ -66,6 +67,13 @@ def draw_left_out(series: Series, width: int) -> list[Line]:
     for one in series.left_out:
         lines += wrapped(f"{one.title}: {one.reason}", width, Tone.WARNING, "  ")
     return lines
+
+
+def draw_not_begun(tests: Sequence[PlannedTest], width: int) -> list[Line]:
+    """The tests that a series has not come to; of many, the first."""
+    listed = ", ".join(test.title for test in tests[:_MOST_NOT_BEGUN])
+    more = f" and {len(tests) - _MOST_NOT_BEGUN} more" if len(tests) > _MOST_NOT_BEGUN else ""
+    return [(), *wrapped(f"Not begun: {listed}{more}", width, Tone.WARNING)] if tests else []
 
 
 def draw_felt(felt: Sequence[str], width: int) -> list[Line]:

@@ -18,7 +18,9 @@ from probes.unknown import Maybe, Reason, Unknown
 
 NO_JOB = "no process uses a GPU and RDMA now"
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
-# Programs that hold GPUs open to watch or to serve them; no job.
+# Programs that hold GPUs or RDMA devices open to watch or to serve them; no job. ibacm and srp_daemon keep
+# verbs devices open from their start on and send a few management datagrams (rdma-core, ibacm/src/acm.c and
+# srp_daemon/srp_handle_traps.c).
 _WATCHERS = frozenset(
     name[:15]
     for name in (
@@ -32,6 +34,8 @@ _WATCHERS = frozenset(
         "nvidia-device-plugin",
         "nvtop",
         "Xorg",
+        "ibacm",
+        "srp_daemon",
     )
 )
 
@@ -161,8 +165,13 @@ def maps(process: Process, name: str) -> bool:
     return not isinstance(process.libraries, Unknown) and any(one.name == name for one in process.libraries)
 
 
+def is_watcher(process: Process) -> bool:
+    """Whether it is known to hold devices only to watch or to serve them."""
+    return not isinstance(process.comm, Unknown) and process.comm[:15] in _WATCHERS
+
+
 def _uses_gpu(process: Process) -> bool:
-    if not isinstance(process.comm, Unknown) and process.comm[:15] in _WATCHERS:
+    if is_watcher(process):
         return False
     # Files that may not be seen: NVML names this process.
     return isinstance(process.gpu_files, Unknown) or any(_GPU.fullmatch(file) for file in process.gpu_files)

@@ -210,3 +210,12 @@ def test_no_bytes_stop_the_parsers(content: bytes) -> None:
 @given(st.text())
 def test_no_text_stops_the_parser_of_status(text: str) -> None:
     parse_status(text)
+
+
+def test_what_this_program_has_started_is_known_as_its_own(tmp_path: Path) -> None:
+    link(tmp_path, "/proc/self", "100")
+    for pid, parent in ((200, 100), (300, 200), (400, 1), (500, 499)):
+        add_process(tmp_path, pid, files=("/dev/infiniband/uverbs0",) if pid > 200 else ())
+        write(tmp_path, f"/proc/{pid}/status", STATUS.format("0") + f"PPid:\t{parent}\n")
+    ours = {one.pid: one.is_ours for one in found(probe(LocalHost(str(tmp_path)))).processes}
+    assert ours == {300: True, 400: False, 500: False}

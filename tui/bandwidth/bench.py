@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -10,7 +11,7 @@ from probes.bandwidth.baseline import baseline_with, of_other_type
 from probes.bandwidth.choice import Choice
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.competition import felt_by
-from probes.bandwidth.planned import Series
+from probes.bandwidth.planned import PlannedTest, Series
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.series import series_of
 from probes.examination import Examination
@@ -23,6 +24,7 @@ from probes.unknown import Unknown
 from tui.actions.guards import no_actions_here
 from tui.actions.lock import NODE_LOCK, ActionLock, LockTaken
 from tui.bandwidth.events import Event, NotSaved, SeriesEnded, TestEnded
+from tui.bandwidth.looking import look_again, with_processes
 from tui.bandwidth.processes import LocalProcesses, Processes
 from tui.bandwidth.series_run import SeriesRun
 
@@ -98,11 +100,16 @@ class Bench:
     """Plans tests, and runs one series at a time; `run` blocks, all else is quick."""
 
     def __init__(
-        self, host: Host, kept: KeptResults, read_only: bool = False, processes: Processes | None = None
+        self,
+        host: Host,
+        kept: KeptResults,
+        read_only: bool = False,
+        processes: Processes | None = None,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """`processes`: what starts tests; None: what belongs to the host."""
         self._host, self._read_only, self.kept = host, read_only, kept
-        self._given = processes
+        self._given, self._pause = processes, pause
         self._run: SeriesRun | None = None
 
     @property
@@ -122,10 +129,25 @@ class Bench:
         """Who would feel it, a line each: to be asked for before it is run."""
         return felt_by(examination, series.tests, before)
 
+    def felt_now(
+        self, examination: Examination, series: Series, before: Reading | None
+    ) -> tuple[Examination, tuple[str, ...]]:
+        """The same by the processes of this moment; the examination with these."""
+        seen = with_processes(self._host, examination)
+        return seen, felt_by(seen, series.tests, before)
+
     def run(
-        self, examination: Examination, series: Series, hear: Callable[[Event], object]
+        self,
+        examination: Examination,
+        series: Series,
+        hear: Callable[[Event], object],
+        may_disturb: bool = False,
     ) -> tuple[Result, ...] | Refused:
-        """Runs it to its end, and keeps what was measured."""
+        """Runs it to its end, and keeps what was measured.
+
+        Unless it `may_disturb`, as somebody has confirmed, a real node is looked at again before each test
+        but the first, and the series ends where somebody would feel that by now.
+        """
         if self.refusal:
             return self._refused(self.refusal, hear)
 
@@ -137,7 +159,19 @@ class Bench:
                 except NotKept as error:
                     hear(NotSaved(str(error)))
 
-        self._run = SeriesRun(self._host, self._processes(), examination, told)
+        def who_has_come(test: PlannedTest) -> tuple[str, ...]:
+            felt: tuple[str, ...] = ()
+            for _ in range(2):
+                # The second time nothing is left of our own: a GPU's utilisation is a mean of up to a second.
+                seen, before = look_again(self._host, examination, self._pause)
+                felt = felt_by(seen, (test,), before)
+                if not felt:
+                    break
+            return felt
+
+        # The jobs of a simulated node never change.
+        look = None if may_disturb or not self._is_live else who_has_come
+        self._run = SeriesRun(self._host, self._processes(), examination, told, look)
         try:
             with self._lock():
                 return self._run.run(series)
@@ -150,13 +184,17 @@ class Bench:
         hear(SeriesEnded((), refused=why))
         return Refused(why)
 
+    @property
+    def _is_live(self) -> bool:
+        return self._host.origin.source is Source.LIVE
+
     def _lock(self) -> AbstractContextManager[object]:
-        return ActionLock(_LOCK) if self._host.origin.source is Source.LIVE else nullcontext()
+        return ActionLock(_LOCK) if self._is_live else nullcontext()
 
     def _processes(self) -> Processes:
         if self._given is not None:
             return self._given
-        if self._host.origin.source is Source.LIVE:
+        if self._is_live:
             return LocalProcesses()
         from probes.simulation.host import SimulatedHost
         from tui.bandwidth.simulated_processes import SimulatedProcesses

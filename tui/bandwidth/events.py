@@ -17,6 +17,11 @@ class SeriesBegan:
 
 
 @dataclass(frozen=True)
+class LookBegan:
+    """Before a test it is looked who would feel it by now."""
+
+
+@dataclass(frozen=True)
 class TestBegan:
     """A test begins: the first is 1."""
 
@@ -82,8 +87,20 @@ class SeriesEnded:
     results: tuple[Result, ...]
     was_cancelled: bool = False
     refused: str = ""  # why nothing was begun
+    broken_off: str = (
+        ""  # why the tests that are left were not begun, a sentence that names who would feel them
+    )
 
 
 Event = (
-    SeriesBegan | TestBegan | EndStarted | LinePrinted | Measured | Told | TestEnded | NotSaved | SeriesEnded
+    SeriesBegan
+    | LookBegan
+    | TestBegan
+    | EndStarted
+    | LinePrinted
+    | Measured
+    | Told
+    | TestEnded
+    | NotSaved
+    | SeriesEnded
 )

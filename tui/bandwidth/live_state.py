@@ -14,18 +14,20 @@ from probes.bandwidth.earlier import changes
 from probes.bandwidth.judgement import Verdict
 from probes.bandwidth.memory_used import is_measured
 from probes.bandwidth.perftest_command import PerftestSettings
-from probes.bandwidth.planned import PlannedTest, Series
+from probes.bandwidth.planned import LeftOut, PlannedTest, Series
 from probes.bandwidth.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.samples import Sample
 from probes.examination import Examination
 from probes.origin import Origin, Source
 from tui.actions.guards import node_name
 from tui.bandwidth import live_chart
+from tui.bandwidth.broken_off import with_not_begun
 from tui.bandwidth.console import Console
 from tui.bandwidth.events import (
     EndStarted,
     Event,
     LinePrinted,
+    LookBegan,
     Measured,
     NotSaved,
     SeriesEnded,
@@ -35,7 +37,7 @@ from tui.bandwidth.events import (
 from tui.bandwidth.live_chart import MOST_COMPARED, Rows
 from tui.confirm_state import file_word
 from widgets.figures import minutes
-from widgets.lines import Line, Run, Tone, fit, wrapped
+from widgets.lines import Line, Run, Tone, fit, sentence, wrapped
 from widgets.result_drawing import draw_result, mark_of, words_of
 from widgets.result_matrix import draw_matrix
 from widgets.result_table import draw_rows
@@ -74,6 +76,7 @@ class LiveState:
         self._test_began: float | None = None
         self._row_began: float | None = None
         self._waits = ""
+        self._is_looking = False  # who would feel the next test
 
     # What happens
 
@@ -83,7 +86,10 @@ class LiveState:
             self._take(event)
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, TestBegan):
+        if isinstance(event, LookBegan):
+            self._is_looking = True
+        elif isinstance(event, TestBegan):
+            self._is_looking = False
             self.number = event.number
             self._samples.clear()
             self._rows = 0
@@ -108,6 +114,8 @@ class LiveState:
             self.ended = event
             if event.refused:
                 self.console.say(f"✗ {event.refused}", tone=Tone.BAD)
+            if event.broken_off:
+                self.console.say(f"▲ {event.broken_off}", tone=Tone.WARNING)
 
     def _end_test(self, result: Result) -> None:
         self.results.append(result)
@@ -140,6 +148,8 @@ class LiveState:
         if self.ended is not None and self.ended.refused:
             return Run("✗", Tone.BAD)
         marks = [mark_of(one) for one in self.results]
+        if self.ended is not None and self.ended.broken_off:
+            marks.append(Run("▲", Tone.WARNING))
         for tone in (Tone.BAD, Tone.WARNING, Tone.DIM, Tone.PLAIN):
             for mark in marks:
                 if mark.tone is tone:
@@ -182,12 +192,16 @@ class LiveState:
         if self.ended is not None:
             if self.ended.refused:
                 return [Run(f"✗ {self.ended.refused}", Tone.BAD)]
+            if self.ended.broken_off:
+                return [Run(f"▲ {self.ended.broken_off}", Tone.WARNING), Run(f" · {self._summary()}")]
             how, told = "cancelled" if self.ended.was_cancelled else "done", self._summary()
             rest = told.removeprefix(how).removeprefix("; ")
             return [Run(how, Tone.TITLE), Run(f" · {rest}" if rest else "")]
         if self.wants_end:
             leaving = ", then gdrtop ends" if self.is_leaving else ""
             return [Run(f"ends both ends{leaving} …", Tone.WARNING)]
+        if self._is_looking:
+            return [Run(f"test {self.progress} · looks who would feel the next")]
         gone = minutes(self._clock() - self._began)
         left = f"about {minutes(self.seconds_left)} left"
         doing = "measuring" if self._row_began is not None else self._waits or "begins"
@@ -262,9 +276,12 @@ class LiveState:
         lines: list[Line] = []
         if self.ended.refused:
             lines.extend(wrapped(f"Nothing was measured: {self.ended.refused}.", width, Tone.BAD))
+        if self.ended.broken_off:
+            told = f"The tests that were left were not begun: {self.ended.broken_off}"
+            lines.extend([*wrapped(sentence(told), width, Tone.WARNING), ()])
         meant = meaning(self.results, self.series.left_out)
-        for sentence in meant:
-            lines.extend([*wrapped(sentence, width), ()])
+        for one in meant:
+            lines.extend([*wrapped(one, width), ()])
         if len(self.results) > MOST_COMPARED and any(one.pair.nic for one in self.results):
             lines.extend([*draw_matrix(self.results, width), ()])
         for result in self.results:
@@ -304,8 +321,15 @@ class LiveState:
             versions_of(self._examination),
             self._kept,
             self._baseline,
-            self.series.left_out,
+            self._left_out,
         )
+
+    @property
+    def _left_out(self) -> tuple[LeftOut, ...]:
+        """For a ticket, also what was not begun because somebody had come."""
+        if self.ended is None or not self.ended.broken_off:
+            return self.series.left_out
+        return with_not_begun(self.series, len(self.results), self.ended.broken_off).left_out
 
     @property
     def done(self) -> tuple[Result, ...]:

@@ -143,12 +143,36 @@ class Measuring(Worker["Event"]):
         """Who would feel it, a line each."""
         return self._opened().felt_by(examination, series, before)
 
+    def look(
+        self,
+        examination: Examination,
+        series: Series,
+        before: Reading | None,
+        then: Callable[[Examination, tuple[str, ...]], object],
+        failed: Failed,
+    ) -> None:
+        """Who would feel it by the processes of this moment, and the examination with these."""
+        ask_in_thread(
+            self._call,
+            lambda: self._opened().felt_now(examination, series, before),
+            lambda told: then(*told),
+            failed,
+        )
+
     # Running
 
     def start(
-        self, examination: Examination, series: Series, state: LiveState, hear: Callable[[], object]
+        self,
+        examination: Examination,
+        series: Series,
+        state: LiveState,
+        hear: Callable[[], object],
+        may_disturb: bool,
     ) -> None:
-        """Runs a series in a thread; `hear` is called in the screen's when there is something to take."""
+        """Runs a series in a thread; `hear` is called in the screen's when there is something to take.
+
+        Unless it `may_disturb`, it ends before a test that somebody would feel by then.
+        """
         from tui.bandwidth.events import LinePrinted, SeriesBegan, SeriesEnded
 
         self._await_last()
@@ -168,7 +192,7 @@ class Measuring(Worker["Event"]):
         def failed(why: str) -> None:
             told(SeriesEnded((), refused=why))
 
-        self._begin(hear, lambda: bench.run(examination, series, told), failed)
+        self._begin(hear, lambda: bench.run(examination, series, told, may_disturb), failed)
 
     def stop(self) -> None:
         """Ends the series under way."""

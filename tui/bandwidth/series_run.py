@@ -23,7 +23,8 @@ from probes.host import Host
 from probes.origin import origin_word
 from probes.platform import PlatformFacts
 from probes.unknown import Unknown, known
-from tui.bandwidth.events import Event, SeriesBegan, SeriesEnded, TestBegan, TestEnded
+from tui.bandwidth.broken_off import why_broken_off
+from tui.bandwidth.events import Event, LookBegan, SeriesBegan, SeriesEnded, TestBegan, TestEnded
 from tui.bandwidth.meeting import Meeting
 from tui.bandwidth.processes import Processes
 
@@ -34,10 +35,16 @@ class SeriesRun:
     """One series on one node; `stop` and `skip` may be called from any thread."""
 
     def __init__(
-        self, host: Host, processes: Processes, examination: Examination, hear: Callable[[Event], object]
+        self,
+        host: Host,
+        processes: Processes,
+        examination: Examination,
+        hear: Callable[[Event], object],
+        look: Callable[[PlannedTest], Sequence[str]] | None = None,
     ) -> None:
+        """`look`: who would feel a test now, a line each; asked before each but the first."""
         self._host, self._processes = host, processes
-        self._examination, self._hear = examination, hear
+        self._examination, self._hear, self._look = examination, hear, look
         self._stopped, self._skipped = threading.Event(), threading.Event()
 
     def stop(self) -> None:
@@ -52,16 +59,26 @@ class SeriesRun:
         """Runs them all; the results of those that were begun."""
         self._hear(SeriesBegan(series))
         results: list[Result] = []
+        broken_off = ""
         for number, test in enumerate(series.tests, 1):
-            if self._stopped.is_set():
+            broken_off = self._who_has_come(test) if number > 1 else ""
+            if self._stopped.is_set() or broken_off:
                 break
             self._skipped.clear()
             self._hear(TestBegan(number, test))
             result = self._run(test, results)
             results.append(result)
             self._hear(TestEnded(number, result))
-        self._hear(SeriesEnded(tuple(results), self._stopped.is_set()))
+        is_stopped = self._stopped.is_set()
+        self._hear(SeriesEnded(tuple(results), is_stopped, broken_off="" if is_stopped else broken_off))
         return tuple(results)
+
+    def _who_has_come(self, test: PlannedTest) -> str:
+        """Why the next test is not begun; "" where nobody would feel it."""
+        if self._look is None or self._stopped.is_set():
+            return ""
+        self._hear(LookBegan())
+        return why_broken_off(self._look(test))
 
     def _is_unwanted(self) -> bool:
         return self._stopped.is_set() or self._skipped.is_set()

@@ -1,0 +1,38 @@
+"""A simulated node that nobody uses: no job, idle GPUs, counters that only tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from probes.nvml import NvmlLive
+from probes.simulation import SimulatedHost
+from probes.simulation.ports import port_of
+from probes.simulation.processes import add_rank
+from probes.unknown import Maybe, Unknown
+from tests.probes.simulation.node import end_job
+
+COMER = 4242
+
+
+class QuietHost(SimulatedHost):
+    """Its job has ended before anybody looks; `come` begins another one, between two bursts of traffic."""
+
+    def __init__(self, name: str = "hgx-h100", clock: Callable[[], float] = lambda: 1000.0) -> None:
+        super().__init__(name, clock=clock)
+        end_job(self)
+        for nic in self.tree.nics:
+            for counter in ("port_xmit_data", "port_rcv_data"):
+                self.tree.add(f"{port_of(nic)}/counters/{counter}", "1000\n")
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        live = super().nvml_live()
+        if isinstance(live, Unknown):
+            return live
+        return tuple(replace(one, utilisation_percent=0, memory_used_bytes=600 << 20) for one in live)
+
+    def come(self) -> None:
+        add_rank(self.tree, COMER)
+
+    def go(self) -> None:
+        self.tree.remove(f"/proc/{COMER}")

@@ -1,0 +1,111 @@
+"""Somebody begins to use the node while bandwidth tests are set up, or between two of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from probes.examination import Examination
+from probes.host import Host
+from probes.origin import Origin, Source
+from probes.rates import Reading
+from tests.probes.simulation.quiet import QuietHost
+from tests.tui.acting import on, seen
+from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
+from tests.tui.measuring import measured, met, printed, scripted, set_up
+from tui.bandwidth.looking import look_again
+from tui.screens.bandwidth_run import BandwidthRunScreen
+
+SIZE = (120, 40)
+TO_COMPARE = ("down", "down", "down", "down", "down", "left")
+HOLDS = "process 4242 (python3) has mlx5_0 open, though nothing flows now"
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr("tui.bandwidth.bench._LOCK", f"\0gdrtop-test-{os.getpid()}-{tmp_path}"[:100])
+
+
+async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    host = QuietHost(clock=clock)
+    async with stepped_app(host).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert "would feel it" not in seen(pilot, "planned")
+        host.come()
+        clock.now += 1.0
+        await pilot.press("enter")
+        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        assert HOLDS in seen(pilot, "planned")
+        assert processes.started == []
+
+
+async def test_who_has_gone_since_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+    host = QuietHost(clock=clock)
+    host.come()
+    async with stepped_app(host).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert HOLDS in seen(pilot, "planned")
+        host.go()
+        clock.now += 1.0
+        await pilot.press("enter")
+        await until(pilot, lambda: len(processes.started) == 1)
+
+
+async def test_a_node_that_cannot_be_looked_at_lets_nothing_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+
+    def fail(*_: object) -> None:
+        raise OSError("no such disk")
+
+    monkeypatch.setattr("tui.bandwidth.bench.with_processes", fail)
+    async with stepped_app(QuietHost(clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        clock.now += 1.0
+        await pilot.press("enter")
+        await until(pilot, lambda: "no such disk" in seen(pilot, "summary"))
+        assert processes.started == []
+        assert "Enter runs it" in seen(pilot, "question")
+
+
+async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes, clock = scripted(monkeypatch), SteppedClock()
+
+    def look(host: Host, examination: Examination, pause: object) -> tuple[Examination, Reading]:
+        del pause
+
+        def step(seconds: float) -> None:
+            clock.now += seconds
+
+        return look_again(host, examination, step)
+
+    monkeypatch.setattr("tui.bandwidth.bench.look_again", look)
+    host = QuietHost(clock=clock)
+    host.origin = Origin(Source.LIVE)
+    async with stepped_app(host).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock, *TO_COMPARE)
+        clock.now += 1.0
+        await pilot.press("enter")
+        await on(pilot, BandwidthRunScreen)
+        await met(pilot, clock, processes)
+        await measured(pilot, clock, processes.started[1], *[386.0] * 10)
+        host.come()
+        await measured(pilot, clock, processes.started[1], 386.0)
+        told = f"▲ meanwhile somebody would feel it: {HOLDS}"
+        await until(pilot, lambda: told in seen(pilot, "summary"))
+        await pilot.pause()
+        assert len(processes.started) == 2
+        assert all(process.was_ended for process in processes.started)
+        assert told in printed(pilot)
+        rows = " ".join(seen(pilot, "rows").split())
+        assert f"somebody would feel it: {HOLDS}." in rows
+        assert "386 of 400 Gb/s" in rows
+        assert "2 tests were not begun" in rows
+        assert "Nothing was measured" not in rows
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is overview(pilot))
+        assert "bandwidth" not in shown(pilot, "verdict")
