@@ -54,13 +54,12 @@ class GdrtopApp(MeasuringApp):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012 - Textual's own type
     VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
-        Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
         Binding("d", "doctor", "Doctor", tooltip="What is wrong here, why, and what to do", id="doctor"),
         Binding(
             "b", "bandwidth", "Bandwidth", tooltip="Measure bandwidth between GPU and NIC", id="bandwidth"
         ),
+        Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
         Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
-        Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
         Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
         Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
         Binding("plus,equals_sign", "faster", "Faster", show=False, id="faster"),

@@ -45,6 +45,8 @@ class OfferingApp(App[None]):
 
     COMMANDS = App.COMMANDS | {_actions_provider}
     BINDINGS = [  # noqa: RUF012 - Textual's own type
+        # First, so that no narrow footer cuts it off.
+        Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
         Binding("x", "actions", "Actions", tooltip="What can be done about it", id="actions"),
         Binding("H", "history", "History", show=False, id="history"),
     ]
@@ -213,6 +215,10 @@ class OfferingApp(App[None]):
         yield SystemCommand("Actions", "What can be done about it", self.action_actions)
         yield SystemCommand("History", "What was run on this node, and taking it back", self.action_history)
         yield SystemCommand("Doctor", "What is wrong, why, and what to do", self.action_doctor)
+
+    def action_help_quit(self) -> None:
+        """Ctrl-C where it has nothing to stop: Textual would name another key than the footer."""
+        self.notify("q quits.", markup=False)
 
     def action_doctor(self) -> None:
         """Shows what is wrong with the node."""

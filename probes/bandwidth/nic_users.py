@@ -121,7 +121,7 @@ def _of_rdma_users(examination: Examination, names: dict[int, str]) -> list[str]
     if isinstance(facts, Unknown):
         return [f"{untold}, nor who uses RDMA: {facts}"]
     users = [pid for pid, _ in _users(facts)]
-    lines = [f"{untold}, and process {named(users, names)} uses RDMA"] if users else []
+    lines = [f"{untold}, and RDMA is used by process {named(users, names)}"] if users else []
     if isinstance(facts.hidden, Unknown) or facts.hidden:
         hidden = (
             f"{facts.hidden} processes of others" if isinstance(facts.hidden, int) else "others' processes"

@@ -263,8 +263,13 @@ class OverviewScreen(Screen[None]):
         )
         told: Line = (*left, *verdict, Run(f" · {reason}" if reason else ""))
         room = width - width_of(right)
-        if self._origin.source is Source.RECORDED and width_of(told) > room:
-            # What was recorded and when takes much room, and the verdict stands first.
+        if self._pace.startswith("every") and width_of((*left, *verdict)) > room:
+            right = (*right[:-1], Run(f" {clock}", Tone.DIM))
+            room = width - width_of(right)
+        # A recording's label has a time in it, and gives way before the reason does.
+        firm = told if self._origin.source is Source.RECORDED else (*left, *verdict)
+        if self._origin.source is not Source.LIVE and width_of(firm) > room:
+            # What this is of may take much room, and the verdict stands first.
             left = (*head, Run(f" {self._origin.source.name} ", Tone.CURSOR), Run(" "))
             reason = " · ".join(filter(None, (self._origin.label, reason)))
         if width_of(told) <= room:
