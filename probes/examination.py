@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from probes import (
     config_space,
+    cpuset,
     device_nodes,
     dkms,
     driver_container,
@@ -25,6 +26,7 @@ from probes import (
 )
 from probes.checks.verdict import Verdict, judge
 from probes.config_space import ConfigSpaceFacts
+from probes.cpuset import CpusetFacts
 from probes.device_nodes import DeviceNodeFacts
 from probes.dkms import DkmsFacts
 from probes.driver_container import DriverContainerFacts
@@ -66,6 +68,7 @@ class Examination:
     kernel_log: Maybe[KernelLogFacts]
     processes: Maybe[ProcessFacts]
     memlock: Maybe[MemlockFacts]
+    cpuset: Maybe[CpusetFacts]
     services: Maybe[ServiceFacts]
     dkms: Maybe[DkmsFacts]
     tools: Maybe[ToolFacts]
@@ -108,6 +111,7 @@ def examine(
     kernel_log_run = start("kernel log", lambda: kernel_log.probe(host))
     processes_run = start("processes", lambda: processes.probe(host, pids))
     memlock_run = start("memlock", lambda: _unless_lacking(host, ("/etc",), memlock.probe))
+    cpuset_run = start("cpuset", lambda: cpuset.probe(host))
     services_run = start(
         "services",
         lambda: _unless_lacking(
@@ -144,6 +148,7 @@ def examine(
         kernel_log=kernel_log_run.answer(seconds),
         processes=seen,
         memlock=memlock_run.answer(seconds),
+        cpuset=cpuset_run.answer(seconds),
         services=services_run.answer(seconds),
         dkms=dkms_run.answer(seconds),
         tools=tools_run.answer(seconds),

@@ -70,6 +70,7 @@ class Perftest:
     # It opens libcuda.so by this name, which packages of the driver may leave out (src/cuda_loader.c).
     opens_libcuda: Maybe[bool] = _NO_PROGRAM
     cuda_bus_id: Maybe[bool] = _NO_PROGRAM  # it takes a GPU by its PCI address, --use_cuda_bus_id
+    ipv6_addr: Maybe[bool] = _NO_PROGRAM  # its ends can meet at an IPv6 address, --ipv6-addr (since 2023)
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     dmabuf: Maybe[bool]
     opens: Maybe[bool] = _NO_PROGRAM
     bus_id: Maybe[bool] = _NO_PROGRAM
+    ipv6: Maybe[bool] = _NO_PROGRAM
     program = path if isinstance(path, Unknown) else host.read_bytes(path, _PROGRAM_LIMIT_BYTES)
     if isinstance(program, Unknown) or not program.startswith(b"\x7fELF"):
         evidence = f"{name} --help"
@@ -134,13 +136,15 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
             text = usage.stdout + usage.stderr
             cuda, dmabuf = parse_usage(text)
             bus_id = cuda if isinstance(cuda, Unknown) else "--use_cuda_bus_id" in text
+            ipv6 = cuda if isinstance(cuda, Unknown) else "--ipv6-addr" in text
     else:
         evidence = printable(f"{path}", 256)
         cuda, dmabuf = cuda_in_program(program)
         opens = b"libcuda.so\0" in program
         bus_id = cuda and b"use_cuda_bus_id\0" in program
+        ipv6 = b"ipv6-addr\0" in program
     version = _version(host, paths, (name, "--version"), parse_version)
-    return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id)
+    return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id, ipv6)
 
 
 def _listener(host: Host) -> Maybe[str | None]:

@@ -97,6 +97,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="nccl-tests: without NVLink and shared memory, so that the NICs carry it",
     )
+    what.add_argument(
+        "--no-bind",
+        action="store_true",
+        help="do not bind CPU and memory to the NIC's NUMA node by numactl, which a container may refuse",
+    )
     ends = parser.add_argument_group("where the other end is (default: here, on the same port)")
     setup = ends.add_mutually_exclusive_group()
     setup.add_argument("--to", metavar="DEV", help="here, on another RDMA device")
@@ -153,6 +158,7 @@ def wanted(options: argparse.Namespace) -> Wanted:
         is_bidirectional=options.both_ways,
         tcp_port=options.port,
         over_network=options.over_network,
+        binds=not options.no_bind,
     )
     return Wanted(
         choice,
@@ -177,6 +183,8 @@ def _contradiction(options: argparse.Namespace) -> str:
             return f"--{given[0].replace('_', '-')} is for tests of perftest, not for {options.test}"
         if options.nic is not None and not (is_nccl and options.over_network):
             return f"no NIC takes part in {options.test}" + (" without --over-network" if is_nccl else "")
+    if options.no_bind and not is_perftest and tool not in GDRCOPY:
+        return f"{options.test} is never bound: leave --no-bind out"
     if options.over_network and not is_nccl:
         return "--over-network is for nccl-tests, such as --test all-reduce"
     if options.size is not None and not (is_perftest or (tool == GDRCOPY[0] and options.size != "all")):
@@ -195,8 +203,8 @@ def _contradiction(options: argparse.Namespace) -> str:
         return f"{options.test} takes all GPUs together: leave --sweep out"
     if (options.sweep or options.matrix) and (options.serve or options.connect is not None):
         return "a sweep needs both ends from here: in loopback, or with --ssh"
-    if options.peer_nic is not None and options.connect is None and options.ssh is None:
-        return "--peer-nic is the far end's: it goes with --connect or --ssh"
+    if options.peer_nic is not None and not (options.serve or options.connect or options.ssh):
+        return "--peer-nic is the far end's: it goes with --connect, --ssh or --serve"
     return ""
 
 

@@ -53,5 +53,6 @@ class Choice:
     duration_s: int = 10
     queue_pairs: int = 1
     is_bidirectional: bool = False
+    binds: bool = True  # CPU and memory to the NIC's NUMA node, where numactl can; False: to none
     tcp_port: int | None = None  # None: one that is free here
     over_network: bool = False  # nccl-tests: without NVLink and shared memory, so that the NICs carry it

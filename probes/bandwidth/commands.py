@@ -47,6 +47,14 @@ def is_host(name: str) -> bool:
     return all(_LABEL.fullmatch(label) for label in name.removesuffix(".").split("."))
 
 
+def is_ipv6(name: str) -> bool:
+    """Whether it is an IPv6 address."""
+    try:
+        return ipaddress.ip_address(name).version == 6
+    except ValueError:
+        return False
+
+
 def is_rdma_device(name: str) -> bool:
     """Whether it can be the name of an RDMA device."""
     return bool(_RDMA_DEVICE.fullmatch(name))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from probes.bandwidth.binding import bound_to
 from probes.bandwidth.choice import Choice, Setup
 from probes.bandwidth.commands import Command, Refused
 from probes.bandwidth.limits import Limit, of_gpu
@@ -27,13 +30,13 @@ def gdrcopy_test(examination: Examination, choice: Choice, gpu: Gpu) -> PlannedT
     tools = examination.tools
     if isinstance(tools, Unknown):
         return Refused(f"which tools are installed is not known: {tools}")
-    bound = not isinstance(tools.paths.get("numactl"), Unknown)
     # The CPU that copies belongs beside the GPU.
-    numa_node = known(gpu.numa_node, None) if bound else None
+    numa_node, notes = bound_to(examination, known(gpu.numa_node, None) if choice.binds else None)
     settings = GdrcopySettings(gpu.index, choice.tool, choice.size_bytes, numa_node)
-    return _planned(
+    planned = _planned(
         f"GPU{gpu.index} · {choice.tool}", settings, gdrcopy(settings, tools), (gpu,), 10.0, examination
     )
+    return planned if isinstance(planned, Refused) else replace(planned, notes=notes)
 
 
 def nvbandwidth_test(examination: Examination, gpu: Gpu) -> PlannedTest | Refused:

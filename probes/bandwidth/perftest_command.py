@@ -16,15 +16,17 @@ from probes.bandwidth.commands import (
     command,
     is_bdf,
     is_host,
+    is_ipv6,
     is_rdma_device,
     missing,
 )
 from probes.tool_names import PERFTEST
 from probes.tools import PERFTEST_PORT, Perftest, ToolFacts
-from probes.unknown import Unknown
+from probes.unknown import Maybe, Unknown
 
 LOCALHOST = "127.0.0.1"
 _LARGEST_BYTES = 1 << 30
+_NO_IPV6 = "perftest takes an IPv6 address only with its option --ipv6-addr"
 _NO_SERVER = "this is no host name or address of the far side: "
 
 
@@ -55,6 +57,7 @@ class PerftestSettings:
     is_bidirectional: bool = False
     tcp_port: int = PERFTEST_PORT
     numa_node: int | None = None  # None: not bound
+    over_ipv6: bool = False  # the client is given an IPv6 address of its server
 
     @property
     def is_latency(self) -> bool:
@@ -64,13 +67,16 @@ class PerftestSettings:
 
 def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = None) -> Command | Refused:
     """The client's command, or without `server` the server's, which waits for a client."""
-    reason = refusal(settings, tools)
+    one, reason = settings, refusal(settings, tools)
     if server is not None and not is_host(server):
         reason = reason or f"{_NO_SERVER}{server[:80]!r}"
+    elif server is not None and is_ipv6(server) and not one.over_ipv6:
+        reason = reason or _NO_IPV6
     if reason:
         return Refused(reason)
-    one = settings
     argv = [one.tool, "-d", one.device, "-i", str(one.port), "-p", str(one.tcp_port), "-F"]
+    if one.over_ipv6:
+        argv.append("--ipv6-addr")
     if one.gid_index is not None:
         argv += ["-x", str(one.gid_index)]
     if one.all_sizes:
@@ -137,10 +143,10 @@ def refusal(settings: PerftestSettings, tools: ToolFacts) -> str:
 def _of_build(one: PerftestSettings, tools: ToolFacts) -> str:
     if one.tool not in PERFTEST:
         return f"{one.tool[:80]!r} is no test of perftest that gdrtop knows"
-    reason = missing(tools, one.tool)
+    build = tools.perftest
+    reason = missing(tools, one.tool) or (_without_ipv6(build) if one.over_ipv6 else "")
     if reason or one.gpu is None:
         return reason
-    build = tools.perftest
     if isinstance(build, Unknown):
         return f"whether perftest can use GPU memory is not known: {build}"
     if isinstance(build.cuda, Unknown):
@@ -152,6 +158,15 @@ def _of_build(one: PerftestSettings, tools: ToolFacts) -> str:
     if isinstance(build.dmabuf, Unknown):
         return f"whether perftest can use DMA-BUF is not known: {build.dmabuf}"
     return "" if build.dmabuf else f"this perftest is built without DMA-BUF ({build.evidence})"
+
+
+def _without_ipv6(build: Maybe[Perftest]) -> str:
+    """Why it cannot meet its server at an IPv6 address: it asks for IPv4 ones (AF_INET) unless it is told."""
+    known = build if isinstance(build, Unknown) else build.ipv6_addr
+    instead = "give the peer's IPv4 address, or a name that has one"
+    if isinstance(known, Unknown):
+        return f"whether this perftest can connect to an IPv6 address is not known ({known}): {instead}"
+    return "" if known else f"this perftest cannot connect to an IPv6 address (no --ipv6-addr): {instead}"
 
 
 def _of_words(one: PerftestSettings) -> str:

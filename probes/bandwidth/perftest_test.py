@@ -1,17 +1,15 @@
-"""One test of perftest: its two ends, wherever they are."""
+"""One test of perftest between a NIC and a GPU, or the host's memory."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from probes.bandwidth.choice import Choice, MemoryPath, Setup
-from probes.bandwidth.commands import Command, Refused
-from probes.bandwidth.defaults import better_but_down, gpu_memory, lacks_dmabuf, perftest_defaults
-from probes.bandwidth.far_end import by_ssh, host_of
-from probes.bandwidth.limits import Limit, of_both_ends, of_test
-from probes.bandwidth.method import Method, method_of
-from probes.bandwidth.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
-from probes.bandwidth.planned import End, Pair, PlannedTest
+from probes.bandwidth.commands import Refused
+from probes.bandwidth.defaults import better_but_down, lacks_dmabuf, perftest_defaults
+from probes.bandwidth.method import method_of
+from probes.bandwidth.perftest_ends import ends_of
+from probes.bandwidth.planned import Pair, PlannedTest
 from probes.bandwidth.purpose import purpose
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.examination import Examination
@@ -56,7 +54,6 @@ def perftest_test(
     settings = perftest_defaults(examination, gpu if with_gpu else None, nic, _DMABUF.get(path))
     if isinstance(settings, Refused):
         return settings
-    settings, notes = _bound(settings, tools)
     method = method_of(
         choice,
         replace(
@@ -65,16 +62,17 @@ def perftest_test(
             queue_pairs=choice.queue_pairs,
             is_bidirectional=choice.is_bidirectional,
             tcp_port=choice.tcp_port or tcp_port,
+            numa_node=settings.numa_node if choice.binds else None,
         ),
     )
-    planned = _ends(examination, choice, method, tools)
+    planned = ends_of(examination, choice, method, tools)
     if isinstance(planned, Refused):
         return planned
-    ends, limit, for_peer, far = planned
-    settings = method.settings
+    settings, far = planned.settings, planned.far
     is_loopback = choice.setup is Setup.LOOPBACK and choice.far_nic in (None, settings.device)
     memory = HOST_MEMORY if settings.gpu is None else BY_DMABUF if settings.gpu.dmabuf else BY_PEERMEM
-    far_nic = choice.far_nic or ""
+    # A peer that comes to a server here has no name: its device would be taken for one of this node.
+    far_nic = "" if choice.setup is Setup.SERVER else choice.far_nic or ""
     label = _label(examination, gpu) if with_gpu else ""
     between = settings.device
     if far is not None:
@@ -93,25 +91,21 @@ def perftest_test(
             peer="" if choice.setup is Setup.LOOPBACK else choice.peer,
         ),
         memory=memory,
-        ends=ends,
-        limit=limit,
+        ends=planned.ends,
+        limit=planned.limit,
         purpose=purpose(settings, is_loopback),
         seconds=method.seconds,
         time_limit_s=method.time_limit_s,
         end_after_s=method.end_after_s,
         tcp_port=settings.tcp_port if choice.setup in (Setup.LOOPBACK, Setup.SERVER) else 0,
-        for_peer=for_peer,
-        far=far,
-        notes=(*notes, *_passed_over(examination, gpu, settings.device), *_other_path(tools, path, memory)),
+        for_peer=planned.for_peer,
+        far=far if choice.setup is Setup.LOOPBACK else None,
+        notes=(
+            *planned.notes,
+            *_passed_over(examination, gpu, settings.device),
+            *_other_path(tools, path, memory),
+        ),
     )
-
-
-def _bound(settings: PerftestSettings, tools: ToolFacts) -> tuple[PerftestSettings, tuple[str, ...]]:
-    """Bound to the NIC's NUMA node where numactl is there; else not, and told."""
-    if settings.numa_node is None or not isinstance(tools.paths.get("numactl"), Unknown):
-        return settings, ()
-    told = f"not bound to NUMA node {settings.numa_node}, for numactl is not installed: figures may vary"
-    return replace(settings, numa_node=None), (told,)
 
 
 def _passed_over(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
@@ -126,72 +120,3 @@ def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, .
         return ()
     told = "this perftest is built without DMA-BUF: measured by nvidia-peermem, whatever NCCL takes"
     return (told,)
-
-
-_Ends = tuple[tuple[End, ...], Limit, tuple[str, ...], PerftestSettings | None]
-
-
-def _ends(examination: Examination, choice: Choice, method: Method, tools: ToolFacts) -> _Ends | Refused:
-    settings = method.settings
-    if choice.setup is Setup.LOOPBACK:
-        return _loopback(examination, choice, settings, tools)
-    limit = of_test(examination, settings)
-    if choice.setup is Setup.SERVER:
-        waits = perftest(settings, tools)
-        asks = perftest(settings, tools, LOCALHOST)
-        if isinstance(waits, Refused):
-            return waits
-        for_peer = () if isinstance(asks, Refused) else asks.argv[:-1]  # this node's name is put behind it
-        return (End("server", waits),), limit, for_peer, None
-    host = host_of(choice.peer)
-    if host is None:
-        told = "no peer is named" if not choice.peer else f"{choice.peer[:80]!r} is no host name or address"
-        return Refused(told)
-    # The peer is taken for a node of the same type: same device, GPU and GID index.
-    far = perftest(replace(settings, device=choice.far_nic or settings.device), tools)
-    asks = perftest(settings, tools, host)
-    if isinstance(far, Refused):
-        return far
-    if isinstance(asks, Refused):
-        return asks
-    if choice.setup is Setup.CLIENT:
-        return (End("client", asks),), limit, far.argv, None
-    there: Command | Refused = by_ssh(choice.peer, far, method.time_limit_s)
-    if isinstance(there, Refused):
-        return there
-    return (End("server", there, choice.peer), End("client", asks)), limit, (), None
-
-
-def _loopback(
-    examination: Examination, choice: Choice, settings: PerftestSettings, tools: ToolFacts
-) -> _Ends | Refused:
-    far = settings
-    if choice.far_nic not in (None, settings.device):
-        other = perftest_defaults(examination, None, choice.far_nic)
-        if isinstance(other, Refused):
-            return other
-        numa_node = None if settings.numa_node is None else other.numa_node
-        far = replace(
-            settings, device=other.device, port=other.port, gid_index=other.gid_index, numa_node=numa_node
-        )
-        if settings.gpu is not None:
-            far = _nearest_gpu(examination, far)
-    both = loopback(settings, tools, far)
-    if isinstance(both, Refused):
-        return both
-    limit = of_test(examination, settings, is_loopback=far is settings)
-    if far is not settings:
-        limit = of_both_ends(limit, of_test(examination, far), settings.is_bidirectional)
-    ends = End("server", both[0]), End("client", both[1])
-    return ends, limit, (), None if far is settings else far
-
-
-def _nearest_gpu(examination: Examination, far: PerftestSettings) -> PerftestSettings:
-    """The far device's own GPU, where it is another one's best NIC; else the same GPU at both ends."""
-    assert far.gpu is not None
-    facts = examination.node.gpus
-    for card in facts.gpus if isinstance(facts, GpuFacts) else ():
-        if card.bdf != far.gpu.bdf and far.device in examination.topology.best_nics.get(card.bdf, ())[:1]:
-            memory = gpu_memory(examination, card, far.device, far.gpu.dmabuf)
-            return far if isinstance(memory, Refused) else replace(far, gpu=memory)
-    return far

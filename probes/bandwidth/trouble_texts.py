@@ -3,10 +3,12 @@
 Sources: linux-rdma/perftest src/perftest_{parameters,resources,communication}.c, src/cuda_memory.c and
 its issues #31, #126, #140, #269, #280, #336, #346; NVIDIA/gdrcopy src/gdrapi.c and tests/common.hpp;
 NVIDIA/nccl-tests src/common.h; numbers of ibv_wc_status and rdma_cm_event_type from rdma-core's
-infiniband/verbs.h and rdma/rdma_cma.h.
+infiniband/verbs.h and rdma/rdma_cma.h. Options that are to be given are gdrtop's own.
 """
 
 from __future__ import annotations
+
+from probes.bandwidth.numactl_texts import NUMACTL_TEXTS
 
 CAUSE, SYMPTOM, FOLLOWS = 0, 1, 2
 """How telling a line is: it names the cause; it shows what failed; it only follows from an earlier"
@@ -14,9 +16,8 @@ CAUSE, SYMPTOM, FOLLOWS = 0, 1, 2
 
 # Errors of registering memory, by errno: (GPU memory by nvidia-peermem, by DMA-BUF, host memory).
 _NO_PEERMEM = (
-    "nvidia_peermem does not serve this GPU memory: load it, or test by DMA-BUF (--use_cuda_dmabuf) if that"
-    " is"
-    " what this node uses"
+    "nvidia_peermem does not serve this GPU memory: load it, or test by DMA-BUF (--memory dmabuf) if that"
+    " is what this node uses"
 )
 _NO_DMABUF = (
     "the RDMA driver or its library cannot register DMA-BUF memory: kernel 5.12 or newer, an mlx5 driver and"
@@ -67,8 +68,7 @@ COMPLETION_STATUS: dict[int, str] = {
     " between GPU and NIC, or an nvidia_peermem built for another OFED",
     5: "a consequence of an earlier error: the first other status tells the cause",
     9: "the far side refused the request: different tests run at the two ends",
-    10: "the far side's memory was too small or not open to it: start both ends with the same sizes (-a on"
-    " both or -s on both)",
+    10: "the far side's memory was too small or not open to it: start both ends with the same sizes (--size)",
     11: "the far side could not carry it out; with GPU memory mostly ACS redirection at the far side's GPU",
     12: "the far side did not answer: with RoCE a wrong GID index, no route between the ports or lost"
     " packets; with InfiniBand the path or the far port",
@@ -190,7 +190,8 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
         "the two ends use GIDs of different kinds (IPv4 and IPv6, or RoCE v1 and v2): give both their GID"
         " index",
     ),
-    # SSH, and what it was to start at the peer.
+    # What goes before the tool, and the peer.
+    *((pattern, CAUSE, told) for pattern, told in NUMACTL_TEXTS),
     (
         r"(?P<a>\S{1,120}): Permission denied \((?:publickey|password|gssapi|keyboard)[^)]{0,80}\)",
         CAUSE,
@@ -213,7 +214,7 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
     ),
     (
         r"failed to run command .(?P<a>[\w.\-]{1,60}).: No such file"
-        r"|^env: .(?P<b>[\w.\-]{1,60}).: No such file"
+        r"|^(?:env: |numactl: execution of )[^\w](?P<b>[\w.\-]{1,60}).: No such file"
         r"|^(?:[\w -]{1,20}: ){0,3}(?P<c>[\w.\-]{1,60}): command not found",
         CAUSE,
         "{a}{b}{c} is not installed where it was to run, or not on the path there",
@@ -222,7 +223,7 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
     (
         r"Couldn't listen to port (?P<a>\d{1,5})|(?i:address already in use)",
         CAUSE,
-        "the TCP port is taken: another test runs on this node, or take another port (-p)",
+        "the TCP port is taken: another test runs on this node, or take another port (--port)",
     ),
     (
         r"Couldn't connect to (?P<a>\S{1,255}:\d{1,5})",
@@ -236,7 +237,7 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
         r"Unable to open file descriptor for socket connection|Unable to init the socket connection",
         SYMPTOM,
         "the two ends could not connect by TCP: server not started, wrong address, firewall, or another"
-        " port (-p)",
+        " port (--port)",
     ),
     (
         r"Failed to exchange dat[ae] between server and clients|Couldn't read remote address",

@@ -17,11 +17,23 @@ def grow_processes(tree: Tree) -> None:
     tree.add("/proc/1/cmdline", b"/sbin/init\0")
     tree.link("/proc/self", str(_OWN))
     tree.add(f"/proc/{_OWN}/limits", limits())
+    tree.add(f"/proc/{_OWN}/status", _own_status(tree))
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
     if "nvidia" in tree.live_modules:
         for number in range(len(tree.gpus)):
             add_rank(tree, FIRST_RANK + number, number)
+
+
+def _own_status(tree: Tree) -> str:
+    """It may use all CPUs and the memory of every NUMA node."""
+    nodes = tree.description.numa
+    cpus = ",".join(node.cpus for node in nodes if node.cpus)
+    memory = ",".join(str(number) for number, node in enumerate(nodes) if node.memory_gib)
+    return (
+        "Name:\tgdrtop\nState:\tR (running)\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"
+        f"Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{memory}\n"
+    )
 
 
 def add_rank(

@@ -7,10 +7,10 @@ from probes.simulation.processes import NCCL_VERSION, library_directory
 from probes.simulation.tree import Tree
 from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
 
-# What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name, and takes a PCI address.
+# What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name, takes a PCI address and IPv6.
 PERFTEST_PROGRAM = (
     b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0use_cuda\0use_cuda_bus_id\0"
-    b"use_cuda_dmabuf\0"
+    b"use_cuda_dmabuf\0ipv6-addr\0"
 )
 _BUILT_HERE = "/usr/local/bin"
 _PLACES = {"gdrcopy": "/usr/bin"}  # from NVIDIA's repository; it has no package of the others

@@ -188,3 +188,18 @@ def test_sockets_of_ipv6_and_none_that_can_be_read(tmp_path: Path) -> None:
     )
     write(tmp_path, "/proc/net/tcp6", line)
     assert probe(Answering(tmp_path)).perftest_listens == "/proc/net/tcp6"
+
+
+@pytest.mark.parametrize(
+    ("content", "takes"),
+    [(b"\x7fELF\0ipv6\0ipv6-addr\0", True), (b"\x7fELF\0ipv6\0", False), (b"#!/bin/sh\n", True)],
+)
+def test_whether_perftest_takes_an_ipv6_address(tmp_path: Path, content: bytes, takes: bool) -> None:
+    install(tmp_path, "ib_write_bw", content)
+    usage = "  -s, --size=<size>\n      --ipv6-addr\n"
+    assert perftest(Answering(tmp_path, ib_write_bw=usage)).ipv6_addr is takes
+
+
+def test_whether_a_wrapper_that_says_nothing_takes_one_is_not_known(tmp_path: Path) -> None:
+    install(tmp_path, "ib_write_bw", b"#!/bin/sh\n")
+    assert isinstance(perftest(Answering(tmp_path)).ipv6_addr, Unknown)

@@ -133,6 +133,18 @@ async def to_row_upwards(pilot: Pilot[None], label: str) -> None:
     assert any(line.startswith(label) and "‹" in line for line in seen(pilot, "settings").splitlines())
 
 
+async def test_a_test_is_bound_or_not() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert value(pilot, "Bind").startswith("CPU and memory to the NIC's NUMA node")
+        await to_row(pilot, "Bind")
+        await pilot.press("right")
+        await planned(pilot)
+        assert value(pilot, "Bind") == "no"
+        assert "numactl" not in seen(pilot, "planned")
+
+
 async def test_a_tool_that_is_missing_says_how_to_get_it() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+perftest-missing", clock=clock))

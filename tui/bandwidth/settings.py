@@ -11,7 +11,7 @@ from probes.bandwidth.choice import Choice, MemoryPath, Scope, Setup
 from probes.bandwidth.commands import is_host
 from probes.bandwidth.far_end import host_of
 from probes.examination import Examination
-from probes.tool_names import NCCL_TESTS, PERFTEST
+from probes.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
 from tui.bandwidth import setup_options
 from tui.bandwidth.setup_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
 from widgets.setup_drawing import Setting
@@ -32,6 +32,7 @@ class Settings:
             "seconds": SECONDS[0],
             "queue pairs": 1,
             "both": False,
+            "bind": True,
             "through": False,
         }
 
@@ -60,7 +61,7 @@ class Settings:
             through = self._value("through") is True
             return Choice(tool=tool, over_network=through, nic=nic if through else None)
         if tool not in PERFTEST:
-            return Choice(tool=tool, scope=scope, gpu=gpu if one else None)
+            return Choice(tool=tool, scope=scope, gpu=gpu if one else None, binds=self._binds)
         setup, memory, size = self._value("setup"), self._value("memory"), self._value("size")
         assert isinstance(setup, Setup)
         assert isinstance(memory, MemoryPath)
@@ -78,6 +79,7 @@ class Settings:
             duration_s=self._number("seconds"),
             queue_pairs=1 if self._is_latency else self._number("queue pairs"),
             is_bidirectional=not self._is_latency and self._value("both") is True,
+            binds=self._binds,
         )
 
     # Changing it
@@ -140,6 +142,10 @@ class Settings:
     def _is_latency(self) -> bool:
         return self._tool.endswith("_lat")
 
+    @property
+    def _binds(self) -> bool:
+        return self._value("bind") is True
+
     def _rows(self) -> list[str]:
         """The settings that have a meaning for the chosen test."""
         tool = self._tool
@@ -147,7 +153,7 @@ class Settings:
             return ["test", "through", *(["nic"] if self._value("through") else [])]
         is_one = self._value("scope") is Scope.PAIR
         if tool not in PERFTEST:
-            return ["test", *(["gpu"] if is_one else []), "scope"]
+            return ["test", *(["gpu"] if is_one else []), "scope", *(["bind"] if tool in GDRCOPY else [])]
         setup = self._value("setup")
         is_host = self._value("memory") is MemoryPath.HOST
         rows = ["test", "setup"]
@@ -162,6 +168,7 @@ class Settings:
         if not self._is_latency:
             rows.extend(["seconds"] if self._value("size") != ALL_SIZES else [])
             rows.extend(["queue pairs", "both"])
+        rows.append("bind")
         return rows
 
     def _options(self, row: str) -> list[Option]:
@@ -181,6 +188,7 @@ class Settings:
             "seconds": lambda: setup_options.numbers(SECONDS, " s"),
             "queue pairs": lambda: setup_options.numbers(QUEUE_PAIRS),
             "both": setup_options.ways,
+            "bind": lambda: setup_options.binding(self._tool),
             "through": setup_options.through,
         }
         return make[row]() if row in make else []

@@ -109,6 +109,12 @@ def ways() -> list[Option]:
     return [Option(False, "no"), Option(True, "yes, at once; added up")]
 
 
+def binding(tool: str) -> list[Option]:
+    """Whether CPU and memory are bound by numactl."""
+    of = "GPU" if tool in GDRCOPY else "NIC"
+    return [Option(True, f"CPU and memory to the {of}'s NUMA node"), Option(False, "no")]
+
+
 def through() -> list[Option]:
     """What a collective goes over."""
     return [

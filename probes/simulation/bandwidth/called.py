@@ -71,7 +71,8 @@ def _tool(
         return not_obeyed(words[0])
     path = _path(tree, name)
     if path is None or (slash and words[0] != path):
-        return failed(_no_such(before, words[0]), exit_status=NOT_FOUND)
+        # numactl ends with 1 whatever it is that fails.
+        return failed(_no_such(before, words[0]), exit_status=1 if before == "numactl" else NOT_FOUND)
     return Called(name, tuple(words[1:]), environment, numa_node)
 
 
@@ -89,6 +90,8 @@ def _no_such(before: str, program: str) -> str:
     """What the program in front says, or a shell."""
     if before == "timeout":
         return f"timeout: failed to run command ‘{program}’: No such file or directory"
-    if before in ("env", "numactl"):
-        return f"{before}: ‘{program}’: No such file or directory"
+    if before == "env":
+        return f"env: ‘{program}’: No such file or directory"
+    if before == "numactl":
+        return f"numactl: execution of `{program}': No such file or directory"
     return f"{program}: command not found"

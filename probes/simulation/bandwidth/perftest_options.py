@@ -17,6 +17,7 @@ _FLAGS = {
     "--report_gbits": "--report_gbits", "--run_infinitely": "--run_infinitely",
 }  # fmt: skip
 _CUDA, _BUS_ID, _DMABUF = "--use_cuda", "--use_cuda_bus_id", "--use_cuda_dmabuf"
+_IPV6 = "--ipv6-addr"
 _FAILED = " Parser function exited with Error"
 _ENDLESS_SECONDS = 5
 _LARGEST_BYTES = (1 << 31) - 1
@@ -84,6 +85,8 @@ def parse(called: Called, program: bytes) -> Options | tuple[str, ...]:
         valued[_CUDA] = _CUDA
         if b"use_cuda_bus_id\0" in program:
             valued[_BUS_ID] = _BUS_ID
+    if b"ipv6-addr\0" in program:
+        flags[_IPV6] = _IPV6
     if dmabuf:
         flags[_DMABUF] = _DMABUF
     given: dict[str, str] = {}

@@ -29,10 +29,11 @@ def tools(
     dmabuf: Maybe[bool] = True,
     bus_id: Maybe[bool] = True,
     without: tuple[str, ...] = (),
+    ipv6: Maybe[bool] = True,
 ) -> ToolFacts:
     paths: dict[str, Maybe[str]] = {name: f"/usr/bin/{name}" for name in TOOLS}
     paths.update(dict.fromkeys(without, MISSING))
-    build = Perftest(("ib_write_bw",), "6.23", cuda, dmabuf, "/usr/bin/ib_write_bw", True, bus_id)
+    build = Perftest(("ib_write_bw",), "6.23", cuda, dmabuf, "/usr/bin/ib_write_bw", True, bus_id, ipv6)
     return ToolFacts(paths, build, MISSING, MISSING)
 
 
@@ -44,6 +45,22 @@ def argv(answer: Command | Refused) -> str:
 def reason(answer: object) -> str:
     assert isinstance(answer, Refused), answer
     return answer.reason
+
+
+def test_an_ipv6_address_takes_an_option_at_both_ends() -> None:
+    over_ipv6 = replace(HOST, over_ipv6=True)
+    assert "--ipv6-addr" in argv(perftest(over_ipv6, tools()))
+    assert argv(perftest(over_ipv6, tools(), "fd00::1")).endswith("-F --ipv6-addr --report_gbits fd00::1")
+    assert "--ipv6-addr" in reason(perftest(HOST, tools(), "fd00::1"))
+    assert unlike_ends(HOST, over_ipv6) == ("over_ipv6",)
+
+
+@pytest.mark.parametrize(("ipv6", "told"), [(False, "no --ipv6-addr"), (MISSING, "is not known")])
+def test_a_build_without_it_takes_no_ipv6_address(ipv6: Maybe[bool], told: str) -> None:
+    why = reason(perftest(replace(HOST, over_ipv6=True), tools(ipv6=ipv6), "fd00::1"))
+    assert told in why
+    assert "IPv4 address, or a name" in why
+    assert isinstance(perftest(HOST, tools(ipv6=ipv6), "10.0.0.7"), Command)
 
 
 def test_host_memory() -> None:

@@ -1,10 +1,12 @@
 """Failures of tests in words that an admin can act on."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.trouble_texts import MR_ERRORS, TEXTS
+from probes.bandwidth.trouble_texts import COMPLETION_STATUS, MR_ERRORS, MR_OLD, TEXTS
 from probes.bandwidth.troubles import Memory, explain, trouble_in
 from tests.machines import machine_file
 
@@ -63,6 +65,9 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
         (("stdbuf: failed to run command 'ib_write_bw': No such file or directory",), "ib_write_bw is not"),
         (("env: ‘numactl’: No such file or directory",), "numactl is not installed where it was to run"),
         (("bash: line 1: timeout: command not found",), "timeout is not installed"),
+        (("numactl: execution of `ib_write_bw': No such file or directory",), "ib_write_bw is not installed"),
+        (("Couldn't listen to port 18515",), "another port (--port)"),
+        ((" Unable to init the socket connection",), "another port (--port)"),
         (("gdr_open error: Is gdrdrv driver installed and loaded?",), "gdrdrv is not loaded"),
         (("This GPU does not support GPUDirect RDMA.",), "GeForce"),
         (
@@ -78,6 +83,46 @@ def test_lines(lines: tuple[str, ...], told: str) -> None:
     assert trouble is not None
     assert told in trouble.told
     assert trouble.raw
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (("set_mempolicy: Operation not permitted", "setting membind: Operation not permitted"), "SYS_NICE"),
+        (("sched_setaffinity: Operation not permitted",), "SYS_NICE"),
+        (("set_mempolicy: Invalid argument", "setting membind: Invalid argument"), "NUMA node's memory"),
+        (
+            (
+                "numa_sched_setaffinity_v2_int() failed: Invalid argument",
+                "sched_setaffinity: Invalid argument",
+            ),
+            "none of the NUMA node's CPUs",
+        ),
+        (("libnuma: Warning: node argument 1 is out of range", ""), "may not use NUMA node 1:"),
+        (("<1> is invalid", "usage: numactl [--all | -a] [--balancing | -b]"), "may not use NUMA node 1:"),
+        (("libnuma: Warning: node 1 not allowed",), "may not use NUMA node 1:"),
+        (("numactl: This system does not support NUMA policy",), "no NUMA policy"),
+        (("bash: line 1: numactl: command not found",), "numactl is not installed"),
+        (
+            ("timeout: failed to run command ‘numactl’: No such file or directory",),
+            "numactl is not installed",
+        ),
+    ],
+)
+def test_numactls_own_lines_name_the_reason_and_how_to_do_without(lines: tuple[str, ...], told: str) -> None:
+    trouble = explain(lines, 1)
+    assert trouble is not None
+    assert told in trouble.told
+    assert "--no-bind" in trouble.told
+    assert "root is needed" not in trouble.told
+
+
+def test_options_are_named_as_gdrtop_has_them() -> None:
+    texts = [told for _, _, told in TEXTS] + [*COMPLETION_STATUS.values()]
+    texts += [told for of_errno in (*MR_ERRORS.values(), MR_OLD) for told in of_errno]
+    assert not [
+        told for told in texts if re.search(r"(?<![\w-])(?<!ulimit )-[a-zA-Z]\b|--use_cuda_dmabuf\)", told)
+    ]
 
 
 def test_what_was_asked_for_decides_where_the_lines_do_not() -> None:

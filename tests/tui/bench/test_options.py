@@ -34,6 +34,9 @@ def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) 
         (("--test", "all-reduce", "--over-network"), "NCCL_P2P_DISABLE=1"),
         (("--connect", "node2"), "at the peer: "),
         (("--ssh", "root@node2", "--peer-nic", "mlx5_7"), "ssh -tt"),
+        (("--serve", "--peer-nic", "mlx5_7"), "-d mlx5_7"),
+        (("--connect", "fd00::1"), "--ipv6-addr"),
+        (("--ssh", "root@node2", "--peer-nic", "mlx5_99"), "there is no RDMA device mlx5_99 here"),
     ],
 )
 def test_options_reach_the_command(arguments: tuple[str, ...], told: str) -> None:
@@ -42,9 +45,19 @@ def test_options_reach_the_command(arguments: tuple[str, ...], told: str) -> Non
     assert told in out
 
 
+@pytest.mark.parametrize("test", ["write", "gdrcopy"])
+def test_nothing_is_bound_where_that_is_not_wished(test: str) -> None:
+    assert "numactl" in Scene().run("--test", test, "--dry-run")[1]
+    status, out = Scene().run("--test", test, "--no-bind", "--dry-run")
+    assert status == 0
+    assert "numactl" not in out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        "--test nvbandwidth --no-bind",
+        "--test all-reduce --no-bind",
         "--serve --connect node2",
         "--sweep --matrix",
         "--sweep --gpu 1",
