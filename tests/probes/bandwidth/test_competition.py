@@ -102,7 +102,10 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
     host_memory = Choice(memory=MemoryPath.HOST)
     assert felt(examination, host_memory) == ""
     used = felt(replace(examination, processes=BUSY.processes), host_memory)
-    assert "port 1 of mlx5_0: what flows through is not known, and process 41000 (python3)" in used
+    assert (
+        "port 1 of mlx5_0: what flows through is not known, and RDMA is used by process 41000 (python3)"
+        in used
+    )
     unseen = felt(replace(examination, processes=ProcessFacts((), 7, 0, NO_CONF)), host_memory)
     assert "7 processes of others could not be looked into: needs root" in unseen
     lost = Unknown(Reason.IO_ERROR, "/proc")
