@@ -25,15 +25,16 @@ def write_check(
     ascii_only: bool = False,
     only: Collection[str] = (),
     skip: Collection[str] = (),
+    with_passed: bool = False,
 ) -> int:
-    """Examines the node and prints what was found; gives the exit status."""
+    """Examines the node and prints what was found, with `with_passed` all; gives the exit status."""
     examination = examine(host)
     found = findings(examination, only, skip)
     verdict = summed_up(examination.verdict, found)
     if as_json:
         write_json(check_json(verdict, found), out)
     else:
-        print_lines(_text(examination, verdict, found, text_width(out)), out, ascii_only)
+        print_lines(_text(examination, verdict, found, text_width(out), with_passed), out, ascii_only)
     return exit_status(examination.verdict, found)
 
 
@@ -79,7 +80,9 @@ def _fix_json(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _text(examination: Examination, verdict: Verdict, found: Sequence[Finding], width: int) -> list[Line]:
+def _text(
+    examination: Examination, verdict: Verdict, found: Sequence[Finding], width: int, with_passed: bool
+) -> list[Line]:
     lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
     lines.append(line(findings_drawing.counted(found)))
@@ -87,9 +90,12 @@ def _text(examination: Examination, verdict: Verdict, found: Sequence[Finding], 
         if finding.status is Status.FOUND:
             lines.append(())
             lines.extend(findings_drawing.draw_details(finding, width))
-    for status, title in ((Status.UNKNOWN, "COULD NOT BE MADE"), (Status.PASSED, "PASSED")):
+    titles = {Status.UNKNOWN: "COULD NOT BE MADE", **({Status.PASSED: "PASSED"} if with_passed else {})}
+    for status, title in titles.items():
         some = [finding for finding in found if finding.status is status]
         if some:
             lines.extend([(), (Run(title, Tone.TITLE),)])
             lines.extend(findings_drawing.draw_list(some, width))
+    if not with_passed:
+        lines.extend([(), (Run("--all lists what passed, too", Tone.DIM),)])
     return lines

@@ -43,7 +43,11 @@ def _simulated_name(asked: str) -> str:
         try:
             SimulatedHost(f"{node}{plus}{wanted}")
         except NoSuchFault as error:
-            raise NoSuchHost(f"no fault {error.args[0]!r}; there are: {', '.join(FAULTS)}") from None
+            from difflib import get_close_matches
+
+            near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
+            told = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list names them all") from None
     return f"{node}{plus}{wanted}"
 
 

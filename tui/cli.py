@@ -75,7 +75,7 @@ def _check_ids(text: str) -> tuple[str, ...]:
     known, asked = {check.id for check in CHECKS}, tuple(one.strip() for one in text.split(","))
     for one in asked:
         if one not in known:
-            raise argparse.ArgumentTypeError(f"no check {one!r}; gdrtop check lists them all")
+            raise argparse.ArgumentTypeError(f"no check {one!r}; gdrtop check --all lists them")
     return asked
 
 
@@ -142,6 +142,9 @@ def _parser() -> argparse.ArgumentParser:
         if name == "check":
             for option, told in (("--only", "make only these checks"), ("--skip", "leave these checks out")):
                 command.add_argument(option, metavar="ID,…", type=_check_ids, default=(), help=told)
+            command.add_argument(
+                "--all", action="store_true", help="list what passed, too; --json always does"
+            )
     _add_do(commands.add_parser("do", help=_DO, description=_DO))
     bench = commands.add_parser("bench", help=_BENCH)
     _node_options(bench, defaults=False)
@@ -235,10 +238,18 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _list_demos() -> None:
+    import textwrap
+
     from probes.simulation import simulated_names, title
+    from probes.simulation.faults import FAULTS
+    from tui.printing import text_width
 
     for name in simulated_names():
         print(f"{name:<10} {title(name)}")
+    print("\nFaults, behind the name: --demo hgx-h100+no-gdr-path,port-down")
+    names = " ".join(sorted(FAULTS))
+    width = text_width(sys.stdout)
+    print(textwrap.fill(names, width, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
 
 
 def _dashboard(options: argparse.Namespace) -> int:
@@ -313,7 +324,9 @@ def _run(options: argparse.Namespace) -> int:
         from tui.check_report import write_check
 
         host = open_host(options)
-        return write_check(host, sys.stdout, options.json, options.ascii, options.only, options.skip)
+        return write_check(
+            host, sys.stdout, options.json, options.ascii, options.only, options.skip, options.all
+        )
     from tui import report
 
     write = report.write_topology if options.command == "topo" else report.write_modules

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from probes.simulation import simulated_names
+from probes.simulation.faults import FAULTS
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main
 
@@ -37,8 +38,17 @@ def lasting(text: str) -> list[str]:
 
 
 def test_demo_list_names_every_simulated_node(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "--demo", "list").splitlines()
-    assert [line.split()[0] for line in lines] == list(simulated_names())
+    text = printed(capsys, "--demo", "list")
+    nodes, _, faults = text.partition("\n\n")
+    assert [line.split()[0] for line in nodes.splitlines()] == list(simulated_names())
+    assert set(FAULTS) <= set(faults.split())
+
+
+def test_a_wrong_fault_names_those_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", "--demo", "hgx-h100+acs"]) == 3
+    told = capsys.readouterr().err
+    assert "did you mean acs-on" in told
+    assert len(told.splitlines()) == 1
 
 
 def test_topo_draws_boxes_and_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
