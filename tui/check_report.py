@@ -90,7 +90,9 @@ def _text(
         if finding.status is Status.FOUND:
             lines.append(())
             lines.extend(findings_drawing.draw_details(finding, width))
-    titles = {Status.UNKNOWN: "COULD NOT BE MADE", **({Status.PASSED: "PASSED"} if with_passed else {})}
+    titles = {Status.UNKNOWN: "COULD NOT BE MADE"}
+    if with_passed:
+        titles[Status.PASSED] = "PASSED, OR DOES NOT APPLY HERE"
     for status, title in titles.items():
         some = [finding for finding in found if finding.status is status]
         if some:

@@ -36,7 +36,7 @@ def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
 
 
 def counted(findings: Iterable[Finding]) -> str:
-    """As "1 critical, 2 warnings, 3 notes; 4 could not be made, 50 passed"."""
+    """As "1 critical, 2 warnings, 3 notes; 4 could not be made, 50 passed or do not apply"."""
     of = list(findings)
     severities = Counter(one.severity for one in of if one.status is Status.FOUND)
     statuses = Counter(one.status for one in of)
@@ -44,7 +44,7 @@ def counted(findings: Iterable[Finding]) -> str:
     words[Severity.NOTE] = ("note", "notes")
     told = [f"{count} {words[kind][count > 1]}" for kind in Severity if (count := severities[kind])]
     rest = [f"{statuses[Status.UNKNOWN]} could not be made"] if statuses[Status.UNKNOWN] else []
-    rest.append(f"{statuses[Status.PASSED]} passed")
+    rest.append(f"{statuses[Status.PASSED]} passed or do not apply")
     return f"{', '.join(told) or 'nothing found'}; {', '.join(rest)}"
 
 
