@@ -62,6 +62,7 @@ async def take_bandwidth(name: str, columns: int, lines: int) -> None:
         while "done" not in seen(pilot, "summary"):
             clock.now += 0.2
             await pilot.pause(0.05)
+        await pilot.pause(0.5)  # the footer follows
         run = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
     for what, picture in (("setup", setup), ("compared", run)):
         (DIRECTORY / f"bandwidth-{what}-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")

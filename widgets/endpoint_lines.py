@@ -10,7 +10,7 @@ from probes.nvml import NvmlLive
 from probes.rates import PortRate
 from probes.rdma import RdmaDevice, RdmaPort
 from probes.unknown import Unknown, known
-from widgets.figures import UNKNOWN_MARK, gibibytes, gigabytes_per_second, percent, short
+from widgets.figures import UNKNOWN_MARK, gibibytes, in_gbps, percent, short
 from widgets.lines import Line, Run, Tone
 
 
@@ -35,7 +35,7 @@ def model(name: str) -> str:
 
 
 def gpu_line(gpu: Gpu, label: str, live: Live, tone: Tone, wide: bool) -> Line:
-    """As "GPU0 H100  92%  ↑41 ↓40 GB/s"; arrows are PCIe traffic from and to the GPU."""
+    """As "GPU0 H100  92%  ↑328 ↓320 Gb/s"; arrows are PCIe traffic from and to the GPU."""
     runs = [Run(label, tone, gpu.bdf), Run(f" {model(gpu.name)} ", Tone.PLAIN)]
     if isinstance(gpu.nvml, Unknown) and not isinstance(gpu.driver, Unknown) and gpu.driver == "nvidia":
         runs.append(Run("no NVML", Tone.WARNING))
@@ -46,9 +46,8 @@ def gpu_line(gpu: Gpu, label: str, live: Live, tone: Tone, wide: bool) -> Line:
     now = live.gpus.get(gpu.bdf)
     if now is not None:
         runs.append(Run(f"{percent(now.utilisation_percent):>4}"))
-        sent = gigabytes_per_second(now.pcie_tx_bytes_per_second)
-        received = gigabytes_per_second(now.pcie_rx_bytes_per_second)
-        runs.append(Run(f" ↑{sent:>3} ↓{received:>3} GB/s"))
+        sent, received = in_gbps(now.pcie_tx_bytes_per_second), in_gbps(now.pcie_rx_bytes_per_second)
+        runs.append(Run(f" ↑{short(sent):>3} ↓{short(received):>3} Gb/s"))
         if wide:
             runs.append(Run(f"  {gibibytes(now.memory_used_bytes)}"))
             runs.append(Run(f" {known(now.temperature_celsius, UNKNOWN_MARK)}°C"))

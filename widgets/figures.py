@@ -26,9 +26,9 @@ def gbps(value: Maybe[float]) -> str:
     return f"{short(value)} Gb/s"
 
 
-def gigabytes_per_second(value: Maybe[float]) -> str:
-    """A rate of bytes a second in 10^9 bytes, without the unit: "41"."""
-    return UNKNOWN_MARK if isinstance(value, Unknown) else short(value / 1e9)
+def in_gbps(bytes_per_second: Maybe[float]) -> Maybe[float]:
+    """NVML's PCIe rates in 10^9 bits a second, as NICs and links are told."""
+    return bytes_per_second if isinstance(bytes_per_second, Unknown) else bytes_per_second * 8e-9
 
 
 def gibibytes(value: Maybe[int]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.history import History
-from probes.unknown import Unknown
+from probes.unknown import Maybe, Unknown
 from widgets.endpoint_lines import Live
-from widgets.figures import gbps, short, sparkline
+from widgets.figures import gbps, in_gbps, short, sparkline
 from widgets.lines import Line, Run, Tone
 
 SPARK_SECONDS = 120.0
@@ -17,16 +17,16 @@ def totals(live: Live) -> dict[str, float]:
     """Gb/s (10^9 bits) summed over what was read: NICs sent and received, GPU PCIe from and to."""
     sums: dict[str, float] = {}
 
-    def add(name: str, value: object, scale: float = 1.0) -> None:
-        if isinstance(value, int | float):
-            sums[name] = sums.get(name, 0.0) + value * scale
+    def add(name: str, value: Maybe[float]) -> None:
+        if not isinstance(value, Unknown):
+            sums[name] = sums.get(name, 0.0) + value
 
     for rate in live.ports.values():
         add("NIC ↑", rate.sent_gbps)
         add("NIC ↓", rate.received_gbps)
     for gpu in live.gpus.values():
-        add("GPU ↑", gpu.pcie_tx_bytes_per_second, 8e-9)
-        add("GPU ↓", gpu.pcie_rx_bytes_per_second, 8e-9)
+        add("GPU ↑", in_gbps(gpu.pcie_tx_bytes_per_second))
+        add("GPU ↓", in_gbps(gpu.pcie_rx_bytes_per_second))
     return sums
 
 
@@ -60,14 +60,11 @@ def draw(
             )
         )
     for bdf, gpu in live.gpus.items():
-        rates = [
-            value if isinstance(value, Unknown) else value * 8e-9
-            for value in (gpu.pcie_tx_bytes_per_second, gpu.pcie_rx_bytes_per_second)
-        ]
+        sent, received = in_gbps(gpu.pcie_tx_bytes_per_second), in_gbps(gpu.pcie_rx_bytes_per_second)
         lines.append(
             (
                 Run((labels or {}).get(bdf, bdf), Tone.GPU),
-                Run(f"  PCIe ↑ {gbps(rates[0])}  ↓ {gbps(rates[1])}  {short(gpu.power_watts)} W"),
+                Run(f"  PCIe ↑ {gbps(sent)}  ↓ {gbps(received)}  {short(gpu.power_watts)} W"),
             )
         )
     return lines

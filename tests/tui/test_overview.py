@@ -29,8 +29,7 @@ async def test_every_simulated_node_at_every_size(name: str, size: tuple[int, in
         topology = shown(pilot, "topology")
         assert "GPU0" in topology
         assert "mlx5_0" in topology
-        assert "GB/s" in topology
-        assert "Gb/s" in topology
+        assert topology.count("Gb/s") >= 6
         for view in pilot.app.screen.query(LinesView):
             assert all(len(text) <= size[0] for text in shown(pilot, view.id or "").splitlines())
 
