@@ -171,8 +171,8 @@ def test_recording_and_replaying_as_text_do_without_textual_and_networkx(tmp_pat
 
 
 def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
-    later = {"probes.host", "probes.tools", "probes.bandwidth.series", "tui.bench"}
-    assert not modules_after("from tui import cli\ncli._parser()") & later
+    later = {"probes.host", "probes.tools", "probes.bandwidth.series", "tui.bench", "tui.bench_options"}
+    assert not modules_after("from tui import cli\ncli._parser().parse_args(['--demo'])") & later
 
 
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:

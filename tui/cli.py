@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from probes.text import printable
-from tui.bench_options import add_options as add_bench_options
 from tui.choose_host import NoSuchHost, chosen_origin, open_host, open_recording
 
 if TYPE_CHECKING:
@@ -47,7 +46,27 @@ MOST_SECONDS = 3600
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and exit status 3."""
+    """An argument parser whose errors are one line and exit status 3.
+
+    `fill` adds its options when they are needed: those of a command that is not used cost the first paint.
+    """
+
+    fill: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses, with all options."""
+        fill, self.fill = self.fill, None
+        if fill is not None:
+            fill(self)
+        return super().parse_known_args(args, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses all; what is wrong about a command is told with the command's own help."""
+        options, more = self.parse_known_args(args, namespace)
+        if more:
+            self.prog += f" {options.command}" if options.command else ""
+            self.error(f"unrecognized arguments: {' '.join(more)}")
+        return options
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
@@ -117,7 +136,13 @@ def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    from tui.bench_options import add_options
+
+    add_options(parser)
+
+
+def _parser() -> _Parser:
     parser = _Parser(
         prog="gdrtop",
         description="htop for GPUDirect RDMA: is it working on this node, and if not, why?",
@@ -148,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_do(commands.add_parser("do", help=_DO, description=_DO))
     bench = commands.add_parser("bench", help=_BENCH)
     _node_options(bench, defaults=False)
-    add_bench_options(bench)
+    bench.fill = _add_bench
     record = commands.add_parser("record", help=_RECORD, description=_RECORD)
     _node_options(record, defaults=False)
     record.add_argument("file", metavar="FILE", help="the file to write, a .tar.gz; never overwritten")
@@ -212,7 +237,9 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
     try:
         asked = wanted(options)
     except argparse.ArgumentTypeError as error:
-        _parser().error(str(error))
+        parser = _parser()
+        parser.prog += f" {options.command}"
+        parser.error(str(error))
     return bench.command(
         open_host(options),
         out,

@@ -109,12 +109,13 @@ class LinesView(ScrollView, can_focus=True):
         """One visible line."""
         row = self.scroll_offset.y + y
         width = self.room
+        base = self._style(Tone.PLAIN)
         if row >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, base)
         strip = self._strips.get(row)
         if strip is None:
             strip = self._strips[row] = self._strip(self._lines[row])
-        return strip.adjust_cell_length(width).apply_style(self.rich_style)
+        return strip.adjust_cell_length(width, base)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Tells anew how much lies below."""
@@ -157,11 +158,14 @@ class LinesView(ScrollView, can_focus=True):
             self.border_subtitle = mark
 
     def _style(self, tone: Tone) -> Style:
+        # The pane's own style is a walk over all that it stands in: once, and not for each line of a second.
         style = self._styles_of.get(tone)
         if style is None:
-            partial = tone is not Tone.PLAIN
-            name = _TONE_CLASSES[tone]
-            style = self.get_component_rich_style(name, partial=True) if partial else Style.null()
+            style = self.rich_style
+            if tone is not Tone.PLAIN:
+                style = self._style(Tone.PLAIN) + self.get_component_rich_style(
+                    _TONE_CLASSES[tone], partial=True
+                )
             self._styles_of[tone] = style
         return style
 

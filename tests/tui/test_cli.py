@@ -249,3 +249,19 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert done.stderr == ""
     assert done.stdout == "{\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--foo"], "try gdrtop --help"),
+        (["bench", "--foo"], "try gdrtop bench --help"),
+        (["bench", "--sweep", "--gpu", "2"], "try gdrtop bench --help"),
+        (["record", "--seconds", "none"], "try gdrtop record --help"),
+    ],
+)
+def test_wrong_options_name_the_help_that_has_them(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 3
+    assert capsys.readouterr().err.rstrip().endswith(told)
