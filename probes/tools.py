@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from probes.host import Host
-from probes.packages import Package, packages_of
 from probes.sockets import listening
 from probes.text import printable
-from probes.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
+from probes.tool_names import NCCL_TESTS, PERFTEST
 from probes.unknown import Maybe, Reason, Unknown
 
 # As probes/command.py: only what lies here is run.
@@ -26,7 +25,6 @@ PERFTEST_PORT = 18515
 PERFTEST_BUILD = (
     "./autogen.sh && ./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h && make && make install"
 )
-_OTHER_TESTS = (*GDRCOPY, NVBANDWIDTH, *NCCL_TESTS)
 
 TOOLS = {
     **dict.fromkeys(PERFTEST, "measures RDMA bandwidth and latency, of GPU memory where built with CUDA"),
@@ -82,12 +80,10 @@ class ToolFacts:
     ofed: Maybe[str]  # "MLNX_OFED_LINUX-24.10-0.7.0.0"; NOT_THERE: no OFED, the kernel's own drivers
     fabric_manager: Maybe[str]  # "570.124.06"; has to be the driver's
     perftest_listens: Maybe[str | None] = None  # the file that shows a socket listening on perftest's port
-    # Of the other tests that are installed: they tell their version only when they measure.
-    packages: dict[str, Maybe[Package]] = field(default_factory=dict)
 
 
 def probe(host: Host) -> ToolFacts:
-    """Looks for the files, and asks three harmless tools and the packages for versions."""
+    """Looks for the files, and asks three harmless tools for their version."""
     paths = {name: _find(host, name) for name in TOOLS}
     return ToolFacts(
         paths=paths,
@@ -95,14 +91,7 @@ def probe(host: Host) -> ToolFacts:
         ofed=_version(host, paths, ("ofed_info", "-s"), parse_ofed),
         fabric_manager=_version(host, paths, ("nv-fabricmanager", "--version"), parse_fabric_manager),
         perftest_listens=_listener(host),
-        packages=_packages(host, paths),
     )
-
-
-def _packages(host: Host, paths: dict[str, Maybe[str]]) -> dict[str, Maybe[Package]]:
-    installed = {name: path for name in _OTHER_TESTS if not isinstance(path := paths[name], Unknown)}
-    found = packages_of(host, tuple(installed.values())) if installed else {}
-    return {name: found[path] for name, path in installed.items()}
 
 
 def _find(host: Host, name: str) -> Maybe[str]:

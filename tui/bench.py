@@ -61,7 +61,7 @@ def command(
     if wanted.list_results:
         return list_results(kept, host.origin, wanted.as_json, out, ascii_only)
     if wanted.list_tools:
-        return list_tools(examine(host), wanted.as_json, out, ascii_only)
+        return list_tools(host, wanted.as_json, out, ascii_only)
     if wanted.text_file is not None and os.path.lexists(wanted.text_file):
         told = f"{printable(wanted.text_file)} is there already and is not overwritten: choose another name"
         print(f"gdrtop: {told}", file=sys.stderr)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TextIO
 
 from probes.bandwidth.earlier import when
-from probes.bandwidth.inventory import inventory
+from probes.bandwidth.inventory import inventory, packages_of_tests
 from probes.bandwidth.result_json import to_json
-from probes.examination import Examination
+from probes.examination import examine
+from probes.host import Host
 from probes.origin import Origin, Source
 from tui.bandwidth.bench import KeptResults
 from tui.json_values import plain_value, write_json
@@ -17,9 +18,10 @@ from widgets.lines import Line, Tone, fit, line, sentence, wrapped
 from widgets.result_drawing import mark_of, words_of
 
 
-def list_tools(examination: Examination, as_json: bool, out: TextIO, ascii_only: bool) -> int:
+def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
     """Every tool that measures: here or missing, and what it proves."""
-    available = inventory(examination)
+    examination = examine(host)
+    available = inventory(examination, packages_of_tests(host, examination))
     if as_json:
         tools = [{**plain_value(one), "can_run": one.can_run, "lacks": one.lacks} for one in available]
         write_json({"tools": tools}, out)

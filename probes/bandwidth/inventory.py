@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from probes.bandwidth.getting import way_to_get
 from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
 from probes.bandwidth.purpose import Purpose, Settings, perftest_purpose, purpose
 from probes.examination import Examination
-from probes.packages import Package
+from probes.host import Host
+from probes.packages import Package, packages_of
 from probes.tool_names import GDRCOPY, NVBANDWIDTH, PERFTEST, TEST_TOOLS
-from probes.tools import Perftest, ToolFacts
+from probes.tools import Perftest
 from probes.unknown import Maybe, Reason, Unknown
 
-_NOT_TOLD = "of no package, and it tells its version only when a test is run"
+_NOT_TOLD = "it tells its version only when a test is run"
 _WITHOUT_CUDA = "built without CUDA: host memory only"
 
 
@@ -50,18 +52,33 @@ class Available:
         return "" if self.dmabuf else "built without DMA-BUF: GPU memory by nvidia-peermem only"
 
 
-def inventory(examination: Examination) -> tuple[Available, ...]:
+Packages = Mapping[str, Maybe[Package]]
+"""By tool; of those that tell their version only when they measure."""
+
+
+def packages_of_tests(host: Host, examination: Examination) -> Packages:
+    """Which packages the tests came with, of those that tell no version; slow, so asked where it is shown."""
+    tools = examination.tools
+    if isinstance(tools, Unknown):
+        return {}
+    others = {tool: tools.paths[tool] for tool in TEST_TOOLS if tool not in PERFTEST}
+    installed = {tool: path for tool, path in others.items() if not isinstance(path, Unknown)}
+    found = packages_of(host, tuple(installed.values()))
+    return {tool: found[path] for tool, path in installed.items()}
+
+
+def inventory(examination: Examination, packages: Packages | None = None) -> tuple[Available, ...]:
     """Every tool of TEST_TOOLS, in that order."""
-    return tuple(_available(examination, tool) for tool in TEST_TOOLS)
+    return tuple(_available(examination, tool, packages or {}) for tool in TEST_TOOLS)
 
 
-def _available(examination: Examination, tool: str) -> Available:
+def _available(examination: Examination, tool: str, packages: Packages) -> Available:
     tools = examination.tools
     if isinstance(tools, Unknown):
         return Available(tool, tools, tools, tools, tools, _purpose(tool, True), "")
     path = tools.paths[tool]
     if tool not in PERFTEST:
-        version = path if isinstance(path, Unknown) else _of_package(tool, tools)
+        version = path if isinstance(path, Unknown) else _of_package(tool, packages.get(tool))
         uses_gpu: Maybe[bool] = path if isinstance(path, Unknown) else True
         found = Available(tool, path, version, uses_gpu, False, _purpose(tool, True), "")
     else:
@@ -82,13 +99,13 @@ def _available(examination: Examination, tool: str) -> Available:
     )
 
 
-def _of_package(tool: str, tools: ToolFacts) -> Maybe[str]:
-    package = tools.packages.get(tool)
+def _of_package(tool: str, package: Maybe[Package] | None) -> Maybe[str]:
     if isinstance(package, Package):
         return f"{package.version} (package {package.name})"
-    if package is None or package.reason is Reason.NOT_THERE:
+    if package is None:
         return Unknown(Reason.NOT_THERE, tool, _NOT_TOLD)
-    return package
+    is_of_none = package.reason is Reason.NOT_THERE
+    return Unknown(Reason.NOT_THERE, tool, f"of no package, and {_NOT_TOLD}") if is_of_none else package
 
 
 def _perftest(tool: str, path: str, build: Perftest) -> Available:

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from probes.bandwidth.inventory import Available, inventory
-from probes.examination import Examination
+from probes.bandwidth.inventory import Available, inventory, packages_of_tests
+from probes.examination import Examination, examine
+from probes.simulation import SimulatedHost
 from probes.tool_names import PERFTEST, TEST_TOOLS
 from probes.unknown import Reason, Unknown
 from tests.probes.bandwidth.test_series import lacking, node
@@ -26,16 +27,30 @@ def test_perftest_tells_its_version_and_cuda() -> None:
     assert (write.lacks, write.way_to_get) == ("", "")
 
 
+def with_package(name: str, tool: str) -> Available:
+    host = SimulatedHost(name, clock=lambda: 1000.0)
+    examination = examine(host)
+    found = inventory(examination, packages_of_tests(host, examination))
+    return next(one for one in found if one.tool == tool)
+
+
 def test_others_are_known_by_their_package() -> None:
-    assert tool(node(), "gdrcopy_copybw").version == "2.5-1 (package gdrcopy-tests)"
+    assert with_package("hgx-h100", "gdrcopy_copybw").version == "2.5-1 (package gdrcopy-tests)"
 
 
 def test_what_is_of_no_package_does_not_tell_its_version() -> None:
     # dpkg knows of no owner, and rpm
-    for copies in (tool(node(), "nvbandwidth"), tool(node("pcie-l40s"), "all_reduce_perf")):
+    for copies in (with_package("hgx-h100", "nvbandwidth"), with_package("pcie-l40s", "all_reduce_perf")):
         assert copies.can_run
         assert isinstance(copies.version, Unknown)
+        assert "of no package" in str(copies.version)
         assert "only when a test is run" in str(copies.version)
+
+
+def test_where_nobody_has_asked_no_package_is_denied() -> None:
+    version = str(tool(node(), "gdrcopy_copybw").version)
+    assert "only when a test is run" in version
+    assert "of no package" not in version
 
 
 def test_what_takes_part_is_told_of_other_tests() -> None:
