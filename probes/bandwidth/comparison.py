@@ -52,14 +52,13 @@ def meaning(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tupl
 def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) -> list[str]:
     """Of NICs whose host memory alone was measured: that says nothing about any GPU."""
     done = [one for one in results if one.ending is Ending.DONE]
-    measured = {one.way for one in done if one.memory != HOST_MEMORY}
-    lost = [one.way for one in left_out if _ARROW in one.way and one.way not in measured]
-    nics = {way.rpartition(_ARROW)[2] for way in lost}
+    measured = {one.pair.nic for one in done if one.memory != HOST_MEMORY}
+    lost = {one.way.rpartition(_ARROW)[2] for one in left_out if _ARROW in one.way} - measured
     return [
         f"no GPU's memory was measured over {one.pair.nic}: host memory ({figure_words(one)}) says"
         " nothing about GPUDirect RDMA"
         for one in done
-        if one.memory == HOST_MEMORY and one.pair.nic in nics
+        if one.memory == HOST_MEMORY and one.pair.nic in lost
     ]
 
 
@@ -70,9 +69,9 @@ def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
         titles.setdefault(one.reason, []).append(one.title)
     told = []
     for reason, named in titles.items():
-        more = f" and {len(named) - 2} more" if len(named) > 2 else ""
-        names = " and ".join(named[:2]) if not more else ", ".join(named[:2]) + more
-        told.append(f"{names} {'was' if len(named) == 1 else 'were'} left out: {reason}")
+        *first, last = named if len(named) < 3 else (*named[:2], f"{len(named) - 2} more")
+        names = f"{', '.join(first)} and {last} were" if first else f"{last} was"
+        told.append(f"{names} left out: {reason}")
     return told
 
 

@@ -96,6 +96,9 @@ def test_without_any_gpu_memory_host_memory_proves_nothing() -> None:
     told = only(HOST, left_out=tuple(lost))
     assert "no GPU's memory was measured over mlx5_0: host memory (190 Gb/s) says nothing" in told
     assert "GPU0 → mlx5_0 · nvidia-peermem and GPU0 → mlx5_0 · DMA-BUF were left out: built without" in told
+    # Another GPU's memory was measured over the same NIC.
+    one = LeftOut("GPU1 → mlx5_0 · DMA-BUF", "it has fallen off the bus")
+    assert "no GPU's memory" not in only(HOST, result(186.0), left_out=(one,))
     # Another NIC's name that begins alike is another NIC.
     ten = LeftOut("GPU0 → mlx5_00 · DMA-BUF", "it is down")
     assert only(HOST, left_out=(ten,)) == ""
