@@ -106,7 +106,7 @@ class Acting(Worker["Event"]):
         def told(event: Event) -> None:
             if isinstance(event, RunBegan) and self._stop_why:
                 dispatcher.stop(self._stop_why)  # wanted before there was anything to stop
-            self._telling.tell(event)
+            self.tell(event)
 
         def run() -> None:
             with around:
@@ -115,7 +115,7 @@ class Acting(Worker["Event"]):
         def failed(why: str) -> None:
             told(RunEnded(Outcome.UNKNOWN, why))
 
-        self._begin(hear, run, failed)
+        self._work(hear, run, failed)
 
     def stop(self, why: str) -> None:
         """Begins no further step of the run under way."""

@@ -76,29 +76,21 @@ class Telling(Generic[E]):
         self._is_heard = False
 
 
-class Worker(Generic[E]):
+class Worker(Telling[E]):
     """Does one piece of work at a time in a daemon thread, and keeps what it tells until the screen takes it.
 
     `call` has something done in the screen's thread, from any.
     """
 
     def __init__(self, call: Call, name: str) -> None:
-        self._call, self._name = call, name
-        self._telling: Telling[E] = Telling(call)
+        super().__init__(call)
+        self._name = name
         self._thread: threading.Thread | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether something is under way."""
         return self._thread is not None and self._thread.is_alive()
-
-    def take(self) -> list[E]:
-        """What was told since; the screen is called again when there is more."""
-        return self._telling.take()
-
-    def hush(self) -> None:
-        """The screen has gone: nobody is told any more."""
-        self._telling.hush()
 
     def wait(self, seconds: float) -> bool:
         """Waits for the end of what is under way; whether there is nothing any more."""
@@ -113,14 +105,14 @@ class Worker(Generic[E]):
         if self._thread is not None:
             self._thread.join(1.0)
 
-    def _begin(
+    def _work(
         self, hear: Callable[[], object], work: Callable[[], object], failed: Callable[[str], object]
     ) -> None:
         """Works in a thread; `failed` tells the end that a fault leaves the screen without.
 
         `hear` is called in the screen's thread when there is something to take.
         """
-        self._telling.begin(hear)
+        self.begin(hear)
 
         def run() -> None:
             try:

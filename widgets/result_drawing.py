@@ -10,6 +10,7 @@ from probes.bandwidth.memory_used import (
     facts_about,
     how_it_is_known,
     is_as_asked,
+    is_measured,
     memory_used,
     nic_routes,
 )
@@ -85,7 +86,7 @@ def draw_result(
         lines += _reasons(result, width)
     for told in comparisons:
         lines += wrapped(told, width, Tone.PLAIN, "  ")
-    if purpose is not None and result.ending is Ending.DONE and is_as_asked(result):
+    if purpose is not None and is_measured(result):
         lines += wrapped(f"proves: {purpose.proves}", width, Tone.DIM, "  ")
         lines += wrapped(f"but {purpose.not_proven}", width, Tone.DIM, "  ")
     return lines

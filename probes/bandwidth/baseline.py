@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.judgement import Verdict
-from probes.bandwidth.memory_used import is_as_asked
+from probes.bandwidth.memory_used import is_measured
 from probes.bandwidth.result import Ending, Result
 
 
@@ -24,7 +24,7 @@ def baseline_with(results: Iterable[Result], before: Callable[[str], Iterable[Re
 
     A test that it has already is replaced, the others stay.
     """
-    done = tuple(one for one in results if one.ending is Ending.DONE and is_as_asked(one))
+    done = tuple(filter(is_measured, results))
     if not done:
         return Refused("nothing was measured that could be a baseline")
     machine = done[0].machine

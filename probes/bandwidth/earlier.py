@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from probes.bandwidth.judgement import LARGE_BYTES
+from probes.bandwidth.judgement import LARGE_BYTES, short_gbps
 from probes.bandwidth.memory_used import is_measured
 from probes.bandwidth.result import Result
 from probes.bandwidth.samples import Sample
@@ -93,7 +93,7 @@ def latency_us(sample: Sample | None) -> float | None:
 
 def gbps_words(gbps: float) -> str:
     """As "392 Gb/s", "4.2 Gb/s"."""
-    return f"{gbps:.0f} Gb/s" if gbps >= 10 else f"{gbps:.2g} Gb/s"
+    return f"{short_gbps(gbps)} Gb/s"
 
 
 def figure_words(result: Result) -> str:

@@ -58,14 +58,16 @@ def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement
     # Both directions of a test between two ends are added up; over one port they share its links.
     ways = 2 if sample.is_bidirectional and not limit.is_loopback else 1
     nominal = least.nominal_gbps * ways
-    words = f"{_figure(sample.gbps)} of {_figure(nominal)} Gb/s, {sample.gbps / nominal:.0%}".replace(
+    words = f"{short_gbps(sample.gbps)} of {short_gbps(nominal)} Gb/s, {sample.gbps / nominal:.0%}".replace(
         "%", " %"
     )
     share = sample.gbps / (most * ways)
     by = f"{least.name} limits: {least.why}"
     if sample.gbps == 0.0 and sample.messages_per_second == 0.0:  # small ones may print 0.00
-        hardly = "in most rows not one message had gone through: the way is broken, or the node too busy"
-        return Judgement(Verdict.BELOW, words, hardly, share)
+        nothing = (
+            "in all that counts not one message had gone through: the way is broken, or the node too busy"
+        )
+        return Judgement(Verdict.BELOW, words, nothing, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
         return Judgement(Verdict.NEAR, words, by, share)
     if sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES:
@@ -75,7 +77,7 @@ def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement
         untold = f"what {limit.unknown[0]} carries is not known: it may be no more than this"
         return Judgement(Verdict.UNKNOWN, words, untold, share)
     if host is not None and host.gbps:
-        reached = f"host memory reaches {_figure(host.gbps)} Gb/s"
+        reached = f"host memory reaches {short_gbps(host.gbps)} Gb/s"
         if sample.gbps >= LIKE_HOST * host.gbps:
             common = f"{reached}: NIC, network or far side limit, not the way to the GPU"
             return Judgement(Verdict.LIKE_HOST, words, common, share)
@@ -85,5 +87,6 @@ def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement
     return Judgement(Verdict.BELOW, words, "; ".join((more, *limit.notes)), share)
 
 
-def _figure(gbps: float) -> str:
+def short_gbps(gbps: float) -> str:
+    """Without the unit: "392", "4.2"."""
     return f"{gbps:.0f}" if gbps >= 10 else f"{gbps:.2g}"

@@ -193,10 +193,7 @@ async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pyte
         assert "Saved as the baseline" not in notified(pilot)
         await pilot.press("B")
         await until(pilot, lambda: "Saved as the baseline" in notified(pilot))
-        clock.now += 1.0
-        await pilot.press("r")
-        await on(pilot, BandwidthSetupScreen)
-        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await asked_again(pilot, clock)
         assert "baseline 98 of 400 Gb/s" in seen(pilot, "planned")
         await pilot.press("y")
         await on(pilot, BandwidthRunScreen)
@@ -213,15 +210,20 @@ def notified(pilot: Pilot[None]) -> str:
     return "\n".join(one.message for one in pilot.app._notifications)
 
 
+async def asked_again(pilot: Pilot[None], clock: SteppedClock) -> None:
+    """The same is to be run once more, and it is asked whether all the same."""
+    clock.now += 1.0
+    await pilot.press("r")
+    await on(pilot, BandwidthSetupScreen)
+    await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+
+
 async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
         await pilot.press("k")
         await over(pilot)
-        clock.now += 1.0
-        await pilot.press("r")
-        await on(pilot, BandwidthSetupScreen)
-        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await asked_again(pilot, clock)
         await pilot.press("y")
         await until(pilot, lambda: len(processes.started) == 2)
 
@@ -241,10 +243,7 @@ async def test_again_is_the_test_on_the_screen_whatever_was_set_since(
         await on(pilot, BandwidthRunScreen)
         await measured(pilot, clock, processes.started[1], *[386.0] * 11)
         await over(pilot)
-        clock.now += 1.0
-        await pilot.press("r")
-        await on(pilot, BandwidthSetupScreen)
-        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await asked_again(pilot, clock)
         await pilot.pause()
         assert "again, as it was run" in seen(pilot, "planned")
         assert "ib_read_bw" not in seen(pilot, "planned")
@@ -261,10 +260,7 @@ async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.Monk
         await until(pilot, lambda: len(processes.started) == 1)
         await pilot.press("ctrl+c")
         await over(pilot)
-        clock.now += 1.0
-        await pilot.press("r")
-        await on(pilot, BandwidthSetupScreen)
-        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await asked_again(pilot, clock)
         await pilot.press("escape")
         await planned(pilot)
         assert "again" not in seen(pilot, "planned")

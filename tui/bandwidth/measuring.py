@@ -184,15 +184,15 @@ class Measuring(Worker["Event"]):
                 bench.stop()  # wanted before there was anything to stop
             if isinstance(event, SeriesEnded):
                 self.ended_at = self.clock()
-            if isinstance(event, LinePrinted) and self._telling.waiting >= _MOST_WAITING:
+            if isinstance(event, LinePrinted) and self.waiting >= _MOST_WAITING:
                 self.unshown += 1
                 return
-            self._telling.tell(event)
+            self.tell(event)
 
         def failed(why: str) -> None:
             told(SeriesEnded((), refused=why))
 
-        self._begin(hear, lambda: bench.run(examination, series, told, may_disturb), failed)
+        self._work(hear, lambda: bench.run(examination, series, told, may_disturb), failed)
 
     def stop(self) -> None:
         """Ends the series under way."""

@@ -231,13 +231,12 @@ class Settings:
         labels = {
             "gpu": "GPU",
             "nic": "NIC",
-            "far nic": "Other end's NIC",
+            "far nic": "Second NIC" if self._value("setup") is Setup.LOOPBACK else "Peer's NIC",
             "scope": "Which",
             "size": "Message size",
             "seconds": "Duration",
             "both": "Both ways",
         }
-        labels["far nic"] = "Second NIC" if self._value("setup") is Setup.LOOPBACK else "Peer's NIC"
         label = labels.get(row, row.capitalize())
         if row == "peer":
             note = "p: another" if self.peer else "Enter: type it"
