@@ -47,6 +47,9 @@ class Outcome:
     fix: Plan | None = None
     severity: Severity | None = None  # where this node's case weighs otherwise than the check's usual one
     devices: tuple[str, ...] = ()  # BDFs, RDMA device names and module names that the finding marks
+    impact: str = ""  # what the user loses on this node; empty: what the check says
+    data_path: bool | None = None  # None: what the check says
+    part_of: tuple[str, ...] = ()  # ids of findings that, where found, have the same cause as this one
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ class Check:
     title: str  # what is wrong where it is found, in one line
     reference: str  # a document that anyone can look up
     judge: Callable[[Examination], Outcome]
+    ok: str = ""  # the title of a passed check: what is well, "nvidia driver is loaded"
+    impact: str = ""  # what the user loses, with a figure where known
+    data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,10 @@ class Finding:
     fix: Plan | None
     reference: str
     devices: tuple[str, ...] = ()
+    ok: str = ""
+    impact: str = ""
+    data_path: bool = False
+    part_of: str = ""  # the id of the found finding with the same cause; it is counted, this one is not
 
 
 def found(
@@ -83,9 +93,12 @@ def found(
     fix: Plan | None = None,
     severity: Severity | None = None,
     devices: tuple[str, ...] = (),
+    impact: str = "",
+    data_path: bool | None = None,
+    part_of: tuple[str, ...] = (),
 ) -> Outcome:
-    """It is wrong here."""
-    return Outcome(Status.FOUND, evidence, cause, fix, severity, devices)
+    """Report that it is wrong here."""
+    return Outcome(Status.FOUND, evidence, cause, fix, severity, devices, impact, data_path, part_of)
 
 
 def passed(*evidence: Evidence) -> Outcome:
@@ -106,12 +119,22 @@ class Area:
         self.checks: list[Check] = []
 
     def check(
-        self, name: str, severity: Severity, title: str, reference: str
+        self,
+        name: str,
+        severity: Severity,
+        title: str,
+        reference: str,
+        *,
+        ok: str = "",
+        impact: str = "",
+        data_path: bool = False,
     ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
         """Makes a function over an Examination the area's check with this id."""
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            self.checks.append(Check(name, self.name, severity, title, reference, judge))
+            self.checks.append(
+                Check(name, self.name, severity, title, reference, judge, ok, impact, data_path)
+            )
             return judge
 
         return add

@@ -42,7 +42,7 @@ from probes.checks import (
     roce_packets,
     tools,
 )
-from probes.checks.finding import Area, Check, Evidence, Finding, Severity, Status, unsure
+from probes.checks.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, unsure
 from probes.examination import Examination
 from probes.text import printable
 
@@ -93,7 +93,9 @@ def findings(
 ) -> tuple[Finding, ...]:
     """What every check says, the dearest first; what was not found stands behind what was."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
-    return by_cost(_finding(check, examination) for check in chosen)
+    outcomes = [(check, _outcome(check, examination)) for check in chosen]
+    at_fault = {check.id for check, outcome in outcomes if outcome.status is Status.FOUND}
+    return by_cost(_finding(check, outcome, at_fault) for check, outcome in outcomes)
 
 
 def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -101,12 +103,15 @@ def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(of, key=lambda one: (_STATUSES.index(one.status), _SEVERITIES.index(one.severity))))
 
 
-def _finding(check: Check, examination: Examination) -> Finding:
+def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
-        outcome = check.judge(examination)
+        return check.judge(examination)
     except Exception as error:  # a check that fails says so, and spoils no other
-        told = printable(f"{type(error).__name__}: {error}", 200)
-        outcome = unsure("this check failed: a fault of gdrtop", Evidence("gdrtop", told))
+        message = printable(f"{type(error).__name__}: {error}", 200)
+        return unsure("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
+
+
+def _finding(check: Check, outcome: Outcome, at_fault: Collection[str]) -> Finding:
     return Finding(
         id=check.id,
         area=check.area,
@@ -118,4 +123,8 @@ def _finding(check: Check, examination: Examination) -> Finding:
         fix=outcome.fix,
         reference=check.reference,
         devices=outcome.devices,
+        ok=check.ok,
+        impact=outcome.impact or check.impact,
+        data_path=check.data_path if outcome.data_path is None else outcome.data_path,
+        part_of=next((root for root in outcome.part_of if root in at_fault), ""),
     )

@@ -13,8 +13,10 @@ _NAMED = 3  # findings named in the line; the rest is counted
 
 
 def found_of(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
-    """Those of this severity that were found."""
-    return tuple(one for one in findings if one.status is Status.FOUND and one.severity is severity)
+    """Those of this severity that were found; of several with one cause the one that names it."""
+    return tuple(
+        one for one in findings if one.status is Status.FOUND and one.severity is severity and not one.part_of
+    )
 
 
 def summed_up(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
@@ -28,7 +30,7 @@ def summed_up(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
         names = ", ".join(one.id for one in warnings[:_NAMED])
         more = f" and {len(warnings) - _NAMED} more" if len(warnings) > _NAMED else ""
         reason = f"{reason} · {len(warnings)} warning{'s' if len(warnings) > 1 else ''}: {names}{more}"
-    return replace(verdict, state=state, reason=reason)
+    return replace(verdict, state=state, reason=reason, critical=len(critical), warnings=len(warnings))
 
 
 def exit_status(verdict: Verdict, findings: Iterable[Finding]) -> int:

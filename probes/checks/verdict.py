@@ -38,6 +38,9 @@ class Verdict:
     gpus_served: int  # GPUs with a usable NIC at NCCL's default GDR level (PXB, or P2C with C2C)
     gpus: int
     reason: str  # one sentence
+    nics: int = 0  # NICs that serve these GPUs
+    critical: int | None = None  # findings, those with the same cause counted once; None: not checked yet
+    warnings: int | None = None
 
 
 @dataclass(frozen=True)
