@@ -1,7 +1,12 @@
-"""Runs one read-only command: argv, trusted path, time and output limits."""
+"""Runs one read-only command: argv, trusted path, time and output limits.
+
+Nothing that was started stays behind: the command's process group is killed when the command has ended or its
+time is over, and the kernel kills the command when gdrtop itself dies (prctl(2), PR_SET_PDEATHSIG).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -11,11 +16,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probes.progress import note
 from probes.text import printable_lines
 from probes.unknown import Maybe, Reason, Unknown
 
 TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 OUTPUT_LIMIT_BYTES = 1 << 20
+# A command that used CPU time in the second half of its time gets more of it, up to so many times: on a node
+# whose CPUs are saturated it is slow, not stuck.
+_MOST_TIMES = 6
+# util-linux; absent on minimal systems, where a command outlives a gdrtop that is killed with SIGKILL.
+_DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,9 @@ def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
 def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -> Maybe[CommandOutput]:
     """Runs a program given by its path; `argv` is what it is called in the answer."""
     name = " ".join(argv)
+    setpriv = find_command(_DIES_WITH_PARENT[0])
+    if setpriv is not None:
+        program = [setpriv, *_DIES_WITH_PARENT[1:], *program]
     try:
         process = subprocess.Popen(
             program,
@@ -71,32 +85,38 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
         return Unknown(Reason.IO_ERROR, name, os.strerror(error.errno or 0))
     with process:
         try:
-            streams = _collect(process, time.monotonic() + seconds)
+            streams = _collect(process, seconds, name)
             if isinstance(streams, Reason):
-                told = f"no end within {seconds:g} s" if streams is Reason.TIMED_OUT else "too much output"
-                return Unknown(streams, name, told)
-            stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in streams)
-            return CommandOutput(argv, process.wait(1.0), stdout, stderr)
-        except subprocess.TimeoutExpired:
-            return Unknown(Reason.TIMED_OUT, name, "it closed its output and did not end")
+                cause = f"no end within {seconds:g} s" if streams is Reason.TIMED_OUT else "too much output"
+                return Unknown(streams, name, cause)
+            if not _has_ended(process, 1.0):
+                return Unknown(Reason.TIMED_OUT, name, "it closed its output and did not end")
         finally:
-            _end(process)
+            _kill_group(process)
+        stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in streams)
+        return CommandOutput(argv, process.wait(), stdout, stderr)
 
 
-def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[bytes, bytes] | Reason:
+def _collect(process: subprocess.Popen[bytes], seconds: float, name: str) -> tuple[bytes, bytes] | Reason:
     """Both streams to their end; a reason where time or room does not suffice."""
     assert process.stdout is not None
     assert process.stderr is not None
     parts: dict[int, list[bytes]] = {process.stdout.fileno(): [], process.stderr.fileno(): []}
     outputs = list(parts.values())
-    total = 0
+    total, halves, ticks = 0, 0, 0
+    until = time.monotonic() + seconds / 2
     with selectors.DefaultSelector() as selector:
         for descriptor in parts:
             selector.register(descriptor, selectors.EVENT_READ)
         while selector.get_map():
             left = until - time.monotonic()
             if left <= 0:
-                return Reason.TIMED_OUT
+                used, halves = _cpu_ticks(process.pid), halves + 1
+                if halves > 1 and (used <= ticks or halves >= 2 * _MOST_TIMES):
+                    return Reason.TIMED_OUT
+                ticks, until = used, time.monotonic() + seconds / 2
+                note(name, seconds)
+                continue
             for key, _ in selector.select(left):
                 piece = os.read(key.fd, 1 << 16)
                 if not piece:
@@ -109,10 +129,32 @@ def _collect(process: subprocess.Popen[bytes], until: float) -> tuple[bytes, byt
     return b"".join(outputs[0]), b"".join(outputs[1])
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Nothing that was started stays behind, grandchildren of its session included."""
-    if process.poll() is None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+def _cpu_ticks(group: int) -> int:
+    """CPU time that the processes of a group have used, in clock ticks (proc(5), /proc/PID/stat)."""
+    ticks = 0
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read(1024).rpartition(b")")[2].split()
+            except OSError:  # it has ended since
+                continue
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks
+
+
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether it has ended within that time; left unreaped, so that its group number is not given out."""
+    until = time.monotonic() + seconds
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the command with the children that it left in the background."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

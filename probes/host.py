@@ -18,9 +18,10 @@ from probes.command import CommandOutput, run_command
 from probes.held_tree import Found, HeldTree, split
 from probes.nvml import NvmlFacts, NvmlLibrary, NvmlLive
 from probes.origin import Origin, Source
+from probes.progress import note
 from probes.text import printable, printable_lines
 from probes.unknown import Maybe, Reason, Unknown
-from probes.verbs import probe_dmabuf
+from probes.verbs import PROBE_SECONDS, probe_dmabuf
 
 READ_LIMIT_BYTES = 64 * 1024
 READ_SECONDS = 1.0
@@ -133,6 +134,7 @@ class LocalHost:
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """A file's bytes; a file longer than `limit` is malformed, not cut."""
+        note(path)
         try:
             return self._read(path, limit)
         except (OSError, ValueError) as error:
@@ -145,6 +147,7 @@ class LocalHost:
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """The sorted names in a directory."""
+        note(path)
         try:
             if self._root:
                 found = self._find(path)
@@ -164,6 +167,7 @@ class LocalHost:
 
     def link(self, path: str) -> Maybe[str]:
         """The target a symbolic link names, unresolved."""
+        note(path)
         try:
             if not self._root:
                 return os.readlink(path)
@@ -179,6 +183,7 @@ class LocalHost:
 
     def resolve(self, path: str) -> Maybe[str]:
         """The path with every link resolved, inside the host's root."""
+        note(path)
         try:
             if not self._root:
                 return os.path.realpath(path, strict=True)
@@ -190,6 +195,7 @@ class LocalHost:
 
     def size(self, path: str) -> Maybe[int]:
         """A file's size in bytes."""
+        note(path)
         try:
             return self._find(path).status.st_size if self._root else os.stat(path).st_size
         except (OSError, ValueError) as error:
@@ -254,15 +260,18 @@ class LocalHost:
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         """The output of a read-only command found on the trusted path."""
+        note(" ".join(argv), seconds)
         return self._tree_has_none("".join(argv[:1])) if self._root else run_command(argv, seconds)
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """What NVML says of driver and GPUs."""
+        note("NVML")
         reason = self._no_nvml()
         return self._library.facts() if reason is None else reason
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """NVML's moving figures, one reading."""
+        note("NVML")
         reason = self._no_nvml()
         return self._library.live() if reason is None else reason
 
@@ -282,6 +291,7 @@ class LocalHost:
         """The errno of the `ibv_reg_dmabuf_mr` probe on each RDMA device."""
         if self._root:
             return dict.fromkeys(devices, self._tree_has_none("libibverbs"))
+        note("ibv_reg_dmabuf_mr", PROBE_SECONDS)
         return probe_dmabuf(devices)
 
     def environment(self, name: str) -> Maybe[str]:

@@ -1,4 +1,8 @@
-"""Probes in threads of their own: one that raises or hangs spoils its own place and nothing else."""
+"""Probes in threads of their own: one that raises or hangs spoils its own place and nothing else.
+
+A probe that keeps asking its host new questions is late and is waited for; one that has waited too long for a
+single answer is stuck and is not.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from probes.host import Host
+from probes.progress import Progress, follow
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown
 
 T = TypeVar("T")
+
+LONGEST_SECONDS = 60.0  # of a probe that is late
 
 
 class RunningProbe(Generic[T]):
@@ -22,6 +29,7 @@ class RunningProbe(Generic[T]):
         self._name = name
         self._ask = ask
         self._began = time.monotonic()
+        self._progress = Progress()
         self._done = threading.Event()
         self._answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name)
 
@@ -37,13 +45,25 @@ class RunningProbe(Generic[T]):
         self._done.wait(seconds)
 
     def answer(self, seconds: float) -> Maybe[T]:
-        """What it found, waiting until `seconds` after its start at most."""
-        if self._done.wait(max(0.0, self._began + seconds - time.monotonic())):
-            return self._answer
-        silent = time.monotonic() - self._began
-        return Unknown(Reason.TIMED_OUT, self._name, f"no answer for {silent:.0f} s")
+        """What it found; given up once a single question of it has been open for `seconds`."""
+        while True:
+            left = min(
+                seconds - self._progress.quiet_seconds(), self._began + LONGEST_SECONDS - time.monotonic()
+            )
+            if self._done.wait(max(0.0, left)):
+                return self._answer
+            if left <= 0:
+                return self._given_up(seconds)
+
+    def _given_up(self, seconds: float) -> Unknown:
+        if self._progress.quiet_seconds() < seconds:
+            return Unknown(Reason.TIMED_OUT, self._name, f"not finished after {LONGEST_SECONDS:.0f} s")
+        question, waited = self._progress.question, time.monotonic() - self._progress.asked_at
+        source = f" from {printable(question, 120)}" if question else ""
+        return Unknown(Reason.TIMED_OUT, self._name, f"no answer{source} for {waited:.0f} s")
 
     def _run(self) -> None:
+        follow(self._progress)
         try:
             answer = self._ask()
         except Exception as error:  # whatever a probe does, it spoils its own panel and nothing else

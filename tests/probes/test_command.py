@@ -1,10 +1,14 @@
 import os
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from probes import command
-from probes.command import CommandOutput, run_command
+from probes.command import CommandOutput, find_command, run_command
 from probes.unknown import Reason, Unknown
 
 
@@ -55,6 +59,62 @@ def test_what_is_not_on_the_trusted_path_is_not_run(name: str) -> None:
 
 def test_a_command_that_hangs_is_ended_with_its_children(bin_directory: Path) -> None:
     script(bin_directory, "tool", "sleep 600 & echo $!; wait")
+    output = run_command(["tool"], 0.5)
+    assert isinstance(output, Unknown)
+    assert output.reason is Reason.TIMED_OUT
+
+
+def has_gone(pid: int) -> bool:
+    """Whether a process ends within ten seconds; a zombie that nobody reaps has ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_children_that_a_command_leaves_in_the_background_are_ended(bin_directory: Path) -> None:
+    script(bin_directory, "tool", "sleep 600 >/dev/null 2>&1 & echo $!")
+    output = run_command(["tool"], 10)
+    assert isinstance(output, CommandOutput)
+    assert has_gone(int(output.stdout))
+
+
+@pytest.mark.skipif(not find_command("setpriv"), reason="needs setpriv(1) of util-linux")
+def test_a_command_ends_with_a_gdrtop_that_is_killed(bin_directory: Path, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script(bin_directory, "tool", f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600")
+    program = (
+        "import sys, probes.command as command\n"
+        f"command.TRUSTED_PATH = ({str(bin_directory)!r}, *command.TRUSTED_PATH)\n"
+        "command.run_command(['tool'], 600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[2])
+    deadline = time.monotonic() + 60
+    while not pid_file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    assert has_gone(int(pid_file.read_text()))
+
+
+def test_a_command_that_works_gets_more_time(bin_directory: Path, tmp_path: Path) -> None:
+    script(bin_directory, "tool", f"while [ ! -e {tmp_path}/enough ]; do :; done; echo late")
+    later = threading.Timer(2.0, (tmp_path / "enough").touch)
+    later.start()
+    output = run_command(["tool"], 1.0)
+    later.join()
+    assert isinstance(output, CommandOutput)
+    assert output.stdout == "late\n"
+
+
+def test_a_command_that_waits_gets_none(bin_directory: Path, tmp_path: Path) -> None:
+    script(bin_directory, "tool", "sleep 600")
     output = run_command(["tool"], 0.5)
     assert isinstance(output, Unknown)
     assert output.reason is Reason.TIMED_OUT

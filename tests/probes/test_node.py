@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from probes import gpus, kernel, modules, numa, pci, platform, rdma
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import GpuFacts
-from probes.host import Host, LocalHost
+from probes.host import READ_LIMIT_BYTES, Host, LocalHost
 from probes.node import Node, probe_node
 from probes.nvml import NvmlFacts
 from probes.pci import PciFacts
+from probes.running import begin
 from probes.unknown import Maybe, Reason, Unknown
 
 LONG = 60.0
@@ -166,3 +168,51 @@ def test_gpus_without_a_bus_say_what_they_wait_for(tmp_path: Path) -> None:
     facts = probe_node(LocalHost(str(tmp_path))).gpus
     assert isinstance(facts, Unknown)
     assert "PCI devices" in facts.detail
+
+
+class SlowHost(LocalHost):
+    """A node whose CPUs are saturated: each question takes a second of its own clock, none more."""
+
+    def __init__(self, root: str, now: list[float]) -> None:
+        super().__init__(root)
+        self._now = now
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        self._now[0] += 1.0
+        return super().read_bytes(path, limit)
+
+
+def test_a_probe_that_keeps_asking_is_late_and_not_stuck(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    slow = SlowHost(str(tmp_path), now)
+
+    nearly_done, gate = threading.Event(), threading.Event()
+
+    def ask() -> int:
+        for _ in range(20):
+            slow.read("/proc/sys/kernel/osrelease")
+        nearly_done.set()
+        gate.wait(LONG)
+        return 20
+
+    running = begin(slow, "slow", ask)
+    assert nearly_done.wait(LONG)
+    threading.Timer(0.1, gate.set).start()
+    assert running.answer(5.0) == 20
+
+
+def test_a_single_question_without_an_answer_is_named(host: LocalHost, tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    def ask() -> int:
+        host.read("/proc/version")
+        gate.wait(LONG)
+        return 0
+
+    answer = begin(host, "stuck", ask).answer(0.05)
+    gate.set()
+    assert isinstance(answer, Unknown)
+    assert "no answer from /proc/version for" in str(answer)
