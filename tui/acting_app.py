@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
-from tui.hangups import Hangups
+from tui.hangups import TERMINAL_GONE, Hangups
 from tui.offering_app import OfferingApp
 from tui.telling import TELLING_SECONDS
+from tui.terminal import TerminalDriver
 
 if TYPE_CHECKING:
     from probes.origin import Origin
@@ -31,7 +32,7 @@ class ActingApp(OfferingApp):
 
     def __init__(self, origin: Origin, read_only: bool) -> None:
         super().__init__(origin, read_only)
-        self._hangups = Hangups(self._hang_up)
+        self._hangups = Hangups(self._hang_up, self._stop_waiting_for_terminal)
         self._is_leaving = False
 
     def action_actions(self) -> None:
@@ -184,6 +185,19 @@ class ActingApp(OfferingApp):
         self._is_leaving = True
         self._acting.stop(why)
         self.exit()
+
+    def _stop_waiting_for_terminal(self) -> None:
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.leave()
+
+    def on_terminal_driver_gone(self) -> None:
+        """The terminal has gone without a signal."""
+        self._hang_up(TERMINAL_GONE)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether output still waits for a terminal that takes none; Python itself would wait for it."""
+        return isinstance(self._driver, TerminalDriver) and self._driver.is_stuck
 
     async def action_quit(self) -> None:
         """Leaves; where an action runs, after the step under way."""

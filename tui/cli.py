@@ -311,6 +311,8 @@ def _ended(app: GdrtopApp) -> int:
         return EXIT_WRONG_USAGE
     if recorded is not None:
         print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
+    if app.is_stuck:  # Python's own end would wait for the terminal, for ever
+        os._exit(app.return_code or 0)
     return app.return_code or 0
 
 

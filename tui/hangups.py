@@ -8,18 +8,20 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-WORDS = {signal.SIGTERM: "somebody ended gdrtop", signal.SIGHUP: "the terminal has gone"}
+TERMINAL_GONE = "the terminal has gone"
+WORDS = {signal.SIGTERM: "gdrtop was terminated", signal.SIGHUP: TERMINAL_GONE}
 
 
 class Hangups:
     """Hands these signals to the event loop, where nobody has ignored or taken them before.
 
     By Python's own handlers, not the loop's: those end with the loop, and a second signal while a step is
-    waited for would kill.
+    waited for would kill. `at_once` is called in the handler itself: the loop may wait for the terminal.
     """
 
-    def __init__(self, hear: Callable[[str], object]) -> None:
+    def __init__(self, hear: Callable[[str], object], at_once: Callable[[], object]) -> None:
         self._hear = hear
+        self._at_once = at_once
         self._loop: asyncio.AbstractEventLoop | None = None
         self._before: dict[int, Any] = {}
 
@@ -42,5 +44,6 @@ class Hangups:
     def _take(self, number: int, frame: FrameType | None) -> None:
         del frame
         assert self._loop is not None
+        self._at_once()
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._hear, WORDS[signal.Signals(number)])

@@ -13,6 +13,7 @@ from textual.screen import Screen
 
 from tui.acting import Acting
 from tui.actions_state import ActionsState
+from tui.terminal import TerminalDriver
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -56,7 +57,7 @@ class OfferingApp(App[None]):
     _overview: OverviewScreen
 
     def __init__(self, origin: Origin, read_only: bool) -> None:
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         self._origin = origin
         self.actions_state = ActionsState()
         self._host: Host | None = None

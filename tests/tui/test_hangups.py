@@ -1,4 +1,4 @@
-"""A terminal that goes away, and a kill: the step under way is waited for, and what was begun is logged."""
+"""A terminal that goes away, and a kill: gdrtop ends, and the step under way is waited for."""
 
 import fcntl
 import os
@@ -42,23 +42,44 @@ finally:
 """
 
 
-class Terminal:
-    """A program on a terminal of its own."""
+# Writes more than a terminal holds that nobody reads.
+_FLOOD = """
+import pathlib, sys
+from tui.app import GdrtopApp
+from tui.cli import main
 
-    def __init__(self, notes: Path) -> None:
+def flood(app):
+    (pathlib.Path(sys.argv[1]) / "began").touch()
+    for _ in range(1000):
+        app._driver.write("x" * 4096)
+
+GdrtopApp.on_ready = flood
+sys.exit(main(["--demo"]))
+"""
+_DEMO = "import sys; from tui.cli import main; sys.exit(main(['--demo']))"
+
+
+class Terminal:
+    """A program on a terminal of its own, which sends SIGHUP when it goes only with `controlling`."""
+
+    def __init__(self, notes: Path, program: str = _PROGRAM, controlling: bool = True) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(notes)],
+            [sys.executable, "-c", program, str(notes)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
             cwd=ROOT,
             env={**os.environ, "TERM": "xterm-256color"},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controlling else None,
         )
         os.close(slave)
+
+    def wait_for(self, text: bytes) -> None:
+        """Read until the screen has shown a text."""
+        self.press_until(b"", text)
 
     def press_until(self, key: bytes, text: bytes) -> None:
         """Presses a key again and again until the screen has shown a text."""
@@ -107,3 +128,28 @@ def test_the_step_under_way_is_waited_for(tmp_path: Path, how: str) -> None:
         process.kill()
     assert (tmp_path / "ended").exists()
     assert (tmp_path / "left").exists()
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_terminal_that_goes_without_a_signal_ends_the_program(tmp_path: Path, attempt: int) -> None:
+    terminal = Terminal(tmp_path, _DEMO, controlling=False)
+    try:
+        terminal.wait_for(b"SIMULATED")
+        os.close(terminal.master)
+        terminal.process.wait(60)
+    finally:
+        terminal.process.kill()
+
+
+def test_a_terminal_that_takes_no_output_does_not_keep_a_kill_from_ending_the_program(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, _FLOOD)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "began").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal.process.wait(60)
+    finally:
+        terminal.process.kill()
+        os.close(terminal.master)

@@ -1,0 +1,107 @@
+"""Textual's terminal driver, for a terminal that goes away.
+
+A terminal can vanish without SIGHUP: under nohup, or where gdrtop is not in the foreground. Textual's input
+thread then reads EOF in a loop, its writer thread dies at EIO, and the main thread waits for room in the
+writer's queue for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from contextlib import suppress
+from queue import Empty, Full
+
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
+
+_STANDARD = (0, 1, 2)
+_FULL_SECONDS = 0.2
+_CLOSE_SECONDS = 2.0
+
+
+class TerminalDriver(LinuxDriver):
+    """Reads keys and writes the screen until the terminal has gone, then ends the program."""
+
+    class Gone(Message):
+        """The terminal has gone: leave in order."""
+
+    def __init__(
+        self, app: App[None], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._gone = threading.Event()
+        self._is_leaving = False
+        self._watcher: threading.Thread | None = None
+        self._wake: int | None = (
+            None  # the other end of what the input thread reads once the terminal has gone
+        )
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether output still waits for a terminal that takes none."""
+        return self._writer_thread is not None and self._writer_thread.is_alive()
+
+    def leave(self) -> None:
+        """Wait only a moment for a terminal that takes no output; safe in a signal handler."""
+        self._is_leaving = True
+
+    def start_application_mode(self) -> None:
+        """Take the terminal over, and watch it."""
+        if self._watcher is None:
+            loop = asyncio.get_running_loop()
+            self._watcher = threading.Thread(target=self._watch, args=(loop,), name="terminal", daemon=True)
+            self._watcher.start()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def write(self, data: str | None) -> None:
+        """Hand output to the writer thread (None ends it); drop it once the terminal has gone."""
+        assert self._writer_thread is not None, "the driver is not in application mode"
+        waits = 0
+        while not self._gone.is_set():
+            try:
+                self._writer_thread._queue.put(data, timeout=_FULL_SECONDS)
+                return
+            except Full:
+                waits += self._is_leaving
+                if waits * _FULL_SECONDS >= _CLOSE_SECONDS:
+                    self._gone.set()
+
+    def close(self) -> None:
+        """End the writer thread; one that cannot write is left behind."""
+        writer = self._writer_thread
+        if writer is None:
+            return
+        self.write(None)
+        if self._gone.is_set():
+            with suppress(Empty):
+                while True:
+                    writer._queue.get_nowait()
+            with suppress(Full):
+                writer._queue.put_nowait(None)
+        writer.join(_CLOSE_SECONDS if self._gone.is_set() or self._is_leaving else None)
+
+    def disable_input(self) -> None:
+        """End the input thread, which may have begun to read just when the terminal went."""
+        if self._wake is not None:
+            os.write(self._wake, b"\0")
+        super().disable_input()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until input or output has hung up (poll(2) reports it unasked), then let go of both."""
+        terminals = [descriptor for descriptor in _STANDARD if os.isatty(descriptor)]
+        poll = select.poll()
+        for descriptor in terminals:
+            poll.register(descriptor, 0)
+        poll.poll()
+        self._gone.set()
+        # Reads that wait and writes that succeed: no thread spins or dies before the program has ended.
+        nothing_to_read, self._wake = os.pipe()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in terminals:
+            os.dup2(nothing_to_read if descriptor == 0 else nowhere, descriptor)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._app.post_message, self.Gone())
