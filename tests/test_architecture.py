@@ -50,7 +50,6 @@ OWN_FILES = {
     "tui/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
     "tui/lines_file.py": {"makedirs", "replace", "write"},
     "tui/bandwidth/results_file.py": {"makedirs"},
-    "tui/terminal.py": {"write"},  # to a pipe of its own, to wake a thread
 }
 # Starts tests and ends them: with a keeper of each, a program of its own that outlives a killed gdrtop.
 TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/keeper.py"}

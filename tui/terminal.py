@@ -18,7 +18,6 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-_STANDARD = (0, 1, 2)
 _FULL_SECONDS = 0.2
 _CLOSE_SECONDS = 2.0
 
@@ -34,11 +33,9 @@ class TerminalDriver(LinuxDriver):
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         self._gone = threading.Event()
+        self._terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
         self._is_leaving = False
         self._watcher: threading.Thread | None = None
-        self._wake: int | None = (
-            None  # the other end of what the input thread reads once the terminal has gone
-        )
 
     @property
     def is_stuck(self) -> bool:
@@ -51,6 +48,11 @@ class TerminalDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         """Take the terminal over, and watch it."""
+        # The kernel sends SIGCONT behind SIGHUP, and Textual's handler starts a second pair of threads then.
+        if self._gone.is_set() or _have_hung_up(self._terminals):
+            return
+        if self._key_thread is not None and self._key_thread.is_alive():  # SIGSTOP, which no handler sees
+            self.suspend_application_mode()
         if self._watcher is None:
             loop = asyncio.get_running_loop()
             self._watcher = threading.Thread(target=self._watch, args=(loop,), name="terminal", daemon=True)
@@ -84,24 +86,20 @@ class TerminalDriver(LinuxDriver):
                 writer._queue.put_nowait(None)
         writer.join(_CLOSE_SECONDS if self._gone.is_set() or self._is_leaving else None)
 
-    def disable_input(self) -> None:
-        """End the input thread, which may have begun to read just when the terminal went."""
-        if self._wake is not None:
-            os.write(self._wake, b"\0")
-        super().disable_input()
-
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait until input or output has hung up (poll(2) reports it unasked), then let go of both."""
-        terminals = [descriptor for descriptor in _STANDARD if os.isatty(descriptor)]
-        poll = select.poll()
-        for descriptor in terminals:
-            poll.register(descriptor, 0)
-        poll.poll()
+        _have_hung_up(self._terminals, wait=True)
         self._gone.set()
-        # Reads that wait and writes that succeed: no thread spins or dies before the program has ended.
-        nothing_to_read, self._wake = os.pipe()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in terminals:
-            os.dup2(nothing_to_read if descriptor == 0 else nowhere, descriptor)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in self._terminals:  # no thread dies of an I/O error before the program has ended
+            os.dup2(nowhere, descriptor)
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._app.post_message, self.Gone())
+
+
+def _have_hung_up(descriptors: list[int], wait: bool = False) -> bool:
+    """Whether one of these has hung up, which poll(2) reports unasked; with `wait` once that is so."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, 0)
+    return bool(poll.poll(None if wait else 0))
