@@ -12,8 +12,9 @@ from textual.message import Message
 from textual.timer import Timer
 
 from probes.origin import Origin
+from probes.progress import quiet_seconds
 from tui.doctor_state import DoctorState
-from tui.examination_pace import ExaminationPace
+from tui.examination_pace import ExaminationPace, ReadingPace
 from tui.measuring_app import MeasuringApp
 from tui.sampler import (
     Examined,
@@ -94,6 +95,8 @@ class GdrtopApp(MeasuringApp):
         self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
         self._doctor = DoctorState()
         self._examination_pace = ExaminationPace()
+        self._reading_pace = ReadingPace()
+        self._asked_at = -LONGEST_INTERVAL_SECONDS
         self._overview = OverviewScreen(origin)
         if replay is not None:
             from tui.screens.replay import ReplayScreen
@@ -136,13 +139,21 @@ class GdrtopApp(MeasuringApp):
     def tick(self) -> None:
         """One interval has passed."""
         silence = self._sampler.silent_for()
-        self._overview.tell_silence(silence if silence >= SILENCE_SECONDS else 0.0)
+        self._overview.tell_silence(
+            silence if silence >= SILENCE_SECONDS else 0.0, is_slow=quiet_seconds() < SILENCE_SECONDS
+        )
         if self.paused:
             return
         if self._replay is None:
-            self._sampler.ask()
+            self._ask_reading()
         elif self._replay.position < self._replay.last:
             self._replay.move(self._replay.position + 1)
+            self._sampler.ask()
+
+    def _ask_reading(self) -> None:
+        now = time.monotonic()
+        if self.interval is None or now - self._asked_at >= self._reading_pace.interval(self.interval) - 0.05:
+            self._asked_at = now
             self._sampler.ask()
 
     def on_unmount(self) -> None:
@@ -184,6 +195,11 @@ class GdrtopApp(MeasuringApp):
         for one in probed:
             if isinstance(one, Probed):
                 self._probed_at = one.node.taken_at
+        if isinstance(report, Probed):
+            self._asked_at = time.monotonic()  # the probe's time is not the reading's
+        elif isinstance(report, Sampled) and self._replay is None:
+            self._reading_pace.note_reading(time.monotonic() - self._asked_at)
+            self._tell_pace()
         if any(isinstance(one, Probed) for one in probed):
             self._examination_pace.note_change()
             self.begin_measuring()
@@ -214,7 +230,13 @@ class GdrtopApp(MeasuringApp):
         self._sampler.ask()
 
     def _tell_pace(self) -> None:
-        pace = "PAUSED" if self.paused else "" if self.interval is None else f"every {self.interval:g} s"
+        pace = (
+            "PAUSED"
+            if self.paused
+            else ""
+            if self.interval is None
+            else self._reading_pace.word(self.interval)
+        )
         if self._replay is not None:
             at_end = self._shown_moment == self._replay.last
             # As it was recorded is a moment a second.

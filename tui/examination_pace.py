@@ -1,4 +1,4 @@
-"""When the doctor looks again by itself: soon after a change, seldom while the changes go on."""
+"""How often the node is read, and when it is checked again without being asked."""
 
 from __future__ import annotations
 
@@ -29,3 +29,30 @@ class ExaminationPace:
         self._gap = SHORTEST_SECONDS if since >= _QUIET_SECONDS else min(LONGEST_SECONDS, 2 * self._gap)
         self._changed, self._at = False, now
         return True
+
+
+class ReadingPace:
+    """Stretches the interval between readings on a node that cannot keep up with it.
+
+    Reading and drawing take at most half of the time, so that probes, checks and keys find room.
+    """
+
+    _KEPT = 0.7  # of the cost before: one slow reading among quick ones does not change the interval
+
+    def __init__(self) -> None:
+        self._cost = 0.0
+
+    def note_reading(self, seconds: float) -> None:
+        """A reading took so long, from the question to the screen."""
+        self._cost = seconds * (1 - self._KEPT) + self._cost * self._KEPT
+
+    def interval(self, wanted: float) -> float:
+        """Return the seconds between two readings where `wanted` were asked for."""
+        return max(wanted, 2 * self._cost)
+
+    def word(self, wanted: float) -> str:
+        """Return "every 1 s", or "every 3 s (slow node)" where the interval is clearly stretched."""
+        interval = self.interval(wanted)
+        if interval < 1.5 * wanted:
+            return f"every {wanted:g} s"
+        return f"every {interval:.2g} s (slow node)"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Union
 
+from probes.progress import Progress, follow
+
 if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has been painted
     from probes.checks.verdict import Verdict
     from probes.examination import Examination
@@ -162,6 +164,7 @@ class Sampler:
         return 0.0 if asked_at is None or self._rests.is_set() else time.monotonic() - asked_at
 
     def _run(self) -> None:
+        follow(Progress())
         try:
             source = self._open_source()
         except Exception as error:  # the screen must say so and live on

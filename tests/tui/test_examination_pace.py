@@ -2,7 +2,7 @@
 
 import itertools
 
-from tui.examination_pace import LONGEST_SECONDS, ExaminationPace
+from tui.examination_pace import LONGEST_SECONDS, ExaminationPace, ReadingPace
 
 
 def examinations(changes: set[int], seconds: int) -> list[int]:
@@ -35,3 +35,25 @@ def test_a_node_that_changes_all_the_time_is_examined_every_half_minute() -> Non
     found = examinations(set(range(600)), 600)
     assert len(found) < 600 / LONGEST_SECONDS + 6
     assert max(later - earlier for earlier, later in itertools.pairwise(found)) == LONGEST_SECONDS
+
+
+def test_readings_that_keep_up_keep_their_interval() -> None:
+    pace = ReadingPace()
+    for _ in range(10):
+        pace.note_reading(0.02)
+    assert pace.interval(0.1) == 0.1
+    assert pace.word(1.0) == "every 1 s"
+
+
+def test_a_node_that_cannot_keep_up_is_read_less_often_and_it_says_so() -> None:
+    pace = ReadingPace()
+    for _ in range(30):
+        pace.note_reading(0.5)
+    assert 0.9 < pace.interval(0.1) <= 1.0
+    assert pace.word(0.1) == "every 1 s (slow node)"
+
+
+def test_one_slow_reading_changes_little() -> None:
+    pace = ReadingPace()
+    pace.note_reading(0.5)
+    assert pace.word(1.0) == "every 1 s"

@@ -64,6 +64,7 @@ class OverviewScreen(Screen[None]):
         self._acting = ""
         self._measuring = ""
         self._silence = 0.0
+        self._is_slow = False
         self._failure = ""
         self._taken_at = 0.0
         self.readings = 0
@@ -166,10 +167,10 @@ class OverviewScreen(Screen[None]):
         """The node's name; "" while it is not known."""
         return self._state.hostname if self._state else ""
 
-    def tell_silence(self, seconds: float) -> None:
-        """Shows for how long the node has not answered; 0: it answers."""
-        if int(seconds) != int(self._silence):
-            self._silence = seconds
+    def tell_silence(self, seconds: float, is_slow: bool = False) -> None:
+        """Show how long an answer takes, from a node that is slow or silent; 0: it answers."""
+        if int(seconds) != int(self._silence) or is_slow != self._is_slow:
+            self._silence, self._is_slow = seconds, is_slow
             self._draw_verdict()
 
     # Keys
@@ -253,9 +254,12 @@ class OverviewScreen(Screen[None]):
         elif self._state is not None and self._state.verdict is not None:
             verdict, reason = self._state.verdict_line(), self._state.verdict.reason
         clock = time.strftime("%H:%M:%S", time.gmtime(self._taken_at)) if self.readings else ""
-        silence = f" no answer for {self._silence:.0f} s " if self._silence else ""
+        silence = ""
+        if self._silence:
+            silence = "slow: {:.0f} s so far" if self._is_slow else "no answer for {:.0f} s"
+            silence = f" {silence.format(self._silence)} "
         right: Line = (
-            Run(silence, Tone.BAD),
+            Run(silence, Tone.WARNING if self._is_slow else Tone.BAD),
             Run(f" {self._acting} " if self._acting else "", Tone.WARNING),
             Run(f" {self._measuring} " if self._measuring else "", Tone.WARNING),
             Run(f" {self._recording} " if self._recording else "", Tone.BAD),
