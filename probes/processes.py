@@ -301,8 +301,10 @@ def _users(host: Host) -> Maybe[dict[int, str]]:
 
 
 def _user(uid: Maybe[int], users: Maybe[dict[int, str]]) -> Maybe[str]:
-    if isinstance(uid, Unknown) or isinstance(users, Unknown):
-        return uid if isinstance(uid, Unknown) else users
+    if isinstance(uid, Unknown):
+        return uid
+    if isinstance(users, Unknown):
+        return users
     return users.get(uid) or Unknown(Reason.NOT_THERE, _PASSWD, f"no user {uid}")
 
 
