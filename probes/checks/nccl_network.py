@@ -296,6 +296,18 @@ def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
     return None if word is None or isinstance(word, Unknown) else ORDER[word]
 
 
+def used_devices(examination: Examination, settings: Settings) -> frozenset[str]:
+    """The NICs that NCCL chooses for a job: of those that it may take, the nearest to one of its GPUs."""
+    topology = examination.topology
+    hcas = parse_hca_list(settings.get(HCA) or "")
+    chosen = {device.name for device, port in taken_ports(examination, hcas) if port.state == "ACTIVE"}
+    used: set[str] = set()
+    for gpu in gpus_of(examination, settings.process):
+        ranks = {nic: rank for nic in chosen if (rank := _rank(topology, gpu, nic)) is not None}
+        used |= {nic for nic, rank in ranks.items() if rank == min(ranks.values())} if ranks else chosen
+    return frozenset(used)
+
+
 @AREA.check(
     "nccl-ib-hca-leaves-out-nearest",
     Severity.WARNING,
