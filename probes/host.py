@@ -1,4 +1,4 @@
-"""The one door to a node: files, links, directories, read-only commands, NVML, verbs.
+"""The one door to a node: files, links, directories, read-only commands, NVML, verbs, libcuda.
 
 Every other probe asks a `Host` and opens nothing itself, so that a dumped tree, a simulated node or a
 recording answers the same questions as this machine does.
@@ -15,6 +15,8 @@ from itertools import islice
 from typing import Protocol
 
 from probes.command import CommandOutput, run_command
+from probes.cuda import CudaGpu
+from probes.cuda_driver import NEEDED, probe_cuda
 from probes.held_tree import Found, HeldTree, split
 from probes.nvml import NvmlFacts, NvmlLibrary, NvmlLive
 from probes.origin import Origin, Source
@@ -71,6 +73,9 @@ class Host(Protocol):
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """The errno of the `ibv_reg_dmabuf_mr` probe on each RDMA device (EBADF: supported)."""
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda says of each GPU's support for GPUDirect RDMA; may take seconds."""
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of the node's session."""
@@ -283,6 +288,15 @@ class LocalHost:
         if self._root:
             return dict.fromkeys(devices, self._tree_has_none("libibverbs"))
         return probe_dmabuf(devices)
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda says of each GPU; not asked where asking would load modules or make device files."""
+        if self._root:
+            return self._tree_has_none("libcuda")
+        missing = next((path for path in NEEDED if not os.path.exists(path)), None)
+        if missing is not None:
+            return Unknown(Reason.NOT_THERE, "libcuda", f"not asked, because {missing} is missing")
+        return probe_cuda()
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of this process; a tree has none."""

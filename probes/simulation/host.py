@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from probes.command import CommandOutput
+from probes.cuda import CudaGpu
 from probes.host import READ_LIMIT_BYTES
 from probes.link_speed import generation
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
@@ -250,6 +251,20 @@ class SimulatedHost:
             else Unknown(Reason.NOT_THERE, device)
             for device in devices
         }
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda of the described driver says, or the error of its cuInit."""
+        from probes.simulation.bandwidth.cuda import devices, exports_dmabuf
+
+        for module in ("nvidia", "nvidia_uvm"):
+            if module not in self.tree.live_modules:
+                detail = f"not asked, because /sys/module/{module} is missing"
+                return Unknown(Reason.NOT_THERE, "libcuda", detail)
+        found = devices(self.tree, {})
+        if isinstance(found, int):
+            return Unknown(Reason.DRIVER_ERROR, "libcuda", f"cuInit(0) returned {found}")
+        rdma, dmabuf = self._description.offers_gdr, exports_dmabuf(self.tree)
+        return tuple(CudaGpu(device.bdf, rdma, dmabuf) for device in found)
 
     def environment(self, name: str) -> Maybe[str]:
         """No variables are set."""
