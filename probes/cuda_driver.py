@@ -1,7 +1,7 @@
 """What CUDA's driver library says of each GPU: GPUDirect RDMA supported, DMA-BUF supported.
 
-The library is called in a child process, which runs this very file: it may take seconds, print, hang or crash.
-It makes no context and takes no GPU memory. Attribute numbers: cuda.h, CUdevice_attribute.
+The library is called in a child process, which runs this very file: it may take seconds, print, hang or
+crash. It makes no context and takes no GPU memory. Attribute numbers: cuda.h, CUdevice_attribute.
 """
 
 from __future__ import annotations

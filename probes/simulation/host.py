@@ -187,7 +187,16 @@ class SimulatedHost:
             persistence=number in self.tree.persistent,
             mig=number in self.tree.mig,
             is_vgpu=special.is_vgpu,
+            fabric=self._fabric(),
         )
+
+    def _fabric(self) -> str:
+        """Hopper and newer register with the NVSwitches' manager, on this node or on the switches' own."""
+        gpu = self._description.gpu
+        if gpu.capability < (9, 0) or not (self.tree.nvswitches or gpu.c2c):
+            return "not supported"
+        runs = not self.tree.nvswitches or self.tree.units.get("nvidia-fabricmanager") == "active"
+        return "completed" if runs else "in progress"
 
     def _nvlink_peers(self) -> tuple[tuple[str, int], ...]:
         """The NVLinks shared out over the NVSwitches; where none is on this PCI tree, one far switch."""
