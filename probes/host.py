@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import string
 import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -30,6 +31,7 @@ MAX_NAMES = 65536
 DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 PAGE_BYTES = 4096
 
+_BLANKS = string.whitespace + "\0"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _LIST = _READ | os.O_DIRECTORY
 # Served record by record, unlike the attributes elsewhere in /sys.
@@ -119,8 +121,8 @@ def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
 
 
 def text_of(content: bytes) -> str:
-    """A file's text as `Host.read` gives it."""
-    return printable_lines(content.decode("utf-8", errors="replace").strip())
+    """A file's text as `Host.read` gives it; some attributes of sysfs end with a NUL (cpulist)."""
+    return printable_lines(content.decode("utf-8", errors="replace").strip(_BLANKS))
 
 
 class LocalHost:

@@ -24,6 +24,12 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
+def test_a_nul_at_the_end_of_an_attribute_is_no_part_of_it(tmp_path: Path) -> None:
+    """Linux 5.15-rc ended cpulist so."""
+    (tmp_path / "cpulist").write_bytes(b"0-1\n\0")
+    assert LocalHost(str(tmp_path)).read("/cpulist") == "0-1"
+
+
 def test_reads_below_the_root(tree: Path) -> None:
     host = LocalHost(str(tree))
     assert host.origin.source is Source.TREE
