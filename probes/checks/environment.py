@@ -18,7 +18,8 @@ from probes.checks.jobs import (
 from probes.checks.wording import few, needs
 from probes.examination import Examination
 from probes.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
+from probes.plans.services import lift_memlock
 from probes.processes import MAX_PROCESSES, Process
 from probes.systemd_units import Setting
 from probes.unknown import Maybe, Reason, Unknown
@@ -157,36 +158,8 @@ def _services(
             small.append((name, evidence))
     if small:
         units = [name for name, _ in small]
-        return found(cause, *(evidence for _, evidence in small), fix=_raise(units), part_of=part_of)
+        return found(cause, *(evidence for _, evidence in small), fix=lift_memlock(units), part_of=part_of)
     return missing or passed(*unlimited)
-
-
-# What a restart does to what the service has started. slurmd.service has KillMode=process; pbs_mom ends its
-# jobs unless it is started with -p (pbs_mom(8)); Docker: https://docs.docker.com/engine/daemon/live-restore.
-_RESTARTED = {
-    "slurmd.service": "Slurm jobs go on if slurmd.service has KillMode=process, as Slurm ships it",
-    "pbs_mom.service": "PBS ends the jobs of this node unless pbs_mom is started with -p",
-    "docker.service": "Docker stops all its containers unless live-restore is enabled in daemon.json",
-}
-
-
-def _raise(units: Sequence[str]) -> Plan:
-    drop_ins = (
-        instruction(
-            "Write the lines “[Service]” and “LimitMEMLOCK=infinity” to"
-            f" /etc/systemd/system/{unit}.d/memlock.conf"
-        )
-        for unit in units
-    )
-    restarts = (
-        Step(f"Restart {unit}; new jobs get the new limit", ("systemctl", "restart", unit)) for unit in units
-    )
-    return Plan(
-        "Raise the limit of the services",
-        (*drop_ins, Step("Make systemd read the files", ("systemctl", "daemon-reload")), *restarts),
-        disturbs="; ".join(_RESTARTED[unit] for unit in units if unit in _RESTARTED),
-        note="running jobs keep their limit until they restart",
-    )
 
 
 @AREA.check(

@@ -98,8 +98,7 @@ def test_a_limited_runtime_and_its_limited_job_are_one_finding() -> None:
     ("unit", "warning"),
     [
         ("docker.service", "live-restore"),
-        ("pbs_mom.service", "-p"),
-        ("slurmd.service", "KillMode=process"),
+        ("pbs_mom.service", "jobs of pbs_mom"),
     ],
 )
 def test_a_fix_that_restarts_a_service_says_what_happens_to_its_jobs(unit: str, warning: str) -> None:
