@@ -187,6 +187,7 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
         [Evidence(f"/proc/{one.pid}/root{INFINIBAND}", "no uverbs file") for one in without],
         "The host has the files, the container does not. Single-node jobs are not affected.",
         fix=Plan("Pass the files into the container", _INTO_CONTAINER, disturbs=RESTARTS),
+        part_of=("dev-infiniband-missing",),
         severity=None if any(maps(one, "libnccl") for one in without) else Severity.NOTE,
     )
 

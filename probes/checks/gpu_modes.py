@@ -6,7 +6,7 @@ import re
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import GPUS, NO_GPU, asked, bdfs_of, gpus_of, names_of, needs_nvml
-from probes.checks.jobs import RESTARTS
+from probes.checks.jobs import RESTARTS, affected, jobs_of
 from probes.checks.wording import at_most, needs
 from probes.examination import Examination
 from probes.gpus import Gpu, is_vgpu
@@ -248,8 +248,10 @@ def c2c(examination: Examination) -> Outcome:
             )
             if condition in has_variable
         ]
+        by_jobs = any(one.source.startswith("/proc/") for one in old)
+        users = f"{affected(jobs_of(examination), old)}: " if by_jobs else ""
         return found(
-            "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27.",
+            f"{users}The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27.",
             *at_most(old),
             fix=Plan(
                 "Use NCCL 2.27 or later",
@@ -258,7 +260,7 @@ def c2c(examination: Examination) -> Outcome:
                 note="do not change ACS or the SMMU here, as advice for x86 does not apply",
             ),
             devices=bdfs_of(joined),
-            data_path=any(one.source.startswith("/proc/") for one in old),
+            data_path=by_jobs,
         )
     if not versions:
         return unsure("needs NCCL's version (no libnccl on this node or in a job)")

@@ -133,6 +133,7 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
         "0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and more SYS. The distances in NCCL's log use other numbers, which"
         " change between versions.",
         fix=without_variable(_LEVEL, "or write the word"),
+        part_of=("nccl-gdr-level-off", "nccl-gdr-level-too-low"),
     )
 
 

@@ -188,7 +188,7 @@ def nccl_versions_differ(examination: Examination) -> Outcome:
     if not evidence and (missing := _version_unknown(examination)):
         return unsure(missing)
     cause = "All ranks of one job need the same NCCL. Two jobs of one user may differ."
-    return settle(jobs, evidence, cause)
+    return settle(jobs, evidence, cause, part_of=("nccl-twice-in-process",))
 
 
 def _plugins(process: Process) -> list[str]:

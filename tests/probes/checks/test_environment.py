@@ -207,6 +207,21 @@ def test_a_node_without_rdma_needs_no_files() -> None:
         assert said(node, check).status is Status.PASSED
 
 
+def test_files_that_nothing_needs_are_not_critical() -> None:
+    """A node without a GPU has no GPUDirect RDMA to lose."""
+    node = with_nodes(ABSENT)
+    assert said(node, "dev-infiniband-missing").severity is Severity.CRITICAL
+    node = replace(node, topology=replace(node.topology, gpus=()))
+    assert said(node, "dev-infiniband-missing").severity is Severity.WARNING
+
+
+def test_a_dump_without_dev_is_not_said_to_miss_files() -> None:
+    left_out = Unknown(Reason.NOT_RECORDED, "/dev", "the tree has no /dev/null")
+    node = with_nodes(left_out, left_out)
+    for check in ("dev-infiniband-missing", "dev-infiniband-incomplete", "dev-nvidia-missing"):
+        assert said(node, check).status is Status.UNKNOWN
+
+
 def test_a_container_without_rdma_is_a_warning_only_with_nccl() -> None:
     bare = said(with_processes(rdma_nodes=ABSENT, libraries=()), "dev-infiniband-not-in-container")
     training = said(with_processes(rdma_nodes=ABSENT), "dev-infiniband-not-in-container")
