@@ -327,7 +327,7 @@ class Status:
     uid: Maybe[int]
     state: Maybe[str]
     ipc_lock: Maybe[bool]
-    parent: Maybe[int]  # pid; 0 or 1 where nobody here has started it
+    parent: Maybe[int]  # pid; 0 or 1 where no process here is its parent
 
 
 def parse_status(text: str) -> Status:
@@ -393,10 +393,10 @@ def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
         if match is None or path in found or len(path) > 1024:
             continue
         version = match["version"] or ""
-        # "libnccl.so.2" tells the interface, not the version.
+        # "libnccl.so.2" shows the interface, not the version.
         known_version: Maybe[str] = version
         if "." not in version:
-            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name tells no version")
+            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
         found[path] = MappedLibrary(match["name"], path, known_version)
     return tuple(
         MappedLibrary(library.name, printable(library.path, 256), library.version)

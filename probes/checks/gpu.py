@@ -11,7 +11,7 @@ from probes.checks.wording import at_most, needs, several
 from probes.examination import Examination
 from probes.gpus import NOT_LISTED, Gpu
 from probes.kernel_log import KernelMessage, LogKind
-from probes.nvml import LOST, NvmlGpu
+from probes.nvml import NvmlGpu
 from probes.plan import Plan, Step, instruction
 from probes.platform import in_container
 from probes.smi_paths import Smi
@@ -22,6 +22,7 @@ NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
 GPUS = "the GPUs"
 LOST_GPU, GSP_TIMEOUT = "xid-79-fell-off-bus", "xid-119-gsp-timeout"
 _XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
+_OFF_THE_BUS = "fallen off the bus"
 _ALL_ONES = "all ones"
 
 
@@ -190,7 +191,7 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
     lost: list[str] = []
     answering = [gpu for gpu in gpus if not isinstance(gpu.nvml, Unknown)]
     for gpu in gpus:
-        if isinstance(gpu.nvml, Unknown) and LOST in gpu.nvml.detail:
+        if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail:
             evidence.append(Evidence(f"NVML, GPU{gpu.index}", gpu.nvml.detail))
             lost.append(gpu.bdf)
         space = _config(examination, gpu.bdf)
@@ -256,9 +257,9 @@ def missing_from_nvml(examination: Examination) -> Outcome:
         return unsure(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
     if facts.driver.nvml is not None and facts.gpus:
         return unsure(f"needs NVML ({facts.driver.nvml})")
-    held = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
+    driven = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
     silent = [
-        gpu for gpu in held if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
+        gpu for gpu in driven if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
     ]
     if silent and in_container(examination.node.platform):
         hidden = [gpu for gpu in silent if isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED]
@@ -284,10 +285,10 @@ def missing_from_nvml(examination: Examination) -> Outcome:
             devices=bdfs_of(silent),
             part_of=reported_in_log(examination, bdfs_of(silent)),
         )
-    for gpu in held:
+    for gpu in driven:
         if isinstance(gpu.nvml, Unknown):
             return unsure(needs_nvml(gpu, gpu.nvml))
-    return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in held) or (NO_GPU,))
+    return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
 
 
 def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[str, ...]:
@@ -296,7 +297,7 @@ def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[st
     lost = {
         gpu.bdf
         for gpu in (() if isinstance(gpus, Unknown) else gpus)
-        if isinstance(gpu.nvml, Unknown) and LOST in gpu.nvml.detail
+        if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail
     }
     log = examination.kernel_log
     messages = () if isinstance(log, Unknown) else log.messages

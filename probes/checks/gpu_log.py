@@ -37,7 +37,7 @@ def _xids(examination: Examination, numbers: tuple[int, ...]) -> Outcome | list[
 @AREA.check(
     GSP_TIMEOUT,
     Severity.CRITICAL,
-    "a GPU's system processor (GSP) does not answer",
+    "a GPU's system processor (GSP) timed out",
     _XIDS,
     ok="no GSP timeout in the kernel log",
     impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",

@@ -6,7 +6,7 @@ import re
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import GPUS, NO_GPU, asked, bdfs_of, gpus_of, names_of, needs_nvml
-from probes.checks.jobs import RESTARTS, affected, jobs_of
+from probes.checks.jobs import RESTARTS, about, affected, jobs_of
 from probes.checks.wording import at_most, needs
 from probes.examination import Examination
 from probes.gpus import Gpu, is_vgpu
@@ -249,9 +249,9 @@ def c2c(examination: Examination) -> Outcome:
             if condition in has_variable
         ]
         by_jobs = any(one.source.startswith("/proc/") for one in old)
-        users = f"{affected(jobs_of(examination), old)}: " if by_jobs else ""
+        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27."
         return found(
-            f"{users}The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27.",
+            about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *at_most(old),
             fix=Plan(
                 "Use NCCL 2.27 or later",

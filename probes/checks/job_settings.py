@@ -33,7 +33,9 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
         parsed = parse_level(value)
         return "never" if parsed is not None and parsed.rank == LOC else None
 
-    off = values_of(examination, "NCCL_P2P_DISABLE", lambda _, value: "off" if parse_number(value) else None)
+    off = values_of(
+        examination, "NCCL_P2P_DISABLE", lambda _, value: "disables P2P" if parse_number(value) else None
+    )
     return settle(
         jobs_of(examination),
         [*off, *values_of(examination, "NCCL_P2P_LEVEL", level)],
@@ -55,7 +57,9 @@ def nccl_shm_off(examination: Examination) -> Outcome:
     name = "NCCL_SHM_DISABLE"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "off" if parse_number(value) else None),
+        values_of(
+            examination, name, lambda _, value: "disables shared memory" if parse_number(value) else None
+        ),
         "Shared memory is NCCL's path between GPUs of one node that have no P2P.",
         fix=without_variable(name),
     )
@@ -77,7 +81,7 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     place = None if isinstance(platform, Unknown) else platform.environment
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "off" if parse_number(value) == 0 else None),
+        values_of(examination, name, lambda _, value: "disabled" if parse_number(value) == 0 else None),
         "By default (2) NCCL lets PCIe reorder writes. Virtual machines need that for full bandwidth.",
         fix=without_variable(name),
         severity=Severity.WARNING if place is Environment.VIRTUAL_MACHINE else None,
@@ -106,7 +110,7 @@ def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     name = "UCX_TLS"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, v: "no cuda" if v and not _has_cuda(v) else None),
+        values_of(examination, name, lambda _, v: "without cuda" if v and not _has_cuda(v) else None),
         "Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
         fix=without_variable(name, "or add cuda to it: UCX_TLS=rc,cuda,sm,self"),
     )

@@ -66,7 +66,7 @@ class Settings:
     def evidence(self, name: str, remark: str = "") -> Evidence:
         """The file that sets the variable, its value, and a remark on it."""
         value, source = self.values[name]
-        return Evidence(source, f"{name}={value}{f': {remark}' if remark else ''}")
+        return Evidence(source, f"{name}={value}{f' ({remark})' if remark else ''}")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def settle(
     seen = tuple(evidence)
     if seen:
         return found(
-            f"{affected(jobs, seen)}: {cause}",
+            about(affected(jobs, seen), cause),
             *few(seen),
             fix=fix,
             severity=severity,
@@ -129,6 +129,12 @@ def settle(
     if jobs.unseen or jobs.unread:
         return unsure(jobs.unseen or jobs.unread)
     return no_fault(jobs)
+
+
+def about(processes: str, cause: str) -> str:
+    """The cause behind the processes that it is about; a name as its first word keeps its capitals."""
+    is_name = cause[1:2].isupper()
+    return f"{processes}: {cause if is_name else cause[:1].lower() + cause[1:]}"
 
 
 def affected(jobs: Jobs, evidence: Iterable[Evidence]) -> str:

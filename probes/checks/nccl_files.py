@@ -103,7 +103,7 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
     name = "NCCL_GRAPH_FILE"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "set" if value else None),
+        values_of(examination, name, lambda _, value: "" if value else None),
         "NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
         fix=without_variable(name),
     )

@@ -17,6 +17,7 @@ from probes.unknown import Unknown
 
 AREA = Area("nccl")
 INDEX = "NCCL_IB_GID_INDEX"
+NEARER = "None while the job uses nearer NICs. Connections over these ports may fail."
 _ROCE_V1 = "IB/RoCE v1"
 
 
@@ -113,7 +114,7 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
         "The GID tables of these ports have no entry with this index.",
         fix=use_another_gid(),
         severity=severity,
-        impact=_FARTHER if severity is Severity.NOTE else "",
+        impact=NEARER if severity is Severity.NOTE else "",
     )
 
 
@@ -137,8 +138,5 @@ def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
         "These GIDs are of RoCE v1, which routers do not forward.",
         fix=use_another_gid(),
         severity=severity,
-        impact=_FARTHER if severity is Severity.NOTE else "",
+        impact=NEARER if severity is Severity.NOTE else "",
     )
-
-
-_FARTHER = "None while the job uses nearer NICs. Connections over these ports may fail."

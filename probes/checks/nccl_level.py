@@ -62,7 +62,7 @@ def nccl_gdr_level_off(examination: Examination) -> Outcome:
 
     def wrong(_: Settings, value: str) -> str | None:
         level = parse_level(value)
-        return f"{level.word}: never" if level and level.rank < ORDER[Nccl.PIX] else None
+        return f"{level.word} means never" if level and level.rank < ORDER[Nccl.PIX] else None
 
     return settle(
         jobs_of(examination),
@@ -101,7 +101,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
             and (word := nearest(topology, end.id)) is not None
             and ORDER[word] > level.rank
         ]
-        return f"{level.word}, but {', '.join(far[:SHOWN])}" if far else None
+        return f"but {', '.join(far[:SHOWN])}" if far else None
 
     return settle(
         jobs_of(examination),
@@ -149,7 +149,9 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
 def nccl_gdr_read_off(examination: Examination) -> Outcome:
     """Find NCCL_NET_GDR_READ=0."""
     name = "NCCL_NET_GDR_READ"
-    evidence = values_of(examination, name, lambda _, value: "off" if _is(value, 0) else None)
+    evidence = values_of(
+        examination, name, lambda _, value: "sends from host memory" if _is(value, 0) else None
+    )
     return settle(
         jobs_of(examination),
         evidence,
@@ -171,7 +173,7 @@ def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
     """Find NCCL_NET_GDR_C2C=0 on a node whose GPUs have C2C links."""
     name = "NCCL_NET_GDR_C2C"
     gpus = examination.node.gpus
-    evidence = tuple(values_of(examination, name, lambda _, value: "off" if _is(value, 0) else None))
+    evidence = tuple(values_of(examination, name, lambda _, value: "disables C2C" if _is(value, 0) else None))
     if evidence:
         if isinstance(gpus, Unknown):
             return unsure(needs("the GPUs", gpus), *evidence)

@@ -85,7 +85,9 @@ def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
 def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     """Find NCCL_DMABUF_ENABLE=0 (default 1); a note where nvidia-peermem serves the job."""
     dmabuf, peermem = usable(examination)
-    evidence = list(values_of(examination, _DMABUF, lambda _, v: "off" if parse_number(v) == 0 else None))
+    evidence = list(
+        values_of(examination, _DMABUF, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None)
+    )
     if evidence and isinstance(peermem, Unknown):
         return unsure(needs("the GPUDirect RDMA paths of this node", peermem), *evidence)
     served = not isinstance(peermem, Unknown) and peermem

@@ -55,7 +55,7 @@ def nccl_ib_disabled(examination: Examination) -> Outcome:
     name = "NCCL_IB_DISABLE"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "off" if parse_number(value) else None),
+        values_of(examination, name, lambda _, value: "disables RDMA" if parse_number(value) else None),
         _NO_RDMA,
         fix=without_variable(name),
     )
@@ -75,7 +75,7 @@ def nccl_net_socket(examination: Examination) -> Outcome:
     name = "NCCL_NET"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "TCP" if value.lower() == "socket" else None),
+        values_of(examination, name, lambda _, value: "forces TCP" if value.lower() == "socket" else None),
         _NO_RDMA,
         fix=without_variable(name, "or set NCCL_NET=IB, which forbids TCP"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.jobs import RDMA_DEVICES, jobs_of, needs_environment, settle
 from probes.checks.kubernetes import has_pods
-from probes.checks.nccl_gid import INDEX, is_empty, is_v1, use_another_gid, wrong_gids
+from probes.checks.nccl_gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl_network import used_devices
 from probes.checks.port_use import Port, devices_of, gpus_without_nic, names, ports_of
 from probes.checks.wording import at_most, needs
@@ -97,6 +97,7 @@ def asked_gid(examination: Examination) -> Outcome:
             "The GIDs with this index are empty, RoCE v1 or link-local.",
             fix=use_another_gid(),
             severity=min(severities, key=list(Severity).index),
+            impact=NEARER if set(severities) == {Severity.NOTE} else "",
             part_of=("nccl-gid-index-missing", "nccl-gid-index-not-v2"),
         )
     for process in jobs.processes:
