@@ -222,7 +222,9 @@ def _our_gpus(node: Node) -> tuple[Gpu, ...]:
         return ()
     contained = in_container(node.platform)
     return tuple(
-        gpu for gpu in node.gpus.gpus if not is_for_guests(gpu.driver) and not (contained and _not_listed(gpu))
+        gpu
+        for gpu in node.gpus.gpus
+        if not is_for_guests(gpu.driver) and not (contained and _not_listed(gpu))
     )
 
 
@@ -361,8 +363,11 @@ def _served(
     facts = {gpu.bdf: gpu for gpu in _our_gpus(node)}
     here = [end for end in topology.gpus if end.id in facts or isinstance(node.gpus, Unknown)]
     # Those that never can are not missed beside others that can.
-    here = [end for end in here if not (end.id in direct.gpu_support and direct.gpu_support[end.id].by_design)]
-    faults = {end.id: fault for end in here if end.id in facts and (fault := _gpu_fault(node, facts[end.id]))}
+    here = [
+        end for end in here if not (end.id in direct.gpu_support and direct.gpu_support[end.id].by_design)
+    ]
+    faulty = {end.id: _gpu_fault(node, facts[end.id]) for end in here if end.id in facts}
+    faults = {gpu: fault for gpu, fault in faulty.items() if fault}
     answers = {end.id: _served_gpu(node, topology, end.id, ends, reading) for end in here}
     served = [end for end in here if end.id not in faults and answers[end.id].nics]
     guest_paths = is_guest(node.platform) is True and any(one.far for one in answers.values())
