@@ -19,7 +19,7 @@ def found_of(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, 
 
 
 def summed_up(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
-    """Add the counts; DEGRADED where a critical finding, or a warning on the data path, stands under green."""
+    """Add the counts; a critical finding, or a warning on the data path, makes a green verdict DEGRADED."""
     all_found = tuple(findings)
     critical, warnings = found_of(all_found, Severity.CRITICAL), found_of(all_found, Severity.WARNING)
     costly = (*critical, *(one for one in warnings if one.data_path))
