@@ -373,21 +373,16 @@ def nic(name: str, driver: str) -> RdmaDevice:
     return replace(rdma_of(name).devices[0], driver=driver)
 
 
-def with_nics(tmp_path: Path, *devices: RdmaDevice, flavour: Flavour = Flavour.PROPRIETARY) -> GpuDirectFacts:
-    live = modules_of(a_module("nvidia_peermem", LIVE))
-    return facts_of(
-        tmp_path, errno.EOPNOTSUPP, gpus=gpus_of(a_driver(flavour)), rdma=RdmaFacts(devices), modules=live
-    )
+def with_nics(tmp_path: Path, *devices: RdmaDevice) -> GpuDirectFacts:
+    """The proprietary driver with nvidia_peermem, and NICs that refuse DMA-BUF."""
+    live, gpus = modules_of(a_module("nvidia_peermem", LIVE)), gpus_of(a_driver(Flavour.PROPRIETARY))
+    return facts_of(tmp_path, errno.EOPNOTSUPP, gpus=gpus, rdma=RdmaFacts(devices), modules=live)
 
 
 def test_only_some_drivers_ask_peer_memory_clients(tmp_path: Path) -> None:
     """OFED's mlx5 does, bnxt_re with ib_peer_mem; irdma and EFA beside it do not."""
-    devices = (
-        nic("mlx5_0", "mlx5_core"),
-        nic("bnxt_re0", "bnxt_en"),
-        nic("irdma0", "ice"),
-        nic("efa_0", "efa"),
-    )
+    drivers = {"mlx5_0": "mlx5_core", "bnxt_re0": "bnxt_en", "irdma0": "ice", "efa_0": "efa"}
+    devices = [nic(name, driver) for name, driver in drivers.items()]
     facts = with_nics(tmp_path, *devices)
     assert facts.nic_peermem == {"mlx5_0": True, "bnxt_re0": False, "irdma0": False, "efa_0": False}
     write(tmp_path, "/sys/module/ib_peer_mem/initstate", "live\n")
