@@ -1,4 +1,4 @@
-"""What the checks of RDMA ports have in common: the ports of real NICs, and what the loss of some costs."""
+"""What the checks of RDMA ports have in common: the ports of NICs, and how severe the loss of some is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEAR = (Smi.PIX, Smi.PXB)
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a NIC, with all that was read of it."""
+    """A port of a NIC, with all facts about it."""
 
     device: RdmaDevice
     facts: RdmaPort
@@ -34,12 +34,12 @@ class Port:
 
     @property
     def is_ethernet(self) -> bool:
-        """It is known to speak RoCE."""
+        """Whether it is known to use RoCE."""
         return self.facts.link_layer == "Ethernet"
 
     @property
     def is_active(self) -> bool:
-        """It is known to carry traffic."""
+        """Whether it is known to carry traffic."""
         return self.facts.state in ACTIVE
 
     @property
@@ -49,7 +49,7 @@ class Port:
 
 
 def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
-    """The ports of NICs; software devices (rxe, siw) have none that could be repaired."""
+    """The ports of NICs, without those of software devices (rxe, siw)."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return () if rdma.reason is Reason.NOT_THERE else rdma
@@ -88,8 +88,13 @@ def alike(ports: Iterable[Port]) -> dict[str, list[Port]]:
     return boards
 
 
+def card_of(port: Port) -> str:
+    """The PCI address of its card without the function, "0000:41:00"; "" where it is not known."""
+    return known(port.device.bdf, "").rpartition(".")[0]
+
+
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
-    """What it costs that these ports carry no traffic."""
+    """How severe it is that these ports carry no traffic."""
     names = {port.device.name for port in lost}
     if gpus_without_nic(examination, names):
         return Severity.CRITICAL
@@ -115,8 +120,8 @@ def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
 
 
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
-    """Its card's other port works, or no port of this board does: nobody seems to want it."""
-    card = known(port.device.bdf, "").rpartition(".")[0]
+    """Whether its card's other port works, or no port of this board does: it seems to be unused."""
+    card = card_of(port)
     board = port.device.board_id
     equals = [
         device
