@@ -137,8 +137,8 @@ def _judge(
     if fast:
         return _found(fast, rising, fix, severity)
     if risen:
-        told = f"{standing} They rise, but slower than a bad link's."
-        return _found(risen, told, fix, Severity.NOTE)
+        cause = f"{standing} They rise, but slower than a bad link's."
+        return _found(risen, cause, fix, Severity.NOTE)
     if above:
         return _found(above, f"{standing} {_whether_on(above)}", fix, Severity.NOTE)
     if missing is not None:

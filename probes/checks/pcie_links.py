@@ -90,8 +90,8 @@ def _links(examination: Examination) -> list[_Link]:
     return list(links.values())
 
 
-def _untold(link: _Link, fact: Unknown) -> list[Unknown]:
-    """A link that does not tell; a function on the root bus has none (integrated, or in a guest)."""
+def _unknown_of(link: _Link, fact: Unknown) -> list[Unknown]:
+    """A fact that is unknown; a function on the root bus has no link (integrated, or in a guest)."""
     return [] if link.upper is None else [fact]
 
 
@@ -116,9 +116,9 @@ def _compared(
     for link in links:
         now, best = of(link)
         if isinstance(now, Unknown):
-            unknown.extend(_untold(link, now))
+            unknown.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
-            unknown.extend(_untold(link, best))
+            unknown.extend(_unknown_of(link, best))
         elif now >= best:
             fine += 1
         else:
@@ -196,7 +196,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
         now, best = link.speed, link.best[0]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
-            unknown.extend(_untold(link, best))
+            unknown.extend(_unknown_of(link, best))
             continue
         number = generation(best)
         if number is None:
@@ -270,7 +270,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
         both = link.best
         facts = [fact for fact in (*own, *both) if isinstance(fact, Unknown)]
         if facts:
-            unknown.extend(_untold(link, facts[0]))
+            unknown.extend(_unknown_of(link, facts[0]))
             continue
         if own != both:
             assert link.upper is not None

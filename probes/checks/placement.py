@@ -16,6 +16,7 @@ from probes.checks.pcie_paths import (
     plural,
     unread,
 )
+from probes.checks.port_use import PORT_DOWN
 from probes.checks.wording import LIKE_THESE, few, several
 from probes.examination import Examination
 from probes.nccl_paths import ORDER, Nccl
@@ -91,7 +92,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     for gpu, path in nearest.items():
         if path.nccl_pcie in _NEAR:
             continue
-        # Past the switches NCCL tells PHB from SYS by NUMA nodes: without them neither is known.
+        # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes: without them neither is known.
         sides = [node for node in (numa[gpu], numa[path.b]) if isinstance(node, Unknown)]
         if sides and not _one_numa_node(examination):
             unknown.extend(sides[:1])
@@ -124,14 +125,12 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
 # What takes a NIC away that is near a GPU.
 _LOSSES = (
     "pcie-function-gone",
+    "ib-core-not-loaded",
+    "mlx5-core-not-loaded",
+    "mlx5-ib-not-loaded",
     "nic-without-driver",
     "nic-without-rdma-device",
-    "link-layer-wrong",
-    "ib-port-not-active",
-    "ib-port-not-active-disabled",
-    "ib-port-not-active-netdev-down",
-    "ib-port-not-active-no-subnet-manager",
-    "ib-port-not-active-subnet-manager-stalled",
+    *PORT_DOWN,
 )
 
 

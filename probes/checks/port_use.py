@@ -16,6 +16,15 @@ from probes.unknown import Maybe, Reason, Unknown, known
 
 NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")
 ACTIVE = ("ACTIVE", "ACTIVE_DEFER")
+PORT_DOWN = (
+    "link-layer-wrong",
+    "ib-port-not-active",
+    "ib-port-not-active-disabled",
+    "ib-port-not-active-netdev-down",
+    "ib-port-not-active-no-subnet-manager",
+    "ib-port-not-active-subnet-manager-stalled",
+)
+"""The checks that find ports which are down; each such port is found by one of them at least."""
 _NEAR = (Smi.PIX, Smi.PXB)
 
 
@@ -99,6 +108,13 @@ def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
     if gpus_without_nic(examination, names):
         return Severity.CRITICAL
     return Severity.NOTE if all(_is_spare(examination, port, names) for port in lost) else Severity.WARNING
+
+
+def same_cause_as_down(examination: Examination, names: Collection[str]) -> tuple[str, ...]:
+    """The findings that one about these RDMA devices is part of; none where they count as spare: a note."""
+    ports = ports_of(examination)
+    lost = () if isinstance(ports, Unknown) else [port for port in ports if port.device.name in names]
+    return () if cost_of_loss(examination, lost) is Severity.NOTE else PORT_DOWN
 
 
 def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[str, ...]:

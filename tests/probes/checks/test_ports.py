@@ -154,6 +154,12 @@ def test_a_port_of_the_wrong_link_layer_is_one_finding() -> None:
     assert findings_on("hgx-h100+link-layer-wrong,port-down")["ib-port-not-active"].part_of == ""
 
 
+def test_a_job_that_names_a_port_that_is_down_is_the_same_cause() -> None:
+    down = "hgx-h100+port-down,nccl-ib-hca-port-down"
+    found = {one.id: one for one in findings(examination_of(down)) if one.status is Status.FOUND}
+    assert found["nccl-ib-hca-port-down"].part_of == "ib-port-not-active"
+
+
 def test_one_lane_is_why_a_port_is_slower() -> None:
     found = findings_on("hgx-h100+one-lane")
     assert found["single-rail-or-half-rate"].part_of == "single-rail-or-half-rate-one-lane"
