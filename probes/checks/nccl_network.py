@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
 from probes.checks.jobs import (
@@ -13,6 +14,7 @@ from probes.checks.jobs import (
     values_of,
     without_variable,
 )
+from probes.checks.port_use import same_cause_as_down
 from probes.checks.references import NCCL_VARIABLES
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
@@ -175,18 +177,21 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     """Ports that a list names and that are not ACTIVE."""
     evidence = []
+    down: set[str] = set()
     for settings, hcas in _lists(examination):
         if hcas.excludes:
             continue
         for device, port in taken_ports(examination, hcas):
             if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
+                down.add(device.name)
                 evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
-    return _settle_lists(
+    outcome = _settle_lists(
         examination,
         evidence,
         "NCCL uses ACTIVE ports only: the job does without this one and has fewer rails than was meant",
         "or bring the port up",
     )
+    return replace(outcome, part_of=same_cause_as_down(examination, down))
 
 
 @AREA.check(
