@@ -78,6 +78,12 @@ class GpuDirectFacts:
     gpu_support: dict[str, GpuSupport] = field(default_factory=dict)  # by BDF
     cuda_failure: str = ""  # "cuInit(0) returned 802 (…)": no CUDA program starts
 
+    @property
+    def by_design(self) -> str:
+        """Why no GPU of this node can ever use GPUDirect RDMA; "" where one can."""
+        support = tuple(self.gpu_support.values())
+        return support[0].reason if support and all(one.by_design for one in support) else ""
+
 
 @dataclass(frozen=True)
 class PeermemReading:

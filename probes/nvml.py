@@ -254,7 +254,7 @@ class NvmlLibrary:
             return "failed" if state == "completed" and int(info.status) else state
 
         state = self._ask(bdf, ask)
-        # GPUs before Hopper and drivers before 530 do not have it.
+        # GPUs before Hopper and old drivers do not have it.
         return FABRIC_STATES[0] if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
 
     def _index(self, session: _Session, number: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from probes.host import Host
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RdmaDevice:
 
     name: str  # cleaned for showing; the kernel's own name but for hostile characters
     sysfs_path: str  # /sys/class/infiniband/NAME, with the name as it is
-    bdf: Maybe[str]  # of the PCI function it belongs to; NOT_THERE for software devices (rxe, siw)
+    bdf: Maybe[str]  # of the PCI function it belongs to; NOT_THERE: software (rxe, siw), or no link to it
     driver: Maybe[str]
     node_type: Maybe[str]  # "CA", "RNIC", …
     firmware: Maybe[str]
@@ -73,6 +73,7 @@ class RdmaFacts:
 
 
 _CLASS = "/sys/class/infiniband"
+_SOFTWARE = ("rxe", "siw")
 _AUXILIARY = "/sys/bus/auxiliary/devices"
 _AUXILIARY_RDMA = re.compile(r"mlx5_core\.rdma\.\d{1,6}", re.ASCII)
 _AUXILIARY_DRIVER = "mlx5_ib.rdma"  # drivers/infiniband/hw/mlx5/main.c, mlx5r_driver
@@ -268,7 +269,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
     if function is not None:
         bdf = function.rpartition("/")[2]
     elif isinstance(resolved, Unknown):
-        bdf = Unknown(resolved.reason, f"{path}/device", "on no PCI function: a software device")
+        bdf = Unknown(resolved.reason, f"{path}/device", _without_function(host, name, path))
     else:
         bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
     below = function or parent
@@ -295,6 +296,14 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
             for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
         ),
     )
+
+
+def _without_function(host: Host, name: str, path: str) -> str:
+    """Why a device has no PCI function: rxe and siw are software, others are not fully recorded."""
+    place = known(host.resolve(path), "")
+    if name.startswith(_SOFTWARE) or place.startswith("/sys/devices/virtual/"):
+        return "on no PCI function: a software device"
+    return "the link to its PCI function is missing"
 
 
 def probe(host: Host) -> Maybe[RdmaFacts]:

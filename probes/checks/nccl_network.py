@@ -17,7 +17,7 @@ from probes.checks.jobs import (
     values_of,
     without_variable,
 )
-from probes.checks.port_use import cost_of_loss, ports_of
+from probes.checks.port_use import same_cause_as_down
 from probes.checks.references import NCCL_VARIABLES
 from probes.checks.wording import SHOWN, needs, several
 from probes.examination import Examination
@@ -25,18 +25,10 @@ from probes.nccl_paths import ORDER
 from probes.nccl_settings import HcaList, parse_hca_list, parse_number
 from probes.rdma import RdmaDevice, RdmaPort
 from probes.topology import Topology
-from probes.unknown import Unknown, known
+from probes.unknown import Unknown
 
 AREA = Area("nccl")
 HCA = "NCCL_IB_HCA"
-_PORT_DOWN = (
-    "ib-port-not-active",
-    "ib-port-not-active-disabled",
-    "ib-port-not-active-netdev-down",
-    "ib-port-not-active-no-subnet-manager",
-    "ib-port-not-active-subnet-manager-stalled",
-    "link-layer-wrong",
-)
 _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are not affected."
 _EXACT = "(“=” in front makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
@@ -225,7 +217,7 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
         evidence,
         "NCCL uses ACTIVE ports only and skips the others.",
         "or bring the port up",
-        part_of=() if _are_spare(examination, down) else _PORT_DOWN,
+        part_of=same_cause_as_down(examination, down),
     )
 
 
@@ -282,13 +274,6 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
         f"or name the fast NICs only {_EXACT}",
         part_of=("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers"),
     )
-
-
-def _are_spare(examination: Examination, names: set[str]) -> bool:
-    """Whether the checks of ports call the loss of these devices a note."""
-    ports = known(ports_of(examination), ())
-    lost = [port for port in ports if port.device.name in names]
-    return not lost or cost_of_loss(examination, lost) is Severity.NOTE
 
 
 def _rank(topology: Topology, gpu: str, nic: str) -> int | None:

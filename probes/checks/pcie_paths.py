@@ -1,4 +1,4 @@
-"""What the PCIe checks look at: functions, the paths between GPUs and near NICs, and how their checks end."""
+"""What the PCIe checks have in common: functions, the paths between GPUs and near NICs, and outcomes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from probes.topology import Path
 from probes.unknown import Maybe, Reason, Unknown, known
 
 DEVICES = "/sys/bus/pci/devices"
+OUT_OF_SERVICE = "the node has to be taken out of service"
 BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
-# Grace's and Vera's: rdma-core kernel-boot/rdma_topo, pci.ids
+# Grace's and Vera's: rdma-core kernel-boot/rdma_topo
 _GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8, 0x2F95, 0x2F96)
 _FOR_GUESTS = "vfio-pci"
 

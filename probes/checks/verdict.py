@@ -104,9 +104,8 @@ def judge(
     direct = node.gpudirect
     if isinstance(direct, Unknown):
         return Verdict(State.UNKNOWN, None, 0, count, f"the state of GPUDirect is unknown: {direct}")
-    barred = [gpu for gpu in gpus if gpu.bdf in direct.gpu_support and direct.gpu_support[gpu.bdf].by_design]
-    if gpus and len(barred) == len(gpus):
-        reason = direct.gpu_support[barred[0].bdf].reason
+    if gpus and all(_never(direct, gpu.bdf) for gpu in gpus):
+        reason = direct.gpu_support[gpus[0].bdf].reason
         return Verdict(State.NOT_APPLICABLE, None, 0, count, f"by design: {reason}")
     if not _devices(node):
         return _no_devices(node, topology)
@@ -116,10 +115,15 @@ def judge(
     verdict = _served(node, topology, reading, direct, use, _topology_file(node, files))
     if direct.cuda_failure and verdict.state in (State.ACTIVE, State.READY, State.DEGRADED):
         return replace(verdict, state=State.DEGRADED, reason=direct.cuda_failure)
-    if verdict.state is State.READY and use.path is GdrPath.DMABUF:
-        if isinstance(direct.dmabuf_in_use, Unknown):
-            return replace(verdict, reason=_joined(verdict.reason, _unproved(node, reading, before)))
+    hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
+    if verdict.state is State.READY and hidden:
+        return replace(verdict, reason=_joined(_unproved(node, reading, before), verdict.reason))
     return verdict
+
+
+def _never(direct: GpuDirectFacts, gpu: str) -> bool:
+    """Whether a GPU cannot use GPUDirect RDMA by design."""
+    return gpu in direct.gpu_support and direct.gpu_support[gpu].by_design
 
 
 def _joined(*sentences: str) -> str:
@@ -222,7 +226,9 @@ def _our_gpus(node: Node) -> tuple[Gpu, ...]:
         return ()
     contained = in_container(node.platform)
     return tuple(
-        gpu for gpu in node.gpus.gpus if not is_for_guests(gpu.driver) and not (contained and _not_listed(gpu))
+        gpu
+        for gpu in node.gpus.gpus
+        if not is_for_guests(gpu.driver) and not (contained and _not_listed(gpu))
     )
 
 
@@ -361,8 +367,9 @@ def _served(
     facts = {gpu.bdf: gpu for gpu in _our_gpus(node)}
     here = [end for end in topology.gpus if end.id in facts or isinstance(node.gpus, Unknown)]
     # Those that never can are not missed beside others that can.
-    here = [end for end in here if not (end.id in direct.gpu_support and direct.gpu_support[end.id].by_design)]
-    faults = {end.id: fault for end in here if end.id in facts and (fault := _gpu_fault(node, facts[end.id]))}
+    here = [end for end in here if not _never(direct, end.id)]
+    faulty = {end.id: _gpu_fault(node, facts[end.id]) for end in here if end.id in facts}
+    faults = {gpu: fault for gpu, fault in faulty.items() if fault}
     answers = {end.id: _served_gpu(node, topology, end.id, ends, reading) for end in here}
     served = [end for end in here if end.id not in faults and answers[end.id].nics]
     guest_paths = is_guest(node.platform) is True and any(one.far for one in answers.values())

@@ -64,6 +64,16 @@ def hold_modules(tree: Tree) -> None:
         tree.holds[PEERMEM, "job"] = lambda seconds: regions(mean, angle, seconds)
 
 
+def end_rdma_traffic(tree: Tree) -> None:
+    """The job uses no RDMA: the NICs' byte counters stand still, and it holds no memory region."""
+    tree.holds.pop((PEERMEM, "job"), None)
+    for nic in tree.nics:
+        for name in ("port_xmit_data", "port_rcv_data"):
+            path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"
+            if path in tree.files:
+                tree.add(path, "3200000000\n")
+
+
 def hold_by_service(tree: Tree, service: str) -> None:
     """A service of the driver opens its device files."""
     if not service.startswith("nvidia-") or service in ONESHOT or "nvidia" not in tree.live_modules:

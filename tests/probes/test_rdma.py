@@ -50,6 +50,14 @@ def test_a_software_device_is_on_no_pci_function(tmp_path: Path) -> None:
     add_rdma_device(tmp_path, "rxe0", link_layer="Ethernet")
     (device,) = facts(tmp_path).devices
     assert isinstance(device.bdf, Unknown)
+    assert "software" in device.bdf.detail
+
+
+def test_a_nic_whose_link_is_missing_is_no_software_device(tmp_path: Path) -> None:
+    write(tmp_path, "/sys/class/infiniband/mlx4_0/node_type", "1: CA\n")
+    (device,) = facts(tmp_path).devices
+    assert isinstance(device.bdf, Unknown)
+    assert device.bdf.detail == "the link to its PCI function is missing"
 
 
 def add_auxiliary(root: Path, path: tuple[str, ...], name: str, driver: str = "mlx5_ib.rdma") -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from probes.checks.finding import Severity, Status
+from probes.examination import Examination
 from probes.processes import ProcessFacts
 from probes.rdma import Gid, RdmaPort
 from probes.unknown import Reason, Unknown, known
@@ -140,6 +141,40 @@ def test_mtu_4200_is_enough() -> None:
         HGX, lambda port: replace(port, netdev_mtu_bytes=4200, roce_mtu_bytes=4096), "mlx5_4", "mlx5_9"
     )
     assert status("mtu-mismatch-small", enough) is Status.PASSED
+
+
+def mtus_of(examination: Examination, name: str) -> list[str]:
+    """The MTUs that the fix of a finding sets."""
+    fix = said(name, examination).fix
+    assert fix is not None
+    return [step.argv[-1] for step in fix.steps]
+
+
+def test_the_mtu_to_set_is_that_of_the_peers() -> None:
+    """Google's network allows no more than 8896; a site may use 4200."""
+    for mtu in (8896, 4200):
+        other = with_health(
+            with_health(HGX, lambda port, mtu=mtu: replace(port, netdev_mtu_bytes=mtu), "mlx5_4"),  # type: ignore[misc]
+            lambda port: replace(port, netdev_mtu_bytes=1500, roce_mtu_bytes=1024),
+            "mlx5_9",
+        )
+        assert mtus_of(other, "mtu-mismatch") == [str(mtu)]
+        assert mtus_of(other, "mtu-mismatch-small") == [str(mtu)]
+
+
+def test_without_peers_it_is_the_greatest_of_the_network() -> None:
+    small = examination_of("hgx-h100+mtu-small")
+    assert mtus_of(small, "mtu-mismatch-small") == ["9000", "9000"]
+    platform = small.node.platform
+    assert not isinstance(platform, Unknown)
+    google = replace(small, node=replace(small.node, platform=replace(platform, hypervisor="Google")))
+    assert mtus_of(google, "mtu-mismatch-small") == ["8896", "8896"]
+
+
+def test_a_port_with_a_smaller_mtu_than_its_peers_is_one_finding() -> None:
+    found = findings_on("hgx-h100+mtu-mismatch")
+    assert found["mtu-mismatch-small"].part_of == "mtu-mismatch"
+    assert findings_on("hgx-h100+mtu-small")["mtu-mismatch-small"].part_of == ""
 
 
 @pytest.mark.parametrize("name", ["mtu-mismatch", "mtu-mismatch-small"])
