@@ -51,7 +51,12 @@ def test_a_cause_that_is_counted_elsewhere_weighs_as_much_there(name: str) -> No
             assert order.index(root.severity) <= order.index(finding.severity)
 
 
-COMBINED = [fault for fault in FAULTS.values() if fault.on == "hgx-h100"]
+# Where GPUDirect RDMA cannot work by design, nothing else is missed.
+COMBINED = [
+    fault
+    for fault in FAULTS.values()
+    if fault.on == "hgx-h100" and fault.name != "confidential-computing-on"
+]
 
 
 @given(st.lists(st.sampled_from(COMBINED), min_size=1, max_size=6, unique_by=lambda fault: fault.name))
