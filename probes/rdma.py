@@ -58,14 +58,25 @@ class RdmaDevice:
     ports: tuple[RdmaPort, ...]
 
 
+NAMESPACE_ARGV = ("rdma", "system", "show")
+_NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(NAMESPACE_ARGV), "not asked")
+
+
 @dataclass(frozen=True)
 class RdmaFacts:
     """RDMA devices in natural order of name (mlx5_2 before mlx5_10)."""
 
     devices: tuple[RdmaDevice, ...]
+    # BDFs of NICs whose RDMA device exists in another network namespace, a pod's for example
+    devices_elsewhere: tuple[str, ...] = ()
+    namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only where a device is elsewhere
 
 
 _CLASS = "/sys/class/infiniband"
+_AUXILIARY = "/sys/bus/auxiliary/devices"
+_AUXILIARY_RDMA = re.compile(r"mlx5_core\.rdma\.\d{1,6}", re.ASCII)
+_AUXILIARY_DRIVER = "mlx5_ib.rdma"  # drivers/infiniband/hw/mlx5/main.c, mlx5r_driver
+_NAMESPACE_MODE = re.compile(r"\bnetns\W{1,4}(shared|exclusive)\b")
 _VERBS = "/sys/class/infiniband_verbs"
 _NO_VERBS = Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")
 _NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
@@ -297,4 +308,38 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
         device = host.read(f"{_VERBS}/{name}/ibdev", 4096)
         if not isinstance(device, Unknown):
             uverbs[device] = name
-    return RdmaFacts(tuple(_device(host, name, uverbs) for name in sorted(names, key=natural)))
+    devices = tuple(_device(host, name, uverbs) for name in sorted(names, key=natural))
+    elsewhere = _devices_elsewhere(host, devices)
+    return RdmaFacts(devices, elsewhere, _namespace_mode(host) if elsewhere else _NOT_ASKED)
+
+
+def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str, ...]:
+    """NICs that mlx5_ib drives and that have no RDMA device here: sysfs shows those of one namespace only.
+
+    The auxiliary bus is the same in every namespace (Linux 5.11, and OFED on older kernels).
+    """
+    names = host.names(_AUXILIARY)
+    here = {device.bdf for device in devices if not isinstance(device.bdf, Unknown)}
+    found: list[str] = []
+    for name in () if isinstance(names, Unknown) else names:
+        if not _AUXILIARY_RDMA.fullmatch(name):
+            continue
+        path = host.resolve(f"{_AUXILIARY}/{name}")
+        parent = "" if isinstance(path, Unknown) else path.rpartition("/")[0]
+        bdf = parent.rpartition("/")[2]  # a subfunction's RDMA device is below the subfunction instead
+        if not _BDF.fullmatch(bdf) or bdf in here:
+            continue
+        driver = host.link(f"{_AUXILIARY}/{name}/driver")
+        if not isinstance(driver, Unknown) and driver.rpartition("/")[2] == _AUXILIARY_DRIVER:
+            found.append(bdf)
+    return tuple(sorted(found))
+
+
+def _namespace_mode(host: Host) -> Maybe[str]:
+    """Read whether a device is in one network namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
+    answer = host.run(NAMESPACE_ARGV)
+    if isinstance(answer, Unknown):
+        return answer
+    match = _NAMESPACE_MODE.search(answer.stdout)
+    told = "no netns mode in its output"
+    return match[1] if match else Unknown(Reason.MALFORMED, " ".join(NAMESPACE_ARGV), told)

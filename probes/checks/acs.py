@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from probes.checks.acs_redirects import nics_by_bridge, not_to_be_judged, redirects, redirects_of
+from probes.checks.acs_redirects import (
+    is_translated,
+    marked_by_detours,
+    nics_by_bridge,
+    not_to_be_judged,
+    redirects,
+    redirects_of,
+)
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.pcie_paths import (
     DEVICES,
@@ -12,7 +19,6 @@ from probes.checks.pcie_paths import (
     acs_of,
     config_of,
     for_guests,
-    functions_of,
     is_guest,
     labels,
     near_paths,
@@ -23,8 +29,7 @@ from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.plans.acs import clear
 from probes.plans.interruptions import REBOOT_ENDS_JOBS
-from probes.topology import Path
-from probes.unknown import Reason, Unknown, known
+from probes.unknown import Reason, Unknown
 
 AREA = Area("pcie")
 
@@ -66,9 +71,9 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             *evidence,
             Evidence(f"{DEVICES}/{guests[0]}/driver", "vfio-pci"),
             severity=Severity.NOTE,
-            devices=tuple(bad),
+            devices=(*marked_by_detours(examination), *bad),
         )
-    translated = _translated(examination, near_paths(examination))
+    translated = any(is_translated(examination, path) for path in near_paths(examination))
     cause = "switch ports redirect requests or completions between peers to the root complex"
     cause += (
         ", where the IOMMU translates them: transfers fail or hang"
@@ -80,15 +85,8 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         *evidence,
         fix=clear(bad),
         severity=Severity.CRITICAL if translated else Severity.WARNING,
-        devices=tuple(bad),
+        devices=(*marked_by_detours(examination), *bad),
     )
-
-
-def _translated(examination: Examination, paths: list[Path]) -> bool:
-    functions = functions_of(examination)
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    of_paths = [functions.get(bdf) for path in paths for bdf in (path.a, bdfs[path.b])]
-    return any(one is not None and known(one.iommu_type, "").startswith("DMA") for one in of_paths)
 
 
 @AREA.check(

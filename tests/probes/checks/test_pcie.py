@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from probes.checks.acs_redirects import detours
 from probes.checks.finding import Finding, Severity, Status
 from probes.checks.pcie import AREA
 from probes.checks.registry import findings
 from probes.config_space import ConfigSpaceFacts
 from probes.examination import Examination
 from probes.gpus import GpuFacts
+from probes.nccl_paths import Nccl
 from probes.numa import NumaFacts
 from probes.pci import PciFacts, PciFunction, PciKind
 from probes.pci_capabilities import Acs, ConfigSpace, acs_flags
@@ -302,6 +304,50 @@ def test_without_rdma_topo_its_rules_are_read_from_the_ports() -> None:
     assert kernels.status is Status.FOUND
     unread = with_spaces(right, dict.fromkeys(spaces(right), DENIED))
     assert finding(unread, "acs-direct-nic").status is Status.UNKNOWN
+
+
+def test_redirects_send_every_near_pair_on_a_detour() -> None:
+    examination = healthy()
+    assert detours(examination) == frozenset()
+    bent = detours(with_acs(examination, 0x1D))
+    near = {(gpu.id, nic) for gpu in examination.topology.gpus for nic in near_nics(examination, gpu.id)}
+    assert near
+    assert bent == near
+
+
+def near_nics(examination: Examination, gpu: str) -> list[str]:
+    topology = examination.topology
+    return [nic.id for nic in topology.nics if topology.paths[gpu, nic.id].nccl_pcie in (Nccl.PIX, Nccl.PXB)]
+
+
+def test_a_translating_iommu_sends_pairs_on_a_detour_without_acs() -> None:
+    """An IOVA lies in no window of a switch."""
+    assert detours(with_functions(healthy(), iommu_type="DMA-FQ"))
+
+
+def test_nics_that_translate_by_ats_take_no_detour() -> None:
+    examination = with_acs(healthy(), 0x5D)
+    changed = {
+        bdf: replace(space, ats_enabled=True)
+        for bdf, space in spaces(examination).items()
+        if isinstance(space, ConfigSpace)
+    }
+    assert detours(with_spaces(examination, changed)) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["gb200", "cloud-vm", "hgx-h100", "dgx-a100", "pcie-l40s"])
+def test_nodes_as_they_are_meant_to_be_have_no_detours(name: str) -> None:
+    assert detours(healthy(name)) == frozenset()
+
+
+def test_a_redirect_marks_the_switch_and_its_gpus_and_nics() -> None:
+    """The overview draws a switch by its upstream port."""
+    one = findings_on("hgx-h100+acs-on")["acs-redirect-enabled"]
+    examination = healthy()
+    gpu = first(examination, PciKind.GPU)
+    assert gpu.chain[-3] in one.devices
+    assert gpu.bdf in one.devices
+    assert set(near_nics(examination, gpu.bdf)) <= set(one.devices)
 
 
 # IOMMU and virtual machines
