@@ -195,15 +195,22 @@ class GdrtopApp(MeasuringApp):
     def _take_examination(self, report: Examined) -> None:
         if report.examination is None:
             self._doctor.fail(report.failure)
+            self._overview.fail_check(report.failure)
         else:
             self._doctor.take(report.examination)
-            self._overview.take_findings(self._doctor.findings)
+            self._overview.take_findings(self._doctor.findings, report.examination, report.detours)
         from tui.screens.doctor import DoctorScreen
 
         for screen in self.screen_stack:
             if isinstance(screen, DoctorScreen):
                 screen.draw()
         self.note_examination(report)
+
+    def on_overview_screen_finding_wanted(self, message: OverviewScreen.FindingWanted) -> None:
+        """A finding of the overview is to be shown in the doctor."""
+        self._doctor.filter("")
+        self._doctor.selected = message.finding
+        self.action_doctor()
 
     def on_examined_list_screen_wanted(self) -> None:
         """The doctor's or the actions' screen asks for an examination."""

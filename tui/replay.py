@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from probes.checks.verdict import judge
 from probes.history import HISTORY_SECONDS
+from probes.nic_roles import probe_roles
 from probes.node import probe_node
 from probes.rates import read
 from probes.recorded import RecordedHost
@@ -84,7 +85,8 @@ class Replay:
         if probed is None:
             self._host.seek(moment)
             node = probe_node(self._host)
-            probed = Probed(node, build(node))
+            topology = build(node)
+            probed = Probed(node, topology, probe_roles(self._host, node, topology))
             _keep(self._probed, moment, probed, 8)
         return probed
 

@@ -46,7 +46,7 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     if topology.gpus and topology.nics:
         lines.extend([(), line("GPU × NIC   • best NIC of the GPU")])
         lines.extend(matrix_drawing.draw(topology, width))
-        lines.extend(matrix_drawing.differences(topology, width))
+        lines.extend(matrix_drawing.legend(topology, width))
         lines.extend([(), line("Best NIC of each GPU")])
         lines.extend(_best_nics(topology))
     if len(topology.gpus) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from probes.unknown import Maybe, Unknown
@@ -65,6 +66,28 @@ def ago(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} ago"
     return "just now"
+
+
+def clock(seconds: float) -> str:
+    """Local time with its zone: "14:03:11 EST"; `seconds` since 1970."""
+    return time.strftime("%H:%M:%S %Z", time.localtime(seconds)).rstrip()
+
+
+def share(value: Maybe[float], most: Maybe[float]) -> str:
+    """A rate as a share of the line rate, "93%"; "" where either is unknown or the line rate is 0."""
+    if isinstance(value, Unknown) or isinstance(most, Unknown) or most <= 0:
+        return ""
+    return f"{value / most * 100:.0f}%"
+
+
+def used_of(used_bytes: Maybe[int], total_bytes: Maybe[int]) -> str:
+    """Memory in use and in all, in GiB: "39/80G"."""
+    used = UNKNOWN_MARK if isinstance(used_bytes, Unknown) else f"{used_bytes / (1 << 30):.0f}"
+    return (
+        f"{used}/{UNKNOWN_MARK}G"
+        if isinstance(total_bytes, Unknown)
+        else f"{used}/{total_bytes / (1 << 30):.0f}G"
+    )
 
 
 def percent(value: Maybe[int]) -> str:

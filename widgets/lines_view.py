@@ -6,10 +6,12 @@ Stock widgets repaint themselves whole; over SSH at one reading a second that is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.events import Click
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -44,6 +46,8 @@ class LinesView(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.border_title = title
         self._lines: list[Line] = []
+        self._source: Sequence[Line] = ()  # the very lines that were given, and for which width
+        self._source_width = -1
         # What has been painted, by row: a changed line is compared with it, cell by cell.
         self._strips: dict[int, Strip] = {}
         self._styles_of: dict[Tone, Style] = {}
@@ -57,6 +61,9 @@ class LinesView(ScrollView, can_focus=True):
     def show(self, lines: Sequence[Line]) -> None:
         """Shows other lines; only the changed part of a changed line is repainted."""
         width = self.room
+        if lines is self._source and width == self._source_width:
+            return
+        self._source, self._source_width = lines, width
         lines = [of if not width or width_of(of) <= width else fit(of, width) for of in lines]
         before, self._lines = self._lines, lines
         size = Size(width, len(lines))
@@ -118,12 +125,32 @@ class LinesView(ScrollView, can_focus=True):
         return strip.adjust_cell_length(width, base)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Tells anew how much lies below."""
+        """Shows how much lies below."""
         super().watch_scroll_y(old_value, new_value)
         self._mark_rest()
 
     class Resized(Message):
-        """The pane has another width: what is drawn in it must be drawn anew."""
+        """The pane has another width: what is drawn in it must be drawn again."""
+
+    @dataclass
+    class Clicked(Message):
+        """A row or the title was clicked; `id` is that of the run there, else of the row's first with one."""
+
+        view: LinesView
+        id: str = ""
+        is_title: bool = False
+        is_double: bool = False
+
+    def on_click(self, event: Click) -> None:
+        """Tells which row was clicked."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            if event.y == 0:
+                self.post_message(self.Clicked(self, is_title=True))
+            return
+        row = self.scroll_offset.y + offset.y
+        id = _id_at(self._lines[row], offset.x) if row < len(self._lines) else ""  # noqa: A001 - a run's own word
+        self.post_message(self.Clicked(self, id, is_double=event.chain == 2))
 
     @property
     def room(self) -> int:
@@ -172,6 +199,19 @@ class LinesView(ScrollView, can_focus=True):
     def _strip(self, of: Line) -> Strip:
         segments = [Segment(run.text, self._style(run.tone)) for run in of if run.text]
         return Strip(segments, width_of(of))
+
+
+def _id_at(of: Line, cell: int) -> str:
+    """The id that a cell of a line stands for: that of the last run with one before it, else the first."""
+    found = first = ""
+    at = 0
+    for run in of:
+        if run.id:
+            first = first or run.id
+            if at <= cell:
+                found = run.id
+        at += width_of((run,))
+    return found or first
 
 
 def changed_cells(old: Strip, new: Strip) -> tuple[int, int]:
