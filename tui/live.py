@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from probes.checks.verdict import judge
 from probes.host import Host, LocalHost
-from probes.nic_roles import probe_roles
+from probes.nic_roles import roles_of
 from probes.topology import build
 from probes.watch import Watch
 from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
@@ -40,7 +40,7 @@ class Live:
             if self._recorder is not None:
                 self._recorder.host.note_probe()
             topology = build(node)
-            self._probed = Probed(node, topology, probe_roles(self._watch.host, node, topology))
+            self._probed = Probed(node, topology, roles_of(node, topology))
             yield self._probed
         assert self._probed is not None
         if begins:  # what the doctor asks is recorded too

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from probes.checks.verdict import judge
 from probes.history import HISTORY_SECONDS
-from probes.nic_roles import probe_roles
+from probes.nic_roles import roles_of
 from probes.node import probe_node
 from probes.rates import read
 from probes.recorded import RecordedHost
@@ -86,7 +86,7 @@ class Replay:
             self._host.seek(moment)
             node = probe_node(self._host)
             topology = build(node)
-            probed = Probed(node, topology, probe_roles(self._host, node, topology))
+            probed = Probed(node, topology, roles_of(node, topology))
             _keep(self._probed, moment, probed, 8)
         return probed
 
