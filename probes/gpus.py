@@ -60,11 +60,22 @@ class GpuFacts:
 
     driver: DriverFacts
     gpus: tuple[Gpu, ...]
+    # GPUs that the driver knows (BDFs, of NVML or /proc/driver/nvidia/gpus) though the PCI bus shows none.
+    unplaced: tuple[str, ...] = ()
 
 
 NOT_LISTED = "NVML does not list this GPU"
+# "NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"; not "NVIDIA A100-SXM4-80GB".
+_VGPU_PROFILE = re.compile(r"(?:^GRID |-\d{1,3}(?:-\d{1,3})?[ABCQ](?:ME)?$)")
 _PROC = "/proc/driver/nvidia"
 _VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
+
+
+def is_vgpu(gpu: Gpu) -> Maybe[bool]:
+    """Whether this is a vGPU, by its profile's name or by NVML."""
+    if _VGPU_PROFILE.search(gpu.name):
+        return True
+    return gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.is_vgpu
 
 
 def parse_version(text: str) -> tuple[str, Flavour] | None:
@@ -209,4 +220,13 @@ def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> Gp
         answer = answers.get(function.bdf, absent)
         index = next(free) if isinstance(answer, Unknown) else answer.index
         gpus.append(_gpu(host, function, index, pci.names.get(function.bdf, "NVIDIA GPU"), answer))
-    return GpuFacts(_driver(host, nvml), tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.bdf))))
+    ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.bdf)))
+    return GpuFacts(_driver(host, nvml), ordered, () if ordered else _unplaced(host, nvml))
+
+
+def _unplaced(host: Host, nvml: Maybe[NvmlFacts]) -> tuple[str, ...]:
+    """What the driver lists where sysfs shows no GPU: a sandbox that hides /sys, a dump without vendors."""
+    listed = known(host.names(f"{_PROC}/gpus"), ())
+    answered = () if isinstance(nvml, Unknown) else nvml.gpus
+    named = (gpu.source if isinstance(gpu, Unknown) else gpu.bdf for gpu in answered)
+    return tuple(printable(bdf, 32) for bdf in named) or tuple(printable(name, 32) for name in listed[:64])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class NvmlGpu:
     persistence: Maybe[bool]
     mig: Maybe[bool]
     is_vgpu: Maybe[bool] = _NOT_ASKED  # a share of a GPU that a hypervisor made
+    fabric: Maybe[str] = _NOT_ASKED  # one of FABRIC_STATES, or "failed"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ _FIELD_C2C_LINKS = 170
 _FIELD_PCIE_TX_BYTES = 197
 _FIELD_PCIE_RX_BYTES = 198
 _MOST_NVLINKS = 18
+FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
+"""Where registration with the NVLink fabric stands, by nvmlGpuFabricState_t."""
 _VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _RETRY_SECONDS = 10.0
 # A blocking PCIe reading takes 20 ms of every GPU; so many are made at one reading, in turn.
@@ -234,7 +238,19 @@ class NvmlLibrary:
             persistence=self._ask(bdf, lambda: bool(nv.nvmlDeviceGetPersistenceMode(handle))),
             mig=self._mig(nv, handle, bdf),
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
+            fabric=self._fabric(nv, handle, bdf),
         )
+
+    def _fabric(self, nv: Any, handle: Any, bdf: str) -> Maybe[str]:
+        def ask() -> str:
+            info = nv.c_nvmlGpuFabricInfo_t()
+            nv.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+            state = FABRIC_STATES[int(info.state)] if int(info.state) < len(FABRIC_STATES) else "unknown"
+            return "failed" if state == "completed" and int(info.status) else state
+
+        state = self._ask(bdf, ask)
+        # GPUs before Hopper and old drivers do not have it.
+        return FABRIC_STATES[0] if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
 
     def _index(self, session: _Session, number: int) -> int:
         return [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost][number]

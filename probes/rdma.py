@@ -336,7 +336,7 @@ def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str
 
 
 def _namespace_mode(host: Host) -> Maybe[str]:
-    """Read whether a device is in one network namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
+    """Read whether a device is in one namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
     answer = host.run(NAMESPACE_ARGV)
     if isinstance(answer, Unknown):
         return answer

@@ -179,9 +179,9 @@ class OverviewState:
         return self._reading, self._before
 
     def _sum_up(self) -> None:
-        # Before the first check the verdict has no counts, and says that it is checking.
-        self.verdict = self._judged
-        if self._judged is not None and self._findings is not None:
+        if self._judged is None or self._findings is None:
+            self.verdict = self._judged  # without counts it says that the checks run
+        else:
             self.verdict = summed_up(self._judged, self._findings)
 
     # Selection
@@ -517,7 +517,7 @@ class OverviewState:
     def verdict_line(self) -> Line:
         """The verdict without its reason; nothing before the first reading."""
         verdict = self.verdict
-        return verdict_drawing.draw(verdict) if verdict else ()
+        return verdict_drawing.draw(verdict, key="d") if verdict else ()
 
 
 def _pair() -> tuple[History, History]:

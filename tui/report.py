@@ -7,7 +7,11 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, TextIO
 
-from probes.checks.verdict import Verdict, judge
+from probes.checks.acs_redirects import detours
+from probes.checks.registry import findings
+from probes.checks.summary import summed_up
+from probes.checks.verdict import Verdict
+from probes.examination import examine
 from probes.gpus import Gpu, GpuFacts
 from probes.host import Host
 from probes.module_obstacles import explain
@@ -16,40 +20,44 @@ from probes.nic_roles import NicRole, roles_of
 from probes.node import Node, probe_node
 from probes.origin import Origin, Source
 from probes.platform import PlatformFacts
-from probes.rates import read
 from probes.rdma import RdmaFacts
-from probes.topology import Endpoint, Path, Topology, build, is_down
+from probes.topology import Endpoint, Path, Topology, is_down
 from probes.unknown import Maybe, Reason, Unknown
 from tui.json_values import object_of, plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from widgets import ladder_drawing, matrix_drawing, topology_drawing, verdict_drawing
+from widgets.findings_drawing import marks_of
 from widgets.lines import Line, Run, line, width_of
 from widgets.path_drawing import label_of
 from widgets.topology_drawing import Lit
 
 
 def _verdict_line(verdict: Verdict) -> Line:
-    told = verdict_drawing.draw(verdict)
-    return (*told, Run(f" · {verdict.reason}")) if verdict.reason else told
+    drawn = verdict_drawing.draw(verdict)
+    return (*drawn, Run(f" · {verdict.reason}")) if verdict.reason else drawn
 
 
 def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
-    """The boxes, the matrices and the best NIC of every GPU; or all of it as JSON."""
-    node = probe_node(host)
-    topology = build(node)
-    reading = read(host, node)
-    verdict = judge(node, topology, reading)
+    """Print the boxes, the matrices and the best NIC of every GPU, or all of it as JSON.
+
+    The verdict counts the findings, so that every command says the same of a node.
+    """
+    examination = examine(host)
+    node, topology = examination.node, examination.topology
+    found = findings(examination)
+    verdict = summed_up(examination.verdict, found)
     if as_json:
         write_json(topology_json(node, topology, verdict), out)
         return
     width = text_width(out)
     lines: list[Line] = [heading(node), _verdict_line(verdict), ()]
     roles = roles_of(node, topology)
-    lines.extend(topology_drawing.draw(node, topology, width, lit=Lit(roles=roles)))
+    lit = Lit(marks=marks_of(found), detours=detours(examination), roles=roles)
+    lines.extend(topology_drawing.draw(node, topology, width, lit=lit))
     if topology.gpus and topology.nics:
         lines.extend([(), line("GPU × NIC")])
-        lines.extend(matrix_drawing.draw(topology, width))
-        lines.extend(matrix_drawing.legend(topology, width))
+        lines.extend(matrix_drawing.draw(topology, width, lit=lit))
+        lines.extend(matrix_drawing.legend(topology, width, lit))
         lines.extend([(), line("Best NIC of each GPU")])
         lines.extend(_best_nics(topology))
     if roles:

@@ -8,15 +8,13 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.gpu import NO_GPU, asked, bdfs_of, gpus_of, names_of
 from probes.checks.wording import at_most
 from probes.examination import Examination
-from probes.gpus import Gpu
+from probes.gpus import Gpu, is_vgpu
 from probes.plan import Plan, instruction
 from probes.plans.mig import mig_off
-from probes.unknown import Maybe, Unknown, known
+from probes.unknown import Unknown, known
 
 AREA = Area("gpu")
 _GDR = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
-# "NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"; not "NVIDIA A100-SXM4-80GB".
-_PROFILE = re.compile(r"(?:^GRID |-\d{1,3}(?:-\d{1,3})?[ABCQ](?:ME)?$)")
 _KEPLER = (3, 0)
 _AMPERE = (8, 0)
 _C2C_SINCE = (2, 27)
@@ -56,7 +54,7 @@ def vgpu(examination: Examination) -> Outcome:
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
         return unsure(f"needs the GPUs: {gpus}")
-    chosen = [gpu for gpu in gpus if _is_vgpu(gpu) is True]
+    chosen = [gpu for gpu in gpus if is_vgpu(gpu) is True]
     if chosen:
         return found(
             f"{names_of(chosen)}: registering GPU memory fails with Bad address unless the profile "
@@ -74,16 +72,10 @@ def vgpu(examination: Examination) -> Outcome:
             devices=bdfs_of(chosen),
         )
     for gpu in gpus:
-        answer = _is_vgpu(gpu)
+        answer = is_vgpu(gpu)
         if isinstance(answer, Unknown):
             return unsure(f"needs NVML's virtualisation mode of GPU{gpu.index}: {answer}")
     return passed(*at_most(_name(gpu) for gpu in gpus) or (NO_GPU,))
-
-
-def _is_vgpu(gpu: Gpu) -> Maybe[bool]:
-    if _PROFILE.search(gpu.name):
-        return True
-    return gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.is_vgpu
 
 
 @AREA.check("geforce-no-gdr", Severity.NOTE, "GeForce GPUs have no GPUDirect RDMA", _GDR)
