@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from probes.unknown import Maybe, Unknown
@@ -56,6 +57,16 @@ def minutes(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def local_time(seconds: float, form: str = "%H:%M:%S %Z") -> str:
+    """A time since 1970 as this machine's clock shows it, with its zone: "14:03:11 EST"."""
+    return time.strftime(form, time.localtime(seconds))
+
+
+def plural(count: int, noun: str) -> str:
+    """As "1 test", "2 tests"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ago(seconds: float) -> str:

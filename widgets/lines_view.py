@@ -6,10 +6,13 @@ Stock widgets repaint themselves whole; over SSH at one reading a second that is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -20,8 +23,11 @@ from widgets.lines import Line, Tone, fit, width_of
 _TONE_CLASSES = {tone: f"lines--{tone.value}" for tone in Tone}
 
 
-class LinesView(ScrollView, can_focus=True):
-    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`."""
+class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
+    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`.
+
+    It has no keys of its own: the screen says what they move in the focused pane.
+    """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_TONE_CLASSES.values())
 
@@ -124,6 +130,28 @@ class LinesView(ScrollView, can_focus=True):
 
     class Resized(Message):
         """The pane has another width: what is drawn in it must be drawn anew."""
+
+    @dataclass
+    class Picked(Message):
+        """A row that stands for something was clicked."""
+
+        view: LinesView
+        id: str
+
+    def on_click(self, event: events.Click) -> None:
+        """Report what was clicked: the run under the mouse, else the row."""
+        offset = event.get_content_offset(self)
+        row = -1 if offset is None else offset.y + self.scroll_offset.y
+        if offset is None or not 0 <= row < len(self._lines):
+            return
+        column, ids = 0, [run.id for run in self._lines[row] if run.id]
+        for run in self._lines[row]:
+            column += cell_len(run.text)
+            if run.id and offset.x < column:
+                ids.insert(0, run.id)
+                break
+        if ids:
+            self.post_message(self.Picked(self, ids[0]))
 
     @property
     def room(self) -> int:

@@ -9,10 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from probes.origin import Origin, Source
+from tui.keys import bind
 from tui.sampler import Failed, Probed, Replayed, Sampled
+from tui.screens.key_footer import KeyFooter
 from widgets.lines import Line, Run, Tone, fit, rows_of, width_of, wrapped
 from widgets.lines_view import LinesView
 
@@ -46,9 +47,7 @@ class OverviewScreen(Screen[None]):
             Binding(str(number), f"zoom('{panel}')", "Panel", show=number == 1, key_display="1-6", id=panel)
             for number, panel in enumerate(PANELS, 1)
         ),
-        Binding(
-            "l", "app.act('load-modules')", "Load", tooltip="Load the modules that are missing", id="load"
-        ),
+        bind("load", "app.act('load-modules')", show=False),
         Binding("escape", "back", "Back", show=False, id="back"),
         Binding("pagedown", "page(1)", "Page", show=False, id="page_down"),
         Binding("pageup", "page(-1)", "Page", show=False, id="page_up"),
@@ -81,7 +80,7 @@ class OverviewScreen(Screen[None]):
             with Vertical(id="right"):
                 yield from panels.values()
         yield strips
-        yield Footer(show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Says at once that it is reading."""
