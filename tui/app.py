@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.binding import Binding
+from textual.filter import LineFilter
 from textual.message import Message
 from textual.timer import Timer
 
 from probes.origin import Origin
 from tui.doctor_state import DoctorState
 from tui.examination_pace import ExaminationPace
+from tui.keys import bind
 from tui.measuring_app import MeasuringApp
 from tui.sampler import (
     Examined,
@@ -50,20 +51,19 @@ class GdrtopApp(MeasuringApp):
 
     CSS_PATH = "app.tcss"
     TITLE = "gdrtop"
-    ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012 - Textual's own type
     VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
-        Binding("d", "doctor", "Doctor", tooltip="What is wrong here, why, and what to do", id="doctor"),
-        Binding(
-            "b", "bandwidth", "Bandwidth", tooltip="Measure bandwidth between GPU and NIC", id="bandwidth"
-        ),
-        Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
-        Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
-        Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
-        Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
-        Binding("plus,equals_sign", "faster", "Faster", show=False, id="faster"),
-        Binding("minus", "slower", "Slower", show=False, id="slower"),
+        bind("doctor", "doctor"),
+        bind("bandwidth", "bandwidth"),
+        bind("quit", "quit", label="Quit"),
+        bind("exit", "quit", show=False, priority=True),
+        bind("palette", "command_palette", show=False),
+        bind("pause", "pause"),
+        bind("refresh", "probe"),
+        bind("record", "record"),
+        bind("pace", "faster", "plus,equals_sign", show=False),
+        bind("pace", "slower", "minus", show=False),
     ]
 
     @dataclass
@@ -79,9 +79,15 @@ class GdrtopApp(MeasuringApp):
         interval: float | None = 1.0,
         replay: Replay | None = None,
         read_only: bool = False,
+        ascii_only: bool = False,
     ) -> None:
         super().__init__(origin, read_only)
-        # The terminal's own sixteen colours: right on light and dark backgrounds, a third of the bytes.
+        self._ascii_filters: tuple[LineFilter, ...] = ()
+        if ascii_only:
+            from tui.ascii_filter import AsciiFilter
+
+            self._ascii_filters = (AsciiFilter(),)
+        # The terminal's own sixteen colors: right on light and dark backgrounds, a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
         self.interval = interval
@@ -108,6 +114,10 @@ class GdrtopApp(MeasuringApp):
 
         self._live = Live(self._host)
         return self._live
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's filters, and that of `--ascii`."""
+        return [*super().get_line_filters(), *self._ascii_filters]
 
     def get_default_screen(self) -> OverviewScreen:
         """The overview."""
@@ -288,7 +298,7 @@ class GdrtopApp(MeasuringApp):
         self._tell_pace()
 
     def action_help(self) -> None:
-        """Shows the keys and what the words mean."""
+        """Show the help, at what concerns the screen that is shown."""
         from tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))

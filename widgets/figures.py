@@ -59,6 +59,16 @@ def minutes(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def local_time(seconds: float, form: str = "%H:%M:%S %Z") -> str:
+    """A time since 1970 as this machine's clock shows it, with its zone: "14:03:11 EST"."""
+    return time.strftime(form, time.localtime(seconds))
+
+
+def plural(count: int, noun: str) -> str:
+    """As "1 test", "2 tests"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def ago(seconds: float) -> str:
     """A time that has passed: "just now", "12 min ago", "2 h ago", "3 d ago"."""
     whole = max(0, int(seconds))
@@ -66,11 +76,6 @@ def ago(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} ago"
     return "just now"
-
-
-def clock(seconds: float) -> str:
-    """Local time with its zone: "14:03:11 EST"; `seconds` since 1970."""
-    return time.strftime("%H:%M:%S %Z", time.localtime(seconds)).rstrip()
 
 
 def share(value: Maybe[float], most: Maybe[float]) -> str:

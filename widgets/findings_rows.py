@@ -43,15 +43,14 @@ def draw(
 
 
 def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]) -> str:
-    """What a finding is about, in a few characters: "mlx5_3", "8 GPUs, 8 NICs", "17:01.0 +15"."""
+    """What a finding is about, in a few characters: "mlx5_3", "8 GPUs", "17:01.0 +15"."""
     ends = dict.fromkeys(labels[device] for device in finding.devices if device in labels)
     if len(ends) == 1:
         return next(iter(ends))
     if ends:
-        names = {labels[gpu] for gpu in gpus if gpu in labels}
-        counts = (sum(end in names for end in ends), sum(end not in names for end in ends))
-        words = zip(counts, ("GPU", "NIC"), strict=True)
-        return ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for count, word in words if count)
+        are_gpus = {label in {labels.get(gpu, "") for gpu in gpus} for label in ends}
+        word = "devices" if len(are_gpus) > 1 else "GPUs" if are_gpus.pop() else "NICs"
+        return f"{len(ends)} {word}"
     others = [device.removeprefix("0000:") for device in finding.devices]
     if not others:
         return finding.area

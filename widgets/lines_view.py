@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
-from textual.events import Click
+from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -22,8 +23,11 @@ from widgets.lines import Line, Tone, fit, width_of
 _TONE_CLASSES = {tone: f"lines--{tone.value}" for tone in Tone}
 
 
-class LinesView(ScrollView, can_focus=True):
-    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`."""
+class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
+    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`.
+
+    It has no keys of its own: the screen says what they move in the focused pane.
+    """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_TONE_CLASSES.values())
 
@@ -133,24 +137,34 @@ class LinesView(ScrollView, can_focus=True):
         """The pane has another width: what is drawn in it must be drawn again."""
 
     @dataclass
-    class Clicked(Message):
-        """A row or the title was clicked; `id` is that of the run there, else of the row's first with one."""
+    class Picked(Message):
+        """A row that stands for something was clicked."""
 
         view: LinesView
-        id: str = ""
-        is_title: bool = False
-        is_double: bool = False
+        id: str
 
-    def on_click(self, event: Click) -> None:
-        """Tells which row was clicked."""
+    @dataclass
+    class TitlePicked(Message):
+        """The pane's title was clicked."""
+
+        view: LinesView
+
+    def on_click(self, event: events.Click) -> None:
+        """Report what was clicked: the title, or the run under the mouse, else the row."""
         offset = event.get_content_offset(self)
-        if offset is None:
-            if event.y == 0:
-                self.post_message(self.Clicked(self, is_title=True))
+        if offset is None and event.y == 0:
+            self.post_message(self.TitlePicked(self))
+        row = -1 if offset is None else offset.y + self.scroll_offset.y
+        if offset is None or not 0 <= row < len(self._lines):
             return
-        row = self.scroll_offset.y + offset.y
-        id = _id_at(self._lines[row], offset.x) if row < len(self._lines) else ""  # noqa: A001 - a run's own word
-        self.post_message(self.Clicked(self, id, is_double=event.chain == 2))
+        column, ids = 0, [run.id for run in self._lines[row] if run.id]
+        for run in self._lines[row]:
+            column += cell_len(run.text)
+            if run.id and offset.x < column:
+                ids.insert(0, run.id)
+                break
+        if ids:
+            self.post_message(self.Picked(self, ids[0]))
 
     @property
     def room(self) -> int:
@@ -199,19 +213,6 @@ class LinesView(ScrollView, can_focus=True):
     def _strip(self, of: Line) -> Strip:
         segments = [Segment(run.text, self._style(run.tone)) for run in of if run.text]
         return Strip(segments, width_of(of))
-
-
-def _id_at(of: Line, cell: int) -> str:
-    """The id that a cell of a line stands for: that of the last run with one before it, else the first."""
-    found = first = ""
-    at = 0
-    for run in of:
-        if run.id:
-            first = first or run.id
-            if at <= cell:
-                found = run.id
-        at += width_of((run,))
-    return found or first
 
 
 def changed_cells(old: Strip, new: Strip) -> tuple[int, int]:

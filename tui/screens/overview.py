@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from probes.origin import Origin, Source
+from tui.keys import bind, move_keys
 from tui.sampler import Failed, Probed, Replayed, Sampled
+from tui.screens.key_footer import KeyFooter
 from widgets import head_drawing
-from widgets.figures import clock
+from widgets.figures import local_time
 from widgets.head_drawing import Head
 from widgets.lines import Line, Run, Tone, rows_of
 from widgets.lines_view import LinesView
@@ -38,49 +39,26 @@ PANELS = {
     "traffic": "Traffic",
     "path": "Path",
 }
+_END = 1 << 20
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
-class Panel(LinesView, inherit_bindings=False):
-    """A panel whose keys are the screen's: they select, and scroll only where nothing can be selected."""
+class Panel(LinesView):
+    """A panel with a border, which can be shown alone."""
 
 
 class OverviewScreen(Screen[None]):
     """Verdict, findings, jobs, topology, matrix, rates, modules, GPUDirect state, traffic, path."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        Binding(
-            "down,j", "select(1)", "Select", key_display="↑↓", tooltip="Select a row of the panel", id="next"
-        ),
-        Binding("up,k", "select(-1)", "Select", show=False, id="previous"),
-        Binding(
-            "enter", "open", "Open", tooltip="The finding in the doctor; the GPU or NIC in detail", id="open"
-        ),
-        Binding("left,comma", "partner(-1)", "Partner", show=False, id="partner_before"),
-        Binding("right", "partner(1)", "Partner", show=False, tooltip="Another partner", id="partner"),
-        Binding("full_stop", "partner(1)", "Partner", show=False, id="partner_after"),
-        Binding("z", "zoom", "Zoom", tooltip="The focused panel alone, or all again", id="zoom"),
-        Binding(
-            "slash",
-            "filter",
-            "Filter",
-            key_display="/",
-            tooltip="Show only matching GPUs and NICs",
-            id="filter",
-        ),
-        Binding(
-            "l",
-            "app.act('load-modules')",
-            "Load modules",
-            show=False,
-            tooltip="Load the modules that are missing",
-            id="load",
-        ),
-        Binding("escape", "back", "Back", show=False, id="back"),
-        Binding("g,home", "select_end(-1)", "First", show=False, id="first"),
-        Binding("G,end", "select_end(1)", "Last", show=False, id="last"),
-        Binding("pagedown", "page(1)", "Page", show=False, id="page_down"),
-        Binding("pageup", "page(-1)", "Page", show=False, id="page_up"),
+        *move_keys(),
+        bind("open", "open"),
+        bind("change", "partner(1)", "right", show=False),
+        bind("change", "partner(-1)", "left", show=False),
+        bind("zoom", "zoom"),
+        bind("filter", "filter"),
+        bind("load", "app.act('load-modules')", show=False),
+        bind("back", "back", show=False),
     ]
 
     @dataclass
@@ -123,7 +101,7 @@ class OverviewScreen(Screen[None]):
         word = Input(placeholder="part of a name, model, address or role; Esc clears", id="filter")
         word.display = False
         yield word
-        yield Footer(show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Says at once that it is reading."""
@@ -141,20 +119,19 @@ class OverviewScreen(Screen[None]):
         """Shares the rows out again."""
         self.draw()
 
-    def on_lines_view_clicked(self, message: LinesView.Clicked) -> None:
-        """Selects the row that was clicked, opens it on a double click; on a title shows its panel alone."""
-        name = message.view.id or ""
-        if message.is_title:
-            if name in PANELS:
-                self._toggle_zoom(name)
-        elif self._state is not None and message.id:
-            if name == "findings":
-                self._state.pick_finding(message.id)
+    def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
+        """Select the finding, GPU or NIC that was clicked."""
+        if self._state is not None:
+            if picked.view.id == "findings":
+                self._state.pick_finding(picked.id)
             else:
-                self._state.select_end(message.id)
+                self._state.select_end(picked.id)
             self.draw()
-            if message.is_double:
-                self.action_open()
+
+    def on_lines_view_title_picked(self, picked: LinesView.TitlePicked) -> None:
+        """Show a panel alone whose title was clicked, or all again."""
+        if picked.view.id in PANELS:
+            self._toggle_zoom(picked.view.id)
 
     # What the sampler reports
 
@@ -253,19 +230,11 @@ class OverviewScreen(Screen[None]):
         focused = self.focused
         return (focused.id or "") if isinstance(focused, Panel) else ""
 
-    def action_select(self, step: int) -> None:
-        """Selects the next row of the focused panel; scrolls a panel without such rows."""
-        self._select(step, wraps=True)
-
-    def action_page(self, step: int) -> None:
-        """Moves the selection by a page, or scrolls."""
-        self._select(
-            step * max(1, self._panel(self._focused_panel or "topology").size.height - 1), wraps=False
-        )
-
-    def action_select_end(self, side: int) -> None:
-        """Selects the first row (-1) or the last (1), or scrolls there."""
-        self._select(side * 100_000, wraps=False)
+    def action_move(self, how: str) -> None:
+        """Move the selection of the focused panel; scroll a panel without rows to select."""
+        page = max(1, self._panel(self._focused_panel or "topology").size.height - 1)
+        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
+        self._select(steps[how], wraps=how in ("up", "down"))
 
     def _select(self, step: int, wraps: bool) -> None:
         if self._state is None:
@@ -443,5 +412,5 @@ class OverviewScreen(Screen[None]):
             "" if is_live else self._origin.label,
             tuple(Run(f"  {word}", tone) for word, tone in words if word),
             self._pace if is_usual else "",
-            clock(self._taken_at) if self.readings else "",
+            local_time(self._taken_at) if self.readings else "",
         )
