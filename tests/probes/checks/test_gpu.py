@@ -119,6 +119,9 @@ def test_a_gpu_name_with_its_memory_is_no_vgpu_profile() -> None:
     assert status("vgpu-without-gdr", examination_of("dgx-a100")) is Status.PASSED
     for name in ("NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"):
         guest = with_gpus(HGX, lambda gpu, name=name: replace(gpu, name=name))  # type: ignore[misc]
+        direct = guest.node.gpudirect
+        assert not isinstance(direct, Unknown)
+        guest = replace(guest, node=replace(guest.node, gpudirect=replace(direct, gpu_support={})))
         assert status("vgpu-without-gdr", guest) is Status.FOUND
 
 
