@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from probes.processes import Process, ProcessFacts
+from probes.processes import Process, ProcessFacts, name_of
 from probes.unknown import Maybe, Unknown, known
-from widgets.figures import UNKNOWN_MARK
 from widgets.lines import Line, Run, Tone, fit, width_of, wrapped
-
-
-def name_of(process: Process) -> str:
-    """As "41000 uid 1000 python3"."""
-    uid = known(process.uid, None)
-    return f"{process.pid} uid {UNKNOWN_MARK if uid is None else uid} {known(process.comm, UNKNOWN_MARK)}"
 
 
 def jobs_of(facts: ProcessFacts) -> tuple[Process, ...]:
@@ -28,7 +21,7 @@ def _uses_nccl(process: Process) -> bool:
 
 
 def draw(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], width: int) -> list[Line]:
-    """One row a process: pid, user, command, GPUs (`gpus`: by pid), NCCL, NICs; None: not checked yet."""
+    """One row a process: program, user, pid, GPUs (`gpus`: by pid), NCCL, NICs; None: not checked yet."""
     if facts is None:
         return [(Run("checking…", Tone.DIM),)]
     if isinstance(facts, Unknown):
