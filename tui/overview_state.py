@@ -526,8 +526,7 @@ def _pair() -> tuple[History, History]:
 
 
 def _stepped(order: list[str], selected: str, step: int, wraps: bool) -> str:
-    """The entry `step` further; from none the first, or the last for a step back."""
-    if selected not in order:
-        return order[0 if step > 0 else -1]
-    at = order.index(selected) + step
+    """The entry `step` further; from none the first is next, and the last before."""
+    before = -1 if step > 0 else len(order)
+    at = (order.index(selected) if selected in order else before) + step
     return order[at % len(order) if wraps else max(0, min(len(order) - 1, at))]

@@ -30,25 +30,27 @@ def counter_lines(
     """
     if counters is None:
         return [(Run("error counters: not read yet", Tone.DIM),)]
-    lines: list[Line] = []
+    rows: list[tuple[str, CounterValue]] = []
+    left_out = 0
     for port, values in counters.items():
         shown = values if full else values[:_SHORT_COUNTERS]
-        lines.extend(_counter_line(port, value, len(counters) > 1, seconds) for value in shown)
-        if len(shown) < len(values):
-            lines.append((Run(f"… {len(values) - len(shown)} more counters: Enter shows all", Tone.DIM),))
-    if not lines:
+        prefix = f"port {port} " if len(counters) > 1 else ""
+        rows.extend((f"{prefix}{value.name}", value) for value in shown)
+        left_out += len(values) - len(shown)
+    if not rows:
         return [(Run("error counters: all 0", Tone.DIM),)]
-    heading = "error counters since the last reset"
-    return [*wrapped(heading, width, Tone.TITLE), *lines]
+    names = max(len(name) for name, _ in rows)
+    lines: list[Line] = wrapped("error counters since the last reset", width, Tone.TITLE)
+    lines.extend(_counter_line(f"{name:<{names}}", value, seconds) for name, value in rows)
+    if left_out:
+        lines.append((Run(f"… {left_out} more: Enter shows all", Tone.DIM),))
+    return lines
 
 
-def _counter_line(port: int, value: CounterValue, with_port: bool, seconds: float | None) -> Line:
-    name = f"{f'port {port} ' if with_port else ''}{value.name}"
-    rise = ""
-    if value.rise and seconds is not None:
-        rise = f"  +{value.rise} in {seconds:.0f} s"
-    full = "  (at its limit, counts no further)" if value.is_full else ""
-    return (Run(f"  {name:<28} {value.value:>12}"), Run(rise, Tone.WARNING), Run(full, Tone.DIM))
+def _counter_line(name: str, value: CounterValue, seconds: float | None) -> Line:
+    rise = f"  +{value.rise} in {seconds:.0f} s" if value.rise and seconds is not None else ""
+    full = "  at its limit" if value.is_full else ""
+    return (Run(f" {name} {value.value}"), Run(rise, Tone.WARNING), Run(full, Tone.WARNING))
 
 
 def draw_nic(device: RdmaDevice, role: NicRole | None, width: int) -> list[Line]:

@@ -40,6 +40,7 @@ PANELS = {
     "path": "Path",
 }
 _END = 1 << 20
+_FILTER_ROWS = 3
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
@@ -56,6 +57,8 @@ class OverviewScreen(Screen[None]):
         bind("change", "partner(1)", "right", show=False),
         bind("change", "partner(-1)", "left", show=False),
         bind("zoom", "zoom"),
+        bind("pane", "pane(1)", "tab", show=False),
+        bind("pane", "pane(-1)", "shift+tab", show=False),
         bind("filter", "filter"),
         bind("load", "app.act('load-modules')", show=False),
         bind("back", "back", show=False),
@@ -283,6 +286,7 @@ class OverviewScreen(Screen[None]):
         """Asks for a word that GPUs and NICs must contain."""
         self._word.display = True
         self._word.focus()
+        self.draw()
 
     @property
     def _word(self) -> Input:
@@ -298,6 +302,7 @@ class OverviewScreen(Screen[None]):
         """Back to the topology; the word stays."""
         self._word.display = bool(self._word.value.strip())
         self._panel("topology").focus()
+        self.draw()
 
     def action_back(self) -> None:
         """Clears the filter, else leaves a panel shown alone, else clears the selection."""
@@ -305,11 +310,22 @@ class OverviewScreen(Screen[None]):
             self._word.value = ""
             self._word.display = False
             self._panel("topology").focus()
+            self.draw()
         elif self._zoomed:
             self._toggle_zoom(self._zoomed)
         elif self._state is not None:
             self._state.select_nothing()
             self.draw()
+
+    def action_pane(self, step: int) -> None:
+        """Focus the next panel; where one is shown alone, show the next one alone, also of those hidden."""
+        if self._zoomed:
+            names = list(PANELS)
+            self._toggle_zoom(names[(names.index(self._zoomed) + step) % len(names)])
+        elif step > 0:
+            self.focus_next()
+        else:
+            self.focus_previous()
 
     def action_zoom(self) -> None:
         """Shows the focused panel alone, or all again."""
@@ -352,6 +368,7 @@ class OverviewScreen(Screen[None]):
         from tui import overview_layout
 
         width, height = self.size
+        height -= _FILTER_ROWS if self._word.display else 0
         if self._zoomed:
             arranged = overview_layout.zoomed(self._zoomed, width, height, head_rows)
         else:
