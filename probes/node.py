@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from probes import gpudirect, gpus, kernel, modules, numa, pci, platform, rdma
+from probes import gpudirect, gpus, kernel, modules, network_use, numa, pci, platform, rdma
 from probes.cuda import CudaGpu
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import GpuFacts
 from probes.host import Host
 from probes.kernel import KernelFacts
 from probes.modules import ModuleFacts
+from probes.network_use import NetworkUse
 from probes.numa import NumaFacts
 from probes.origin import Origin
 from probes.pci import PciFacts
@@ -43,6 +44,7 @@ class Node:
     rdma: Maybe[RdmaFacts]
     modules: Maybe[ModuleFacts]
     gpudirect: Maybe[GpuDirectFacts]
+    network: Maybe[NetworkUse] = network_use.NOT_ASKED
 
     @property
     def kernel_release(self) -> Maybe[str]:
@@ -72,6 +74,7 @@ def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:
     modules_run = begin("modules", lambda: modules.probe(host))
     kernel_run = begin("kernel", lambda: kernel.probe(host))
     numa_run = begin("numa", lambda: numa.probe(host))
+    network_run = begin("network", lambda: network_use.probe(host))
     platform_run = begin("platform", lambda: platform.probe(host))
 
     pci_facts, nvml_facts = pci_run.answer(seconds), nvml_run.answer(seconds)
@@ -106,4 +109,5 @@ def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:
         rdma=rdma_facts,
         modules=module_facts,
         gpudirect=direct_run.answer(seconds),
+        network=network_run.answer(seconds),
     )

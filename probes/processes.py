@@ -137,7 +137,7 @@ def names_of(processes: Iterable[Process]) -> str:
     """Several processes, those of one program, user and job together: "train.py (alice, pids 41, 42)"."""
     groups: dict[tuple[str, str, str], list[Process]] = {}
     for process in processes:
-        groups.setdefault((_program_of(process), _user_of(process), process.job), []).append(process)
+        groups.setdefault((program_of(process), user_of(process), process.job), []).append(process)
     named = [_named(group) for group in groups.values()]
     more = f" and {len(named) - _PIDS_NAMED} more programs" if len(named) > _PIDS_NAMED else ""
     return ", ".join(named[:_PIDS_NAMED]) + more
@@ -148,15 +148,15 @@ def _named(group: Sequence[Process]) -> str:
     more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
     numbers = f"pid{'s' * (len(pids) > 1)} {', '.join(pids[:_PIDS_NAMED])}{more}"
     first = group[0]
-    about = ", ".join(part for part in (_user_of(first), first.job, numbers) if part)
-    return f"{_program_of(first)} ({about})"
+    about = ", ".join(part for part in (user_of(first), first.job, numbers) if part)
+    return f"{program_of(first)} ({about})"
 
 
-def _program_of(process: Process) -> str:
+def program_of(process: Process) -> str:
     return known(process.program, "") or known(process.comm, "") or "process"
 
 
-def _user_of(process: Process) -> str:
+def user_of(process: Process) -> str:
     if not isinstance(process.user, Unknown):
         return process.user
     return "" if isinstance(process.uid, Unknown) else f"uid {process.uid}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ class ActingApp(OfferingApp):
         self._is_leaving = False
 
     def action_actions(self) -> None:
-        """To the console of a run under way, or whose end nobody has seen; else to the list of actions."""
+        """Show the console of a run that runs or whose end was not seen yet, else the list of actions."""
         from tui.screens.run import RunScreen
 
         state, screen = self._acting.state, self.screen
@@ -45,6 +45,7 @@ class ActingApp(OfferingApp):
             return
         if isinstance(screen, RunScreen):
             self.pop_screen()
+            return
         super().action_actions()
 
     # Doing it
@@ -57,7 +58,9 @@ class ActingApp(OfferingApp):
 
         examination, why = self._doctor.examination, self._why_not_act()
         if why or examination is None:
-            self.notify(why or "The node is looked at anew.", severity="warning", markup=False)
+            self.notify(
+                why or "The node is being checked. Try again in a moment.", severity="warning", markup=False
+            )
             return
         state = RunState(message.prepared, self._origin, Judged(examination.verdict, self._doctor.findings))
         self._acting.start(
@@ -73,7 +76,7 @@ class ActingApp(OfferingApp):
 
     def _why_not_act(self) -> str:
         """What is under way here and must end first, as a sentence; "" where nothing is."""
-        return "An action is under way: x shows it." if self._is_acting else ""
+        return "An action is running. Press x to see it." if self._is_acting else ""
 
     @property
     def _is_acting(self) -> bool:
@@ -112,7 +115,8 @@ class ActingApp(OfferingApp):
         from tui.screens.run import RunScreen
 
         if state.ended is not None and not isinstance(self.screen, RunScreen):
-            self.notify(f"{state.ended.outcome.value}: x shows it", title=state.prepared.title, markup=False)
+            ended = f"{state.ended.outcome.value.capitalize()}. Press x to see it."
+            self.notify(ended, title=state.prepared.title, markup=False)
 
     def _draw_run(self, state: RunState) -> None:
         from tui.screens.run import RunScreen
@@ -158,7 +162,27 @@ class ActingApp(OfferingApp):
         return isinstance(screen, RunScreen) and screen.state is state
 
     def on_run_screen_stop_wanted(self) -> None:
-        """The run is to end after the step under way; wanted again, without waiting for that."""
+        """Ask before the run is stopped, and before its step is given up."""
+        from tui.screens.ask import YES
+
+        def stop(answer: str | None) -> None:
+            if answer == YES:
+                self._stop_run()
+
+        state = self._acting.state
+        if state is None or state.ended is not None:
+            return
+        if state.is_stopping:
+            self._ask(
+                "gdrtop stops after the step that is running. Stop waiting for it? The step may go on.",
+                "Stop waiting for this step",
+                then=stop,
+            )
+        else:
+            self._ask("Stop the action?", "Stop after the step that is running", then=stop)
+
+    def _stop_run(self) -> None:
+        """Stop after the step that is running; the second time, without waiting for it."""
         state = self._acting.state
         if state is None or state.ended is not None:
             return
@@ -167,6 +191,12 @@ class ActingApp(OfferingApp):
         else:
             self._acting.stop("it was stopped at the console")
         self._draw_run(state)
+
+    def _ask(self, question: str, yes: str, cancel: str = "", *, then: Callable[[str | None], None]) -> None:
+        from tui.screens.ask import AskScreen
+
+        if not isinstance(self.screen, AskScreen):
+            self.push_screen(AskScreen(question, yes, cancel), then)
 
     def _get_password(self, title: str) -> bool:
         """In the run's thread: has sudo ask on the terminal."""
@@ -199,16 +229,50 @@ class ActingApp(OfferingApp):
         """Whether output still waits for a terminal that takes none; Python itself would wait for it."""
         return isinstance(self._driver, TerminalDriver) and self._driver.is_stuck
 
+    @property
+    def _what_runs(self) -> str:
+        """What runs here and would end with gdrtop, in two words; "" where nothing does."""
+        return "An action" if self._is_acting else ""
+
     async def action_quit(self) -> None:
-        """Leaves; where an action runs, after the step under way."""
+        """Quit; ask first where something runs."""
+        from tui.screens.ask import CANCEL, YES
+
+        def answered(answer: str | None) -> None:
+            if answer == YES:
+                self._leave()
+            elif answer == CANCEL:
+                self._cancel_running()
+
+        if self._is_leaving:
+            self.on_run_screen_stop_wanted()
+        elif running := self._what_runs:
+            self._ask(
+                f"{running} is running. Stop it and quit gdrtop?",
+                "Stop it, then quit",
+                "Stop it, and stay in gdrtop",
+                then=answered,
+            )
+        else:
+            self._leave()
+
+    def _cancel_running(self) -> None:
+        """Stop what `_what_runs` names, without quitting."""
+        state = self._acting.state
+        if state is not None and not state.is_stopping:
+            self._stop_run()
+
+    def _leave(self) -> None:
+        """Quit; where an action runs, after the step that is running."""
         state = self._acting.state
         if state is None or not self._is_acting:
             self.exit()
             return
         if not self._is_leaving:
             self._is_leaving = state.is_leaving = True
-            state.want_stop()
-            self._acting.stop("gdrtop was left")
+            if not state.is_stopping:
+                state.want_stop()
+            self._acting.stop("gdrtop was quit")
             self._show_console(state)
             self._draw_run(state)
 
@@ -231,10 +295,10 @@ class ActingApp(OfferingApp):
         from tui.actions.runner import STEP_SECONDS
 
         self._is_leaving = True
-        self._acting.stop("gdrtop was left")
+        self._acting.stop("gdrtop was quit")
         with suppress(OSError, AttributeError):
             print(
-                "gdrtop: waiting for the step under way to end; Ctrl-C: no longer",
+                "gdrtop: waiting for the running step to end (Ctrl-C: stop waiting)",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,4 +1,4 @@
-"""What the actions' screen shows: all that could be done here, the selection, the filter.
+"""What the actions screen shows: all actions, the selection, the filter.
 
 Knows nothing of Textual.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui.list_state import ExaminedListState
-from widgets.lines import Line, Run, Tone, wrapped
+from widgets.lines import Line, Run, Tone, width_of, wrapped
 
 if TYPE_CHECKING:
     from probes.examination import Examination
@@ -33,8 +33,18 @@ class ActionsState(ExaminedListState):
         """The offer of this id."""
         return next((one for one in self.offers if one.id == name), None)
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the selected action has a plan on this node."""
+        offer = self.offer(self.selected)
+        return offer is not None and offer.plan is not None
+
     def _order(self) -> list[str]:
         return [offer.id for offer in self._listed()]
+
+    def _first(self) -> str:
+        possible = (offer.id for offer in self._listed() if offer.plan is not None)
+        return next(possible, super()._first())
 
     def _listed(self) -> list[Offer]:
         return [one for one in self.offers if self.word in f"{one.id} {one.title}".lower()]
@@ -46,14 +56,13 @@ class ActionsState(ExaminedListState):
         from widgets.verdict_drawing import origin_run
 
         possible = sum(offer.plan is not None for offer in self.offers)
-        head: Line = (
-            Run("Actions ", Tone.TITLE),
-            origin_run(examination.node.origin),
-            Run(f" {possible} of {len(self.offers)} possible"),
-            Run(f" · {as_of}", Tone.DIM),
-        )
-        told = f"Nothing is run here: {self._refusal}." if self._refusal else ""
-        return [head, *(wrapped(told, width, Tone.WARNING, "  ") if told else ())]
+        count: Line = (Run(f"{possible} of {len(self.offers)} possible"), Run(f" · {as_of}", Tone.DIM))
+        head: Line = (Run("Actions ", Tone.TITLE), origin_run(examination.node.origin))
+        lines = [(*head, Run(" "), *count)]
+        if width_of(lines[0]) > width:
+            lines = [head, count]
+        why = f"gdrtop runs nothing here: {self._refusal}." if self._refusal else ""
+        return [*lines, *(wrapped(why, width, Tone.WARNING, "  ") if why else ())]
 
     def list_lines(self, width: int) -> list[Line]:
         """The list."""
@@ -64,7 +73,7 @@ class ActionsState(ExaminedListState):
         listed = self._listed()
         if listed:
             return draw_offers(listed, width, self.selected)
-        return wrapped(f"Nothing contains {self.word!r}.", width, Tone.DIM)
+        return wrapped(f"No action contains {self.word!r}.", width, Tone.DIM)
 
     def detail_lines(self, width: int) -> list[Line]:
         """What the selected one means, or why it is not possible."""

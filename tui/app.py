@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.binding import Binding
+from textual.filter import LineFilter
 from textual.message import Message
 from textual.timer import Timer
 
@@ -15,6 +15,7 @@ from probes.origin import Origin
 from probes.progress import quiet_seconds
 from tui.doctor_state import DoctorState
 from tui.examination_pace import ExaminationPace, ReadingPace
+from tui.keys import bind
 from tui.measuring_app import MeasuringApp
 from tui.sampler import (
     Examined,
@@ -51,20 +52,19 @@ class GdrtopApp(MeasuringApp):
 
     CSS_PATH = "app.tcss"
     TITLE = "gdrtop"
-    ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012 - Textual's own type
     VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
-        Binding("d", "doctor", "Doctor", tooltip="What is wrong here, why, and what to do", id="doctor"),
-        Binding(
-            "b", "bandwidth", "Bandwidth", tooltip="Measure bandwidth between GPU and NIC", id="bandwidth"
-        ),
-        Binding("q", "quit", "Quit", tooltip="Leave gdrtop", id="quit"),
-        Binding("space", "pause", "Pause", tooltip="Stop and resume the readings", id="pause"),
-        Binding("r,f5", "probe", "Read again", tooltip="Probe the whole node anew", id="probe"),
-        Binding("R", "record", "Record", tooltip="Record this node into a file; again: stop", id="record"),
-        Binding("plus,equals_sign", "faster", "Faster", show=False, id="faster"),
-        Binding("minus", "slower", "Slower", show=False, id="slower"),
+        bind("doctor", "doctor"),
+        bind("bandwidth", "bandwidth"),
+        bind("quit", "quit", label="Quit"),
+        bind("exit", "quit", show=False, priority=True),
+        bind("palette", "command_palette", show=False),
+        bind("pause", "pause"),
+        bind("refresh", "probe"),
+        bind("record", "record"),
+        bind("pace", "faster", "plus,equals_sign", show=False),
+        bind("pace", "slower", "minus", show=False),
     ]
 
     @dataclass
@@ -80,9 +80,15 @@ class GdrtopApp(MeasuringApp):
         interval: float | None = 1.0,
         replay: Replay | None = None,
         read_only: bool = False,
+        ascii_only: bool = False,
     ) -> None:
         super().__init__(origin, read_only)
-        # The terminal's own sixteen colours: right on light and dark backgrounds, a third of the bytes.
+        self._ascii_filters: tuple[LineFilter, ...] = ()
+        if ascii_only:
+            from tui.ascii_filter import AsciiFilter
+
+            self._ascii_filters = (AsciiFilter(),)
+        # The terminal's own sixteen colors: right on light and dark backgrounds, a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
         self.interval = interval
@@ -111,6 +117,10 @@ class GdrtopApp(MeasuringApp):
 
         self._live = Live(self._host)
         return self._live
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's filters, and that of `--ascii`."""
+        return [*super().get_line_filters(), *self._ascii_filters]
 
     def get_default_screen(self) -> OverviewScreen:
         """The overview."""
@@ -211,15 +221,22 @@ class GdrtopApp(MeasuringApp):
     def _take_examination(self, report: Examined) -> None:
         if report.examination is None:
             self._doctor.fail(report.failure)
+            self._overview.fail_check(report.failure)
         else:
             self._doctor.take(report.examination)
-            self._overview.take_findings(self._doctor.findings)
+            self._overview.take_findings(self._doctor.findings, report.examination, report.detours)
         from tui.screens.doctor import DoctorScreen
 
         for screen in self.screen_stack:
             if isinstance(screen, DoctorScreen):
                 screen.draw()
         self.note_examination(report)
+
+    def on_overview_screen_finding_wanted(self, message: OverviewScreen.FindingWanted) -> None:
+        """A finding of the overview is to be shown in the doctor."""
+        self._doctor.filter("")
+        self._doctor.selected = message.finding
+        self.action_doctor()
 
     def on_examined_list_screen_wanted(self) -> None:
         """The doctor's or the actions' screen asks for an examination."""
@@ -303,7 +320,7 @@ class GdrtopApp(MeasuringApp):
         self._tell_pace()
 
     def action_help(self) -> None:
-        """Shows the keys and what the words mean."""
+        """Show the help, at what concerns the screen that is shown."""
         from tui.screens.help import HelpScreen
 
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))

@@ -14,7 +14,8 @@ from probes.host import Host
 from probes.plan import Plan
 from tui.json_values import plain_value, write_json
 from tui.printing import heading, print_lines, text_width
-from widgets import findings_drawing, verdict_drawing
+from widgets import verdict_drawing
+from widgets.findings_drawing import Entry, counted, draw_entries, draw_entry, entries_of
 from widgets.lines import Line, Run, Tone, line, wrapped
 
 
@@ -26,15 +27,19 @@ def write_check(
     only: Collection[str] = (),
     skip: Collection[str] = (),
     with_passed: bool = False,
+    ids: Collection[str] = (),
 ) -> int:
-    """Examines the node and prints what was found, with `with_passed` all; gives the exit status."""
+    """Check the node and print what was found; give the exit status.
+
+    `with_passed` prints all checks, `ids` only these, whatever they say; the exit status is the node's.
+    """
     examination = examine(host)
     found = findings(examination, only, skip)
     verdict = summed_up(examination.verdict, found)
     if as_json:
-        write_json(check_json(verdict, found), out)
+        write_json(check_json(verdict, [one for one in found if not ids or one.id in ids]), out)
     else:
-        print_lines(_text(examination, verdict, found, text_width(out), with_passed), out, ascii_only)
+        print_lines(_text(examination, verdict, found, text_width(out), with_passed, ids), out, ascii_only)
     return exit_status(verdict)
 
 
@@ -81,23 +86,29 @@ def _fix_json(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _text(
-    examination: Examination, verdict: Verdict, found: Sequence[Finding], width: int, with_passed: bool
+    examination: Examination,
+    verdict: Verdict,
+    found: Sequence[Finding],
+    width: int,
+    with_passed: bool,
+    ids: Collection[str],
 ) -> list[Line]:
     lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
-    lines.append(line(findings_drawing.counted(found)))
-    for finding in found:
-        if finding.status is Status.FOUND:
-            lines.append(())
-            lines.extend(findings_drawing.draw_details(finding, width))
-    titles = {Status.UNKNOWN: "COULD NOT BE MADE"}
-    if with_passed:
-        titles[Status.PASSED] = "PASSED, OR DOES NOT APPLY HERE"
-    for status, title in titles.items():
-        some = [finding for finding in found if finding.status is status]
-        if some:
-            lines.extend([(), (Run(title, Tone.TITLE),)])
-            lines.extend(findings_drawing.draw_list(some, width))
-    if not with_passed:
-        lines.extend([(), (Run("--all lists what passed, too", Tone.DIM),)])
+    if ids:
+        for finding in found:
+            if finding.id in ids:
+                lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width)])
+        return lines
+    lines.append(line(counted(found)))
+    entries = entries_of([one for one in found if with_passed or one.status is not Status.PASSED])
+    if entries:
+        lines.extend([(), *draw_entries(entries, width)])
+    for entry in entries:
+        if entry.is_found or (with_passed and entry.first.status is Status.UNKNOWN):
+            lines.extend([(), *draw_entry(entry, width)])
+    hint = "gdrtop check ID shows one check"
+    lines.extend(
+        [(), (Run(hint if with_passed else f"{hint}; --all lists those that are ok, too", Tone.DIM),)]
+    )
     return lines

@@ -132,7 +132,7 @@ def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
         "--ascii",
         action="store_true",
         default=False if defaults else absent,
-        help="text commands: draw boxes with + - |",
+        help="draw with ASCII characters only",
     )
 
 
@@ -280,6 +280,8 @@ def _list_demos() -> None:
 
 
 def _dashboard(options: argparse.Namespace) -> int:
+    recording = None if options.replay is None else open_recording(options)
+    origin = chosen_origin(options) if recording is None else recording.origin
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         print(
             "gdrtop: the dashboard needs a terminal (TERM other than dumb);"
@@ -287,12 +289,18 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    if options.replay is not None:
-        return _replay(options)
-    origin = chosen_origin(options)
+    from tui.printing import is_plain
+
+    ascii_only = is_plain(sys.stdout, options.ascii)
     from tui.app import GdrtopApp
 
-    app = GdrtopApp(lambda: open_host(options), origin, options.interval, read_only=options.read_only)
+    if recording is not None:
+        from tui.replay import Replay
+
+        app = GdrtopApp(lambda: recording, origin, options.interval, Replay(recording), ascii_only=ascii_only)
+        app.run()
+        return app.return_code or 0
+    app = GdrtopApp(lambda: open_host(options), origin, options.interval, None, options.read_only, ascii_only)
     try:
         app.run()
     finally:  # the terminal may have gone, and a step is under way
@@ -313,17 +321,6 @@ def _ended(app: GdrtopApp) -> int:
         print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
     if app.is_stuck:  # Python's own end would wait for the terminal, for ever
         os._exit(app.return_code or 0)
-    return app.return_code or 0
-
-
-def _replay(options: argparse.Namespace) -> int:
-    """The dashboard of a recording, which is read whole before: what is wrong with it is said as text."""
-    host = open_recording(options)
-    from tui.app import GdrtopApp
-    from tui.replay import Replay
-
-    app = GdrtopApp(lambda: host, host.origin, options.interval, Replay(host))
-    app.run()
     return app.return_code or 0
 
 

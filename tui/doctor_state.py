@@ -1,4 +1,4 @@
-"""What the doctor's screen shows: the newest examination, the selection, the filter.
+"""What the doctor screen shows: the newest examination, the selection, the filter.
 
 Knows nothing of Textual.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui.list_state import ExaminedListState
-from widgets.lines import Line, Run, Tone, wrapped
+from widgets.lines import Line, Run, Tone, width_of, wrapped
 
 if TYPE_CHECKING:
     from probes.checks.finding import Finding
     from probes.examination import Examination
+    from widgets.findings_drawing import Entry
 
+_MOST_SUMMARY = 4  # lines
 _TITLES = {"finding": "Finding", "explanation": "In plain words"}
 
 
@@ -37,33 +39,52 @@ class DoctorState(ExaminedListState):
     # Keys
 
     def select(self, step: int) -> None:
-        """Selects the finding `step` further in the list, and shows it."""
+        """Select the finding `step` further in the list, and show it."""
         super().select(step)
         if self.selected:
             self.shows = "finding"
 
     def show(self, what: str) -> None:
-        """Shows "finding" or "explanation"; what is shown already gives way to the finding."""
+        """Show "finding" or "explanation"; the finding again where that is shown already."""
         self.shows = "finding" if self.shows == what else what
 
     def toggle_all(self) -> None:
-        """Lists what passed too, or not."""
+        """Also list the checks that are ok, or not."""
         self._all = not self._all
         self._keep_selection()
 
     def _order(self) -> list[str]:
-        return [finding.id for finding in self._listed()]
+        return [entry.id for entry in self._entries()]
 
-    def _listed(self) -> list[Finding]:
+    def _entries(self) -> list[Entry]:
+        """The rows of the list."""
         from probes.checks.finding import Status
+        from widgets.findings_drawing import entries_of
 
-        return [
-            finding
-            for finding in self.findings
-            if (self._all or finding.status is not Status.PASSED) and self.word in _words(finding)
-        ]
+        return entries_of(
+            [
+                finding
+                for finding in self.findings
+                if (self._all or finding.status is not Status.PASSED) and self.word in _words(finding)
+            ]
+        )
 
     # Drawing
+
+    @property
+    def _entry(self) -> Entry | None:
+        """The selected row."""
+        return next((one for one in self._entries() if one.id == self.selected), None)
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether a finding is selected."""
+        return self._entry is not None and self._entry.is_found
+
+    @property
+    def has_fix(self) -> bool:
+        """Whether the selected finding has a fix."""
+        return self._entry is not None and self._entry.is_found and self._entry.first.fix is not None
 
     @property
     def details_title(self) -> str:
@@ -76,14 +97,13 @@ class DoctorState(ExaminedListState):
         from widgets import findings_drawing, verdict_drawing
 
         verdict = summed_up(examination.verdict, self.findings)
-        head: Line = (
-            Run("Doctor ", Tone.TITLE),
-            verdict_drawing.origin_run(examination.node.origin),
-            Run(" "),
-            *verdict_drawing.draw(verdict),
-        )
-        counted = f"{findings_drawing.counted(self.findings)} · {as_of}"
-        return [head, *wrapped(verdict.reason, width, Tone.PLAIN, "  ")[:2], (Run(counted, Tone.DIM),)]
+        origin = verdict_drawing.origin_run(examination.node.origin)
+        drawn = verdict_drawing.draw(verdict)
+        head: Line = (Run("Doctor ", Tone.TITLE), origin, Run(" "), *drawn)
+        if width_of(head) > width:  # the verdict goes before the node's name
+            head = (head[0], origin._replace(text=" ".join(origin.text.split()[:1])), Run("  "), *drawn)
+        counted = wrapped(f"{findings_drawing.counted(self.findings)} · {as_of}", width, Tone.DIM)
+        return [head, *counted, *wrapped(verdict.reason, width, Tone.PLAIN, "  ")][:_MOST_SUMMARY]
 
     def list_lines(self, width: int) -> list[Line]:
         """The list."""
@@ -91,25 +111,27 @@ class DoctorState(ExaminedListState):
             return []
         from widgets import findings_drawing
 
-        listed = self._listed()
-        if listed:
-            return findings_drawing.draw_list(listed, width, self.selected)
-        told = f"Nothing contains {self.word!r}." if self.word else "Nothing found; a lists what passed."
-        return wrapped(told, width, Tone.GOOD if not self.word else Tone.DIM)
+        entries = self._entries()
+        if entries:
+            return findings_drawing.draw_entries(entries, width, self.selected)
+        if self.word:
+            return wrapped(f"No finding contains {self.word!r}.", width, Tone.DIM)
+        return wrapped("Nothing found. Press a to list the checks that are ok.", width, Tone.GOOD)
 
     def detail_lines(self, width: int) -> list[Line]:
-        """The selected finding, or what it means."""
-        finding = next((one for one in self.findings if one.id == self.selected), None)
-        if finding is None or self.examination is None:
+        """The selected entry, or what the finding means."""
+        entry = self._entry
+        if entry is None or self.examination is None:
             return []
         from widgets import findings_drawing
 
         if self.shows == "explanation":
-            lines = wrapped(finding.title, width, Tone.TITLE)
-            lines.extend(wrapped(finding.cause, width))
-            return [*lines, (), *findings_drawing.explain_way(self.examination.verdict.path, width)]
-        return findings_drawing.draw_details(finding, width)
+            lines = wrapped(entry.first.title, width, Tone.TITLE)
+            lines.extend(wrapped(entry.first.cause, width))
+            return [*lines, (), *findings_drawing.explain_path(self.examination.verdict.path, width)]
+        return findings_drawing.draw_entry(entry, width)
 
 
 def _words(finding: Finding) -> str:
-    return " ".join((finding.id, finding.title, finding.area, *finding.devices)).lower()
+    words = (finding.id, finding.title, finding.ok, finding.area, finding.cause, *finding.devices)
+    return " ".join(words).lower()

@@ -1,4 +1,4 @@
-"""What the history's screen shows: past runs from the log, and the steps of the selected one.
+"""What the history screen shows: past runs from the audit log, and the steps of the selected one.
 
 Knows nothing of Textual.
 """
@@ -6,24 +6,26 @@ Knows nothing of Textual.
 from __future__ import annotations
 
 import shlex
-import time
 from typing import TYPE_CHECKING
 
 from tui.actions.audit import PastRun, PastStep
 from tui.actions.console_text import mark_of
 from tui.list_state import ListState
+from widgets.figures import local_time
 from widgets.lines import Line, Run, Tone, fit, line, sentence, wrapped
+from widgets.verdict_drawing import origin_run
 
 if TYPE_CHECKING:
+    from probes.origin import Origin
     from tui.actions.outcome import Outcome
 
 
 class HistoryState(ListState):
     """Past runs and selection."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, origin: Origin) -> None:
         super().__init__()
-        self._node = node
+        self._node, self._origin = node, origin
         self._runs: tuple[PastRun, ...] | None = None
         self._failure = ""
         self._unread: tuple[str, ...] = ()
@@ -34,8 +36,13 @@ class HistoryState(ListState):
         self._keep_selection()
 
     def fail(self, what: str) -> None:
-        """The log could not be read."""
+        """Take over why the log could not be read."""
         self._failure = what
+
+    def summary(self) -> list[Line]:
+        """What this is, and of which node."""
+        node = "" if self._origin.label.startswith(self._node) else f" {self._node}"
+        return [line(Run("History", Tone.TITLE), node, " ", origin_run(self._origin))]
 
     @property
     def run(self) -> PastRun | None:
@@ -48,15 +55,17 @@ class HistoryState(ListState):
     def list_lines(self, width: int) -> list[Line]:
         """One line a run: when, who, what, how it ended, and where if elsewhere."""
         if self._runs is None:
-            told = f"✗ {self._failure}" if self._failure else "Reading the log …"
+            told = f"✗ {self._failure}" if self._failure else "Reading the audit log …"
             return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
         lines = [one for why in self._unread for one in wrapped(sentence(why), width, Tone.WARNING)]
         if not self._runs and not lines:
-            return wrapped("Nothing was run by gdrtop yet, as far as its log goes.", width, Tone.DIM)
+            return wrapped(
+                "gdrtop has not run anything here yet, according to its audit log.", width, Tone.DIM
+            )
         return [*lines, *(fit(self._row(run), width) for run in self._runs)]
 
     def _row(self, run: PastRun) -> Line:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(run.at))
+        at = local_time(run.at, "%Y-%m-%d %H:%M:%S %Z")
         elsewhere = f"  on {run.actor.host}" if run.actor.host != self._node else ""
         tone = Tone.CURSOR if run.id == self.selected else Tone.PLAIN
         return line(
@@ -92,5 +101,5 @@ def _step(number: int, step: PastStep, width: int) -> list[Line]:
     if step.explanation:
         lines.extend(wrapped(step.explanation, width, Tone.WARNING, "    "))
     if step.kept:
-        lines.extend(wrapped(f"the file as it was: {step.kept}", width, Tone.DIM, "    "))
+        lines.extend(wrapped(f"backup of the file: {step.kept}", width, Tone.DIM, "    "))
     return lines

@@ -5,10 +5,10 @@ Knows nothing of Textual.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from widgets.figures import local_time
 from widgets.lines import Line, Tone, wrapped
 
 if TYPE_CHECKING:
@@ -34,9 +34,12 @@ class ListState(ABC):
 
     def _keep_selection(self) -> None:
         """Selects the first where the selected one is not listed any more."""
-        order = self._order()
-        if self.selected not in order:
-            self.selected = order[0] if order else ""
+        if self.selected not in self._order():
+            self.selected = self._first()
+
+    def _first(self) -> str:
+        """What is selected where nothing else is."""
+        return next(iter(self._order()), "")
 
     @abstractmethod
     def list_lines(self, width: int) -> list[Line]:
@@ -77,10 +80,10 @@ class ExaminedListState(ListState):
     def summary(self, width: int) -> list[Line]:
         """What there is and as of when, or why there is nothing yet."""
         if self.examination is None:
-            told = f"✗ {self._failure}" if self._failure else "Examining the node …"
+            told = f"✗ {self._failure}" if self._failure else "Checking the node …"
             return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
-        at = time.strftime("%H:%M:%S", time.gmtime(self.examination.node.taken_at))
-        as_of = self._failure or ("examining …" if self._reading else f"examined {at}")
+        at = local_time(self.examination.node.taken_at)
+        as_of = self._failure or ("checking …" if self._reading else f"checked {at}")
         return self._summed_up(self.examination, as_of, width)
 
     @abstractmethod

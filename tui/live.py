@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from probes.checks.verdict import judge
 from probes.host import Host, LocalHost
+from probes.nic_roles import roles_of
 from probes.topology import build
 from probes.watch import Watch
 from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
@@ -40,7 +41,8 @@ class Live:
         if node is not None:
             if self._recorder is not None:
                 self._recorder.host.note_probe()
-            self._probed = Probed(node, build(node))
+            topology = build(node)
+            self._probed = Probed(node, topology, roles_of(node, topology))
             yield self._probed
         assert self._probed is not None
         if begins:  # what the doctor asks is recorded too

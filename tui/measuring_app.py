@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-from textual.app import SystemCommand
-from textual.screen import Screen
+from typing import TYPE_CHECKING
 
 from tui.planning_app import PlanningApp
 from tui.telling import TELLING_SECONDS
@@ -29,34 +25,19 @@ class MeasuringApp(PlanningApp):
     # To the screens
 
     def action_bandwidth(self) -> None:
-        """To the series under way, or whose end nobody has seen; else to the settings of a test."""
-        from tui.screens.bandwidth_run import BandwidthRunScreen
-        from tui.screens.bandwidth_setup import BandwidthSetupScreen
-
-        state, screen = self._measuring.state, self.screen
-        if isinstance(screen, BandwidthSetupScreen):
-            return
-        if state is not None and not state.was_seen and not isinstance(screen, BandwidthRunScreen):
+        """Show the tests that run or whose end was not seen yet, else the settings of a test."""
+        state = self._measuring.state
+        if state is not None and not state.was_seen:
             self._show_series(state)
-            return
-        if self._host is None:
-            self.notify("The node is not open yet: once more in a moment.", markup=False)
-            return
-        if isinstance(screen, BandwidthRunScreen):
-            self.pop_screen()
-        self._open_setup()
+        elif self._host is None:
+            self.notify("Still reading the node. Try again in a moment.", markup=False)
+        else:
+            self._open_setup()
 
     def _show_series(self, state: LiveState) -> None:
         from tui.screens.bandwidth_run import BandwidthRunScreen
 
         self._bring(BandwidthRunScreen, lambda: BandwidthRunScreen(state))
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """What the palette offers beside the actions."""
-        yield from super().get_system_commands(screen)
-        yield SystemCommand("Bandwidth", "Measure between GPU and NIC, and judge it", self.action_bandwidth)
-        if self._measuring.is_running:
-            yield SystemCommand("Cancel bandwidth tests", "Ends them at both ends", self._cancel)
 
     # Running it
 
@@ -89,7 +70,7 @@ class MeasuringApp(PlanningApp):
         """A change would spoil what is measured, and a test what is changed."""
         state = self._measuring.state
         if state is not None and state.ended is None:
-            return "A bandwidth test is under way: b shows it."
+            return "A bandwidth test is running. Press b to see it."
         return super()._why_not_act()
 
     def note_reading(self) -> None:
@@ -187,7 +168,9 @@ class MeasuringApp(PlanningApp):
         from tui.screens.bandwidth_run import BandwidthRunScreen
 
         if not isinstance(self.screen, BandwidthRunScreen):
-            self.notify("The bandwidth test has ended: b shows it", title=state.series.title, markup=False)
+            self.notify(
+                "The bandwidth test has ended. Press b to see it.", title=state.series.title, markup=False
+            )
 
     def _draw_series(self, state: LiveState) -> None:
         from tui.screens.bandwidth_run import BandwidthRunScreen
@@ -207,10 +190,17 @@ class MeasuringApp(PlanningApp):
             self._overview.tell_measuring(state.word)
 
     def on_bandwidth_run_screen_cancel_wanted(self) -> None:
-        """The whole series is to end."""
-        self._cancel()
+        """Ask before the whole series is ended."""
+        from tui.screens.ask import YES
+
+        def answered(answer: str | None) -> None:
+            if answer == YES:
+                self._cancel()
+
+        self._ask("Cancel the bandwidth tests?", "Stop them at both ends", then=answered)
 
     def _cancel(self) -> None:
+        """End the whole series."""
         state = self._measuring.state
         if state is not None and state.ended is None:
             state.wants_end = True
@@ -234,7 +224,7 @@ class MeasuringApp(PlanningApp):
         state = message.state
         why = "" if self._setup is None else state.why_ask(self._setup.baseline)
         if why and not message.is_sure:
-            told = f"{why[0].upper()}{why[1:]}: B again saves it as the baseline all the same."
+            told = f"{why[0].upper()}{why[1:]}. Press B again to save it as the baseline anyway."
             self.notify(told, severity="warning", markup=False)
             return
         self._measuring.save_baseline(
@@ -253,11 +243,23 @@ class MeasuringApp(PlanningApp):
         self._measuring.stop()
         super()._hang_up(why)
 
-    async def action_quit(self) -> None:
-        """Leaves; where a test runs, after both its ends have ended."""
+    @property
+    def _what_runs(self) -> str:
+        state = self._measuring.state
+        return "A bandwidth test" if state is not None and state.ended is None else super()._what_runs
+
+    def _cancel_running(self) -> None:
+        state = self._measuring.state
+        if state is not None and state.ended is None:
+            self._cancel()
+        else:
+            super()._cancel_running()
+
+    def _leave(self) -> None:
+        """Quit; where a test runs, after both its ends have ended."""
         state = self._measuring.state
         if state is None or state.ended is not None or self._is_leaving:
-            await super().action_quit()
+            super()._leave()
             return
         self._is_leaving = state.is_leaving = state.wants_end = True
         self._measuring.stop()

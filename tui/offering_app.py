@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from textual.app import App, SystemCommand
-from textual.binding import Binding
+from textual.app import App
 from textual.screen import Screen
 
 from tui.acting import Acting
 from tui.actions_state import ActionsState
+from tui.keys import bind
 from tui.terminal import TerminalDriver
 
 if TYPE_CHECKING:
-    from textual.command import Provider
-
     from probes.examination import Examination
     from probes.host import Host
     from probes.origin import Origin
@@ -31,25 +29,17 @@ if TYPE_CHECKING:
     from tui.screens.overview import OverviewScreen
 
 S = TypeVar("S", bound=Screen[Any])
-# Of Textual's own: ? is the help, a number key shows a panel alone, and a maximized one hides the verdict.
-_NOT_OURS = ("Keys", "Maximize", "Minimize")
-
-
-def _actions_provider() -> type[Provider]:
-    from tui.palette import ActionsProvider
-
-    return ActionsProvider
 
 
 class OfferingApp(App[None]):
     """Lists actions and shows their plans; what reads the node is the heir's."""
 
-    COMMANDS = App.COMMANDS | {_actions_provider}
+    ENABLE_COMMAND_PALETTE = True
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        # First, so that no narrow footer cuts it off.
-        Binding("question_mark,f1,h", "help", "Help", tooltip="Keys and what the words mean", id="help"),
-        Binding("x", "actions", "Actions", tooltip="What can be done about it", id="actions"),
-        Binding("H", "history", "History", show=False, id="history"),
+        bind("help", "help"),
+        bind("actions", "actions"),
+        bind("history", "history"),
+        bind("overview", "overview", show=False),
     ]
 
     _sampler: Sampler
@@ -57,27 +47,28 @@ class OfferingApp(App[None]):
     _overview: OverviewScreen
 
     def __init__(self, origin: Origin, read_only: bool) -> None:
-        super().__init__(driver_class=TerminalDriver)
+        # The terminal's own sixteen colors. Said here, because NO_COLOR is applied before a theme is set.
+        super().__init__(driver_class=TerminalDriver, ansi_color=True)
         self._origin = origin
         self.actions_state = ActionsState()
         self._host: Host | None = None
         self._acting = Acting(lambda: self._host, read_only, self.call_later)
         self._probed_at = 0.0
-        self._wanted: tuple[str, Screen[Any]] | None = (
-            None  # an action whose plan somebody waits for, and where
-        )
+        self._wanted: tuple[str, Screen[Any]] | None = None  # an action whose plan is awaited, and where
         self._offers_taken = asyncio.Event()
         self._offers_taken.set()  # nobody waits for them
 
     def action_actions(self) -> None:
-        """To the list of actions, or back from it."""
+        """Show the list of actions."""
         from tui.screens.actions import ActionsScreen
 
-        if isinstance(self.screen, ActionsScreen):
+        self._bring(ActionsScreen, lambda: ActionsScreen(self.actions_state))
+        self._ask_offers()
+
+    def action_overview(self) -> None:
+        """Go back to the overview."""
+        while len(self.screen_stack) > 1:
             self.pop_screen()
-        else:
-            self._bring(ActionsScreen, lambda: ActionsScreen(self.actions_state))
-            self._ask_offers()
 
     # What could be done
 
@@ -155,25 +146,34 @@ class OfferingApp(App[None]):
 
     def _confirm(self, offer: Offer | None, examination: Examination) -> None:
         if offer is None:
-            self.notify("There is nothing to be done here by a command.", markup=False)
+            self.notify("There is nothing to do here by a command.", markup=False)
             return
         prepared = self._acting.prepared(offer, examination)
         if isinstance(prepared, str):
-            self.notify(f"{offer.title}: {prepared}", markup=False)
+            self._show_offer(offer.id)
             return
         from tui.confirm_state import ConfirmState
         from tui.screens.confirm import ConfirmScreen
 
         self.push_screen(ConfirmScreen(ConfirmState(prepared, self._origin)))
 
+    def _show_offer(self, name: str) -> None:
+        """Show why an action is not possible: where it stands in the list."""
+        from tui.screens.actions import ActionsScreen
+
+        self.actions_state.filter("")
+        self.actions_state.selected = name
+        self._bring(ActionsScreen, lambda: ActionsScreen(self.actions_state))
+        self._draw_actions()
+
     # What was done
 
     def action_history(self) -> None:
-        """Shows what was run."""
+        """Show what was run."""
         from tui.history_state import HistoryState
         from tui.screens.history import HistoryScreen
 
-        state = HistoryState(self._overview.hostname)
+        state = HistoryState(self._overview.hostname, self._origin)
 
         def draw() -> None:
             for screen in self._shown(HistoryScreen):
@@ -194,7 +194,7 @@ class OfferingApp(App[None]):
         """A past run is to be taken back."""
         examination, screen = self._doctor.examination, self.screen
         if examination is None:
-            self.notify("The node has not been examined yet: once more in a moment.", markup=False)
+            self.notify("Still checking the node. Try again in a moment.", markup=False)
             self._sampler.ask_examination()
             return
 
@@ -208,22 +208,15 @@ class OfferingApp(App[None]):
 
     # The palette
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """What the palette offers beside the actions."""
-        for command in super().get_system_commands(screen):
-            if command.title not in _NOT_OURS:
-                yield command
-        yield SystemCommand("Actions", "What can be done about it", self.action_actions)
-        yield SystemCommand("History", "What was run on this node, and taking it back", self.action_history)
-        yield SystemCommand("Doctor", "What is wrong, why, and what to do", self.action_doctor)
+    def action_command_palette(self) -> None:
+        """Open the palette with gdrtop's own commands."""
+        from tui.palette import Palette
 
-    def action_help_quit(self) -> None:
-        """Ctrl-C where it has nothing to stop: Textual would name another key than the footer."""
-        self.notify("q quits.", markup=False)
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
 
     def action_doctor(self) -> None:
-        """Shows what is wrong with the node."""
+        """Show what is wrong with the node."""
         from tui.screens.doctor import DoctorScreen
 
-        if not isinstance(self.screen, DoctorScreen):
-            self._bring(DoctorScreen, lambda: DoctorScreen(self._doctor))
+        self._bring(DoctorScreen, lambda: DoctorScreen(self._doctor))

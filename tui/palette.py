@@ -1,48 +1,100 @@
-"""The actions in the command palette: every possible one by its title."""
+"""The command palette: screens, commands and actions, found by words of their names."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+
+from tui.keys import KEYS, bind
 
 if TYPE_CHECKING:
-    from tui.offering_app import OfferingApp
+    from tui.app import GdrtopApp
 
 _PATIENCE_SECONDS = 2.0
+# Names of the key table and the application's actions, in the order in which they are listed.
+_COMMANDS = {
+    "overview": "overview",
+    "doctor": "doctor",
+    "bandwidth": "bandwidth",
+    "actions": "actions",
+    "history": "history",
+    "help": "help",
+    "refresh": "probe",
+    "pause": "pause",
+    "record": "record",
+    "exit": "quit",
+}
 
 
-class ActionsProvider(Provider):
-    """Leads to an action's plan; nothing is run from the palette itself."""
+class _Command(NamedTuple):
+    title: str
+    help: str
+    run: partial[Any]
+    is_possible: bool = True
+
+
+class CommandsProvider(Provider):
+    """The program's commands, and every action. An action opens its plan; nothing runs from the palette."""
 
     @property
-    def _offering_app(self) -> OfferingApp:
+    def _gdrtop(self) -> GdrtopApp:
         app: Any = self.app
-        offering_app: OfferingApp = app
-        return offering_app
+        gdrtop: GdrtopApp = app
+        return gdrtop
 
     async def startup(self) -> None:
-        """Asks for what is possible now."""
+        """Ask for what is possible now."""
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._offering_app.renew_offers(), _PATIENCE_SECONDS)
+            await asyncio.wait_for(self._gdrtop.renew_offers(), _PATIENCE_SECONDS)
 
-    def _possible(self) -> list[tuple[str, str]]:
-        offers = self._offering_app.actions_state.offers
-        return [(offer.id, offer.title) for offer in offers if offer.plan is not None]
+    def _commands(self) -> Iterator[_Command]:
+        app = self._gdrtop
+        for name, action in _COMMANDS.items():
+            if app.check_action(action, ()):
+                key = KEYS[name]
+                yield _Command(key.label, f"{key.display}  {key.meaning}", partial(app.run_action, action))
+        for offer in app.actions_state.offers:
+            told = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
+            yield _Command(offer.title, told, partial(app.action_act, offer.id), offer.plan is not None)
 
     async def discover(self) -> Hits:
-        """All that are possible, before anything is typed."""
-        for name, title in self._possible():
-            yield DiscoveryHit(title, partial(self._offering_app.action_act, name), help=name)
+        """List all that is possible, before anything is typed."""
+        for command in self._commands():
+            if command.is_possible:
+                yield DiscoveryHit(command.title, command.run, help=_plain(command.help))
 
     async def search(self, query: str) -> Hits:
-        """Those whose title matches."""
+        """List what has every typed word in its name; last what is impossible."""
         matcher = self.matcher(query)
-        for name, title in self._possible():
-            score = matcher.match(title)
-            if score > 0:
-                act = partial(self._offering_app.action_act, name)
-                yield Hit(score, matcher.highlight(title), act, text=title, help=name)
+        words = query.lower().split()
+        for command in self._commands():
+            title = command.title.lower()
+            if all(word in title for word in words):
+                begins = title.startswith(tuple(words[:1]))
+                score = 0.5 + 0.25 * begins if command.is_possible else 0.1 + 0.1 * begins
+                shown = matcher.highlight(command.title)
+                yield Hit(score, shown, command.run, text=command.title, help=_plain(command.help))
+
+
+def _plain(text: str) -> str:
+    """The text without Textual's markup: names of devices and files may look like it."""
+    return text.replace("[", "\\[")
+
+
+class Palette(CommandPalette):
+    """Textual's palette with our commands and words."""
+
+    BINDINGS = [bind("exit", "app.quit", priority=True)]  # noqa: RUF012 - Textual's own type
+
+    def __init__(self) -> None:
+        super().__init__({CommandsProvider}, placeholder="A word of the command's name; Esc closes")
+
+    def _action_command_list(self, action: str) -> None:
+        # Right after a key the list has no lines yet, and Textual 8.2 looks for the row to page from.
+        with suppress(KeyError, IndexError):
+            super()._action_command_list(action)

@@ -43,6 +43,12 @@ class PlanningApp(ActingApp):
             self._sampler.ask_examination()
         self._bring(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
 
+    def action_overview(self) -> None:
+        """Go back to the overview; what was about to be run is not."""
+        if self._setup is not None:
+            self._setup.do_not_run()
+        super().action_overview()
+
     # What would be run
 
     def note_examination(self, report: Examined) -> None:
@@ -127,5 +133,5 @@ class PlanningApp(ActingApp):
             self._measuring.baseline(machine_type(setup.examination), take, self._tell_not_loaded)
 
     def _tell_not_loaded(self, what: str) -> None:
-        told = f"Earlier bandwidth results could not be loaded: {what}"
+        told = f"Earlier bandwidth results could not be read: {what}"
         self.notify(told, severity="error", markup=False)

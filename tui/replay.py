@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from probes.checks.verdict import judge
 from probes.history import HISTORY_SECONDS
+from probes.nic_roles import roles_of
 from probes.node import probe_node
 from probes.rates import read
 from probes.recorded import RecordedHost
@@ -91,7 +92,8 @@ class Replay:
         if probed is None:
             self._host.seek(moment)
             node = probe_node(self._host)
-            probed = Probed(node, build(node))
+            topology = build(node)
+            probed = Probed(node, topology, roles_of(node, topology))
             _keep(self._probed, moment, probed, 8)
         return probed
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, TextIO
 
+from probes.checks.acs_redirects import detours
 from probes.checks.registry import findings
 from probes.checks.summary import summed_up
 from probes.checks.verdict import Verdict
@@ -15,6 +16,7 @@ from probes.gpus import Gpu, GpuFacts
 from probes.host import Host
 from probes.module_obstacles import explain
 from probes.modules import ModuleFacts, Rung
+from probes.nic_roles import NicRole, roles_of
 from probes.node import Node, probe_node
 from probes.origin import Origin, Source
 from probes.platform import PlatformFacts
@@ -24,8 +26,10 @@ from probes.unknown import Maybe, Reason, Unknown
 from tui.json_values import object_of, plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from widgets import ladder_drawing, matrix_drawing, topology_drawing, verdict_drawing
+from widgets.findings_drawing import marks_of
 from widgets.lines import Line, Run, line, width_of
 from widgets.path_drawing import label_of
+from widgets.topology_drawing import Lit
 
 
 def _verdict_line(verdict: Verdict) -> Line:
@@ -40,19 +44,29 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     """
     examination = examine(host)
     node, topology = examination.node, examination.topology
-    verdict = summed_up(examination.verdict, findings(examination))
+    found = findings(examination)
+    verdict = summed_up(examination.verdict, found)
     if as_json:
         write_json(topology_json(node, topology, verdict), out)
         return
     width = text_width(out)
     lines: list[Line] = [heading(node), _verdict_line(verdict), ()]
-    lines.extend(topology_drawing.draw(node, topology, width))
+    roles = roles_of(node, topology)
+    lit = Lit(marks=marks_of(found), detours=detours(examination), roles=roles)
+    lines.extend(topology_drawing.draw(node, topology, width, lit=lit))
     if topology.gpus and topology.nics:
-        lines.extend([(), line("GPU × NIC   • best NIC of the GPU")])
-        lines.extend(matrix_drawing.draw(topology, width))
-        lines.extend(matrix_drawing.differences(topology, width))
+        lines.extend([(), line("GPU × NIC")])
+        lines.extend(matrix_drawing.draw(topology, width, lit=lit))
+        lines.extend(matrix_drawing.legend(topology, width, lit))
         lines.extend([(), line("Best NIC of each GPU")])
         lines.extend(_best_nics(topology))
+    if roles:
+        lines.extend([(), line("What each NIC is for")])
+        names = max(map(len, roles))
+        lines.extend(
+            line(f"  {name:<{names}} {role.role.value}: {', '.join(role.reasons)}")
+            for name, role in roles.items()
+        )
     if len(topology.gpus) > 1:
         lines.extend([(), line("GPU × GPU")])
         lines.extend(matrix_drawing.draw(topology, width, topology.gpus, topology.gpus))
@@ -193,7 +207,8 @@ def topology_json(node: Node, topology: Topology, verdict: Verdict) -> dict[str,
     )
     lost: dict[str, str] = content.pop("unknown", {})
     content["gpus"] = [_gpu_json(node, topology, end, facts.get(end.id)) for end in topology.gpus]
-    content["nics"] = [_nic_json(node, end) for end in topology.nics]
+    roles = roles_of(node, topology)
+    content["nics"] = [_nic_json(node, end, roles.get(end.id)) for end in topology.nics]
     content["paths"] = paths
     if isinstance(node.gpudirect, Unknown):
         content["gpudirect"], lost["gpudirect"] = None, str(node.gpudirect)
@@ -228,7 +243,7 @@ def _gpu_json(node: Node, topology: Topology, end: Endpoint, gpu: Gpu | None) ->
     return object_of(fields)
 
 
-def _nic_json(node: Node, end: Endpoint) -> dict[str, Any]:
+def _nic_json(node: Node, end: Endpoint, role: NicRole | None) -> dict[str, Any]:
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     device = next((one for one in devices if one.name == end.id), None)
     fields: dict[str, object] = {"name": end.label, "bdf": end.bdf, "numa_node": end.numa_node}
@@ -236,6 +251,8 @@ def _nic_json(node: Node, end: Endpoint) -> dict[str, Any]:
         fields.update(_fields(device, ("name", "bdf", "numa_node", "sysfs_path")))
     else:
         fields["ports"] = _no_device(node)
+    if role is not None:
+        fields.update(role=role.role, role_reasons=role.reasons)
     return object_of(fields)
 
 

@@ -71,6 +71,11 @@ class RunState:
         self._stops += 1
         return self._stops > 1
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a person wanted the end already."""
+        return self._stops > 0
+
     # Drawing
 
     def head(self, seconds: float) -> list[Line]:
@@ -91,19 +96,19 @@ class RunState:
 
     def _told(self, seconds: float) -> Line:
         if self.ended is not None:
-            told = "" if self.is_over else " · looking at the node again …"
+            told = "" if self.is_over else " · checking the node again …"
             return (mark_of(self.ended.outcome), Run(f" {self.ended.outcome.value}", Tone.TITLE), Run(told))
         if self._stops > 1:
-            return (Run(" waits no longer for this step", Tone.WARNING),)
+            return (Run(" no longer waiting for this step", Tone.WARNING),)
         if self._stops:
-            leaving = "then gdrtop ends; " if self.is_leaving else ""
-            return (Run(f" stops after this step; {leaving}s again: waits no longer", Tone.WARNING),)
-        return (Run(f" {self.progress} · {seconds:.0f} s"),) if self.step else (Run(" begins …", Tone.DIM),)
+            leaving = ", then gdrtop quits" if self.is_leaving else ""
+            return (Run(f" stopping after this step{leaving} (K: stop waiting for it)", Tone.WARNING),)
+        return (Run(f" {self.progress} · {seconds:.0f} s"),) if self.step else (Run(" starting …", Tone.DIM),)
 
     @property
     def progress(self) -> str:
         """As "step 2/4"."""
-        return f"step {self.step}/{self.steps}" if self.step else "begins"
+        return f"step {self.step}/{self.steps}" if self.step else "starting"
 
     @property
     def word(self) -> str:
@@ -130,7 +135,7 @@ class RunState:
     def change(self, width: int) -> list[Line]:
         """What it has changed, once that is known."""
         if self._failure:
-            told = f"The node could not be looked at again: {self._failure}"
+            told = f"The node could not be checked again: {self._failure}"
             return [(), *wrapped(told, width, Tone.WARNING)]
         return [] if self._after is None else [(), *draw_change(self._before, self._after, width)]
 

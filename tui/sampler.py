@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Union
 
 from probes.progress import Progress, follow
@@ -13,6 +13,7 @@ from probes.progress import Progress, follow
 if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has been painted
     from probes.checks.verdict import Verdict
     from probes.examination import Examination
+    from probes.nic_roles import NicRole
     from probes.node import Node
     from probes.rates import Reading
     from probes.topology import Topology
@@ -20,10 +21,11 @@ if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has 
 
 @dataclass(frozen=True)
 class Probed:
-    """The whole node, probed anew, and what follows from it."""
+    """The whole node as just probed, and what follows from it."""
 
     node: Node
     topology: Topology
+    roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC id; empty: not asked
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Examined:
     examination: Examination | None
     failure: str = ""
     looked_again: bool = False  # it was made to see what an action has changed
+    detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) whose traffic passes the root complex
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,15 @@ class Source(Protocol):
 
     def let_go(self) -> None:
         """Gives back what keeps the NVIDIA driver from being unloaded."""
+
+
+def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
+    """The pairs of GPU and NIC below one switch whose traffic leaves it all the same."""
+    if examination is None:  # a source without a node
+        return frozenset()
+    from probes.checks.acs_redirects import detours
+
+    return detours(examination)
 
 
 class Sampler:
@@ -194,7 +206,8 @@ class Sampler:
     def _examine(self, source: Source, looked_again: bool = False) -> None:
         self._examination_wanted = False
         try:
-            examined = Examined(source.examine(), looked_again=looked_again)
+            examination = source.examine()
+            examined = Examined(examination, "", looked_again, _detours_of(examination))
         except Exception as error:  # whatever a probe did, the screen says so and lives on
             examined = Examined(None, f"{type(error).__name__}: {error}", looked_again)
         self._asked_at = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from probes.unknown import Maybe, Unknown
@@ -58,6 +59,16 @@ def minutes(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def local_time(seconds: float, form: str = "%H:%M:%S %Z") -> str:
+    """A time since 1970 as this machine's clock shows it, with its zone: "14:03:11 EST"."""
+    return time.strftime(form, time.localtime(seconds))
+
+
+def plural(count: int, noun: str) -> str:
+    """As "1 test", "2 tests"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def ago(seconds: float) -> str:
     """A time that has passed: "just now", "12 min ago", "2 h ago", "3 d ago"."""
     whole = max(0, int(seconds))
@@ -65,6 +76,23 @@ def ago(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} ago"
     return "just now"
+
+
+def share(value: Maybe[float], most: Maybe[float]) -> str:
+    """A rate as a share of the line rate, "93%"; "" where either is unknown or the line rate is 0."""
+    if isinstance(value, Unknown) or isinstance(most, Unknown) or most <= 0:
+        return ""
+    return f"{value / most * 100:.0f}%"
+
+
+def used_of(used_bytes: Maybe[int], total_bytes: Maybe[int]) -> str:
+    """Memory in use and in all, in GiB: "39/80G"."""
+    used = UNKNOWN_MARK if isinstance(used_bytes, Unknown) else f"{used_bytes / (1 << 30):.0f}"
+    return (
+        f"{used}/{UNKNOWN_MARK}G"
+        if isinstance(total_bytes, Unknown)
+        else f"{used}/{total_bytes / (1 << 30):.0f}G"
+    )
 
 
 def percent(value: Maybe[int]) -> str:

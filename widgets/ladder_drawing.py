@@ -10,7 +10,7 @@ from probes.modules import KernelModule, ModuleFacts, ModuleState, Rung
 from probes.node import Node
 from probes.unknown import Maybe, Unknown, known
 from widgets.figures import UNKNOWN_MARK
-from widgets.lines import Line, Run, Tone, fit, wrapped
+from widgets.lines import Line, Run, Tone, fit, width_of, wrapped
 
 _MARKS = {
     ModuleState.LIVE: ("✓", Tone.GOOD),
@@ -21,6 +21,7 @@ _MARKS = {
 
 
 _STATE_COLUMN, _REFCNT_CELLS = 20, 5
+_COUNTED = ("nvidia_peermem", "nv_peer_mem")  # whose refcnt says something: registered memory regions
 
 
 def needless(node: Node, rung: Rung) -> str:
@@ -59,14 +60,21 @@ def draw(
     full: bool = False,
     marks: Mapping[str, Run] | None = None,
 ) -> list[Line]:
-    """One line a module: its findings' mark, why it is missing; `full`: also what is lost without it."""
+    """The modules that need attention, one line each, and how many are well; with `full` every module.
+
+    A line has the findings' mark and why the module is missing; with `full` also what is lost without it.
+    """
     facts = node.modules
     if isinstance(facts, Unknown):
         return wrapped(f"The modules could not be read: {facts}", width, Tone.WARNING)
     lines: list[Line] = []
+    well = 0
     for number, rung in enumerate(facts.ladder, 1):
         module = facts.modules[rung.module]
         mark, tone = mark_of(node, rung, module)
+        if not full and mark in "✓–" and rung.module not in (marks or {}):
+            well += mark == "✓"
+            continue
         state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
         reason = needless(node, rung) if mark == "–" else ""
         if mark == "✓":
@@ -77,24 +85,37 @@ def draw(
         if obstacle and not full and len(obstacle) <= width - _STATE_COLUMN - _REFCNT_CELLS:
             # The whole ladder stays in view also where much of it is missing.
             state, obstacle = obstacle, ""
+        finding = (marks or {}).get(rung.module, Run(mark, tone))
         head: Line = (
             Run(f"{number:>2} ", Tone.DIM),
-            Run(f"{mark} ", tone),
-            Run(f"{rung.module:<14}", Tone.PLAIN if rung.core else Tone.DIM),
-            (marks or {}).get(rung.module, Run(" ")),
+            finding,
+            Run(f" {rung.module:<14} ", Tone.PLAIN if rung.core else Tone.DIM),
             Run(state, tone if mark in "✗?" else Tone.DIM),
         )
-        refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
-        lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
+        if rung.module in _COUNTED:
+            refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
+            lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
+        else:
+            lines.append(fit(head, width) if width_of(head) > width else head)
         if obstacle:
             lines.extend(wrapped(obstacle, width, tone, "     "))
         if full:
             lines.extend(wrapped(rung.why, width, Tone.DIM, "     "))
         if full and module.used_by:
             lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
+    if not full:
+        lines.append(_folded(well, bool(lines)))
     if facts.rules_unread:
         lines.extend(wrapped(unread_rules(facts), width, Tone.WARNING))
     return lines
+
+
+def _folded(well: int, are_others: bool) -> Line:
+    """As "✓ 9 modules loaded, none missing"."""
+    if not well:
+        return (Run("no module is loaded", Tone.DIM),)
+    modules = f"{well} {'other ' if are_others else ''}module{'s' if well > 1 else ''} loaded"
+    return (Run("✓", Tone.GOOD), Run(f" {modules}{'' if are_others else ', none missing'}"))
 
 
 def unread_rules(facts: ModuleFacts) -> str:
@@ -102,24 +123,23 @@ def unread_rules(facts: ModuleFacts) -> str:
     return f"{UNKNOWN_MARK} not readable: {', '.join(facts.rules_unread)}: a module may be blacklisted there"
 
 
-def strip(node: Node, refcnts: dict[str, Maybe[int]], width: int) -> list[Line]:
-    """The ladder's core in one or two lines: "✓ib_core 12 ✓mlx5_core 1 …"."""
+def strip(
+    node: Node, refcnts: dict[str, Maybe[int]], width: int, marks: Mapping[str, Run] | None = None
+) -> list[Line]:
+    """The modules that need attention in one line: "✗nvidia_peermem not loaded  ✓ 8 other modules loaded"."""
     facts = node.modules
     if isinstance(facts, Unknown):
-        return wrapped(f"Modules: {facts}", width, Tone.WARNING)
-    lines: list[Line] = []
+        return wrapped(f"Modules: {facts}", width, Tone.WARNING)[:1]
     runs: list[Run] = []
-    used = 0
+    well = 0
     for rung in facts.ladder:
-        if not rung.core:
-            continue
         module = facts.modules[rung.module]
         mark, tone = mark_of(node, rung, module)
-        text = f"{rung.module} {_refcnt(module, refcnts)}".rstrip()
-        cells = len(mark) + len(text) + 2
-        if runs and used + cells > width:
-            lines.append(tuple(runs))
-            runs, used = [], 0
-        runs.extend([Run(mark, tone), Run(f"{text}  ")])
-        used += cells
-    return [*lines, tuple(runs)]
+        finding = (marks or {}).get(rung.module)
+        if mark in "✓–" and finding is None:
+            well += mark == "✓"
+            continue
+        state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
+        runs.extend([finding or Run(mark, tone), Run(f"{rung.module} "), Run(f"{state}  ", Tone.DIM)])
+    line: Line = (Run("Modules ", Tone.TITLE), *runs, *_folded(well, bool(runs)))
+    return [fit(line, width) if width_of(line) > width else line]

@@ -98,7 +98,9 @@ def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
 
 def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") -> list[Line]:
     """A sentence broken into lines of at most `width` cells, each begun with `indent`."""
-    pieces = textwrap.wrap(printable(text), max(8, width - cell_len(indent))) or [""]
+    room = max(8, width - cell_len(indent))
+    # An id or an option is never broken at its hyphens.
+    pieces = textwrap.wrap(printable(text), room, break_on_hyphens=False) or [""]
     return [(Run(indent + piece, tone),) for piece in pieces]
 
 

@@ -6,10 +6,13 @@ Stock widgets repaint themselves whole; over SSH at one reading a second that is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -20,8 +23,11 @@ from widgets.lines import Line, Tone, fit, width_of
 _TONE_CLASSES = {tone: f"lines--{tone.value}" for tone in Tone}
 
 
-class LinesView(ScrollView, can_focus=True):
-    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`."""
+class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
+    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`.
+
+    It has no keys of its own: the screen says what they move in the focused pane.
+    """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = set(_TONE_CLASSES.values())
 
@@ -44,6 +50,8 @@ class LinesView(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.border_title = title
         self._lines: list[Line] = []
+        self._source: Sequence[Line] = ()  # the very lines that were given, and for which width
+        self._source_width = -1
         # What has been painted, by row: a changed line is compared with it, cell by cell.
         self._strips: dict[int, Strip] = {}
         self._styles_of: dict[Tone, Style] = {}
@@ -57,6 +65,9 @@ class LinesView(ScrollView, can_focus=True):
     def show(self, lines: Sequence[Line]) -> None:
         """Shows other lines; only the changed part of a changed line is repainted."""
         width = self.room
+        if lines is self._source and width == self._source_width:
+            return
+        self._source, self._source_width = lines, width
         lines = [of if not width or width_of(of) <= width else fit(of, width) for of in lines]
         before, self._lines = self._lines, lines
         size = Size(width, len(lines))
@@ -118,12 +129,42 @@ class LinesView(ScrollView, can_focus=True):
         return strip.adjust_cell_length(width, base)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Tells anew how much lies below."""
+        """Shows how much lies below."""
         super().watch_scroll_y(old_value, new_value)
         self._mark_rest()
 
     class Resized(Message):
-        """The pane has another width: what is drawn in it must be drawn anew."""
+        """The pane has another width: what is drawn in it must be drawn again."""
+
+    @dataclass
+    class Picked(Message):
+        """A row that stands for something was clicked."""
+
+        view: LinesView
+        id: str
+
+    @dataclass
+    class TitlePicked(Message):
+        """The pane's title was clicked."""
+
+        view: LinesView
+
+    def on_click(self, event: events.Click) -> None:
+        """Report what was clicked: the title, or the run under the mouse, else the row."""
+        offset = event.get_content_offset(self)
+        if offset is None and event.y == 0:
+            self.post_message(self.TitlePicked(self))
+        row = -1 if offset is None else offset.y + self.scroll_offset.y
+        if offset is None or not 0 <= row < len(self._lines):
+            return
+        column, ids = 0, [run.id for run in self._lines[row] if run.id]
+        for run in self._lines[row]:
+            column += cell_len(run.text)
+            if run.id and offset.x < column:
+                ids.insert(0, run.id)
+                break
+        if ids:
+            self.post_message(self.Picked(self, ids[0]))
 
     @property
     def room(self) -> int:

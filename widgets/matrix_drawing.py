@@ -8,11 +8,21 @@ from collections.abc import Sequence
 from probes.topology import Endpoint, Nccl, Path, Smi, Topology
 from probes.unknown import Unknown
 from widgets.figures import UNKNOWN_MARK
-from widgets.lines import Line, Run, Tone, wrapped
+from widgets.lines import Line, Run, Tone, fit, wrapped
 from widgets.topology_drawing import Lit
 
 BEST_MARK = "•"
+DETOUR_MARK = "▲"
 LONGEST_HEADING = 10
+_MEANINGS = {
+    "PIX": "one switch",
+    "PXB": "2+ switches",
+    "PHB": "host bridge",
+    "NODE": "same NUMA",
+    "SYS": "other NUMA",
+    "P2C": "C2C to the CPU, then PCIe",
+    "PXN": "NVLink to a GPU near the NIC",
+}
 _TONES = {
     Smi.PIX: Tone.GOOD,
     Smi.PXB: Tone.GOOD,
@@ -39,9 +49,16 @@ def both_words(path: Path) -> str:
 
 def path_tone(path: Path) -> Tone:
     """Good below a switch or by NVLink, a warning through the CPU, bad across sockets."""
-    if path.nvlinks or path.nccl in (Nccl.P2C, Nccl.C2C):
+    if path.nvlinks or (not isinstance(path.nccl, Unknown) and path.nccl in (Nccl.P2C, Nccl.C2C)):
         return Tone.GOOD
     return Tone.DIM if isinstance(path.smi, Unknown) else _TONES[path.smi]
+
+
+def shown_word(path: Path) -> str:
+    """The word in the matrix: nvidia-smi's, or where that cannot be told NCCL's."""
+    if isinstance(path.smi, Unknown) and not path.nvlinks and not isinstance(path.nccl, Unknown):
+        return path.nccl.value
+    return smi_word(path)
 
 
 def _cell_tone(path: Path, is_best: bool) -> Tone:
@@ -85,7 +102,7 @@ def draw(
     prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(end.label) for end in rows)
     label_width = max(label_width, len(prefix))
-    cell = max(5, max(len(heading) for heading in headings)) + 1
+    cell = max(5, max(len(heading) for heading in headings)) + 1  # "NODE•" and a space
     per_block = max(1, (width - label_width) // cell)
     lines: list[Line] = []
     for start in range(0, len(columns), per_block):
@@ -106,25 +123,54 @@ def draw(
                     cells.append(Run(f" {'X':<{cell - 1}}", Tone.DIM))
                     continue
                 path = topology.path(row.id, end.id)
-                word = smi_word(path) + (BEST_MARK if end.id in best else "")
+                is_bent = (row.id, end.id) in lit.detours
+                mark = DETOUR_MARK if is_bent else ""
+                word = shown_word(path) + (BEST_MARK if end.id in best else "") + mark
                 on_way = {row.id, end.id} <= {lit.selected, *lit.partners}
-                cells.append(
-                    Run(f" {word:<{cell - 1}}", Tone.CURSOR if on_way else _cell_tone(path, end.id in best))
-                )
+                tone = Tone.WARNING if is_bent else _cell_tone(path, end.id in best)
+                cells.append(Run(f" {word:<{cell - 1}}", Tone.CURSOR if on_way else tone))
             lines.append(tuple(cells))
     return lines
 
 
-def differences(topology: Topology, width: int) -> list[Line]:
-    """Where NCCL's word is another than nvidia-smi's, once for each pair of words."""
-    words: dict[tuple[str, str], int] = {}
-    for gpu in topology.gpus:
-        for nic in topology.nics:
-            path = topology.path(gpu.id, nic.id)
-            theirs = UNKNOWN_MARK if isinstance(path.nccl, Unknown) else path.nccl.value
-            if smi_word(path) != theirs:
-                words[smi_word(path), theirs] = words.get((smi_word(path), theirs), 0) + 1
-    told = "; ".join(
-        f"{ours} is {theirs} to NCCL ({count} pairs)" for (ours, theirs), count in sorted(words.items())
-    )
-    return wrapped(told, width, Tone.DIM) if told else []
+def legend(topology: Topology, width: int, lit: Lit | None = None) -> list[Line]:
+    """What the words mean that are in the matrix, and where NCCL calls a path otherwise."""
+    pairs = [topology.path(gpu.id, nic.id) for gpu in topology.gpus for nic in topology.nics]
+    if not pairs:
+        return []
+    counts: dict[str, dict[str, int]] = {}
+    nccl_only = False
+    for path in pairs:
+        theirs = UNKNOWN_MARK if isinstance(path.nccl, Unknown) else path.nccl.value
+        nccl_only = nccl_only or (isinstance(path.smi, Unknown) and theirs != UNKNOWN_MARK)
+        of = counts.setdefault(shown_word(path), {})
+        of[theirs] = of.get(theirs, 0) + 1
+    words = [f"{word} {meaning}" for word, meaning in _MEANINGS.items() if word in counts]
+    words.insert(0, f"{BEST_MARK} best NIC")
+    if lit is not None and lit.detours:
+        words.insert(1, f"{DETOUR_MARK} via CPU")
+    lines = _flowed(words, width)
+    if nccl_only:
+        lines.extend(
+            wrapped("These are NCCL's words. nvidia-smi's are unknown: no NUMA node.", width, Tone.DIM)
+        )
+        return lines
+    for ours in sorted(counts, key=lambda word: ([*_MEANINGS, word].index(word), word)):
+        of = counts[ours]
+        others = [f"{theirs} ({count} pairs)" for theirs, count in sorted(of.items()) if theirs != ours]
+        if others:
+            lines.extend(wrapped(f"NCCL calls {ours} {' or '.join(others)}", width, Tone.DIM))
+    return lines
+
+
+def _flowed(words: Sequence[str], width: int) -> list[Line]:
+    """Entries of a legend in as few lines as hold them whole."""
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + 2 + len(word) <= width:
+            lines[-1] += f"  {word}"
+        else:
+            lines.append(word)
+    return [
+        fit((Run(text, Tone.DIM),), width) if len(text) > width else (Run(text, Tone.DIM),) for text in lines
+    ]

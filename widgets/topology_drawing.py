@@ -4,29 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from probes.gpus import Gpu, GpuFacts
+from probes.nic_roles import NicRole
 from probes.node import Node
 from probes.pci import PciFacts, PciFunction, PciKind
 from probes.rdma import RdmaDevice, RdmaFacts
 from probes.topology import Endpoint, Topology
 from probes.unknown import Unknown
 from widgets.boxes import ROUND, beside, columns_that_fit, frame
-from widgets.endpoint_lines import NOTHING_LIVE, Live, bare_nic_line, gpu_line, nic_line
-from widgets.lines import Line, Run, Tone, joined, width_of, wrapped
+from widgets.endpoint_lines import NOTHING_LIVE, Detail, Live, bare_nic_line, gpu_line, model, nic_line
+from widgets.figures import UNKNOWN_MARK
+from widgets.lines import Line, Run, Tone, fit, joined, width_of, wrapped
 
 UNKNOWN_NUMA = -1
 
 
+class Style(Enum):
+    """How the topology is drawn, from the lowest drawing to the highest."""
+
+    LIST = "list"  # one line a GPU, with its best NIC
+    RULES = "rules"  # boxes for switches, a rule for each NUMA node
+    BOXES = "boxes"  # boxes for NUMA nodes too
+
+
 @dataclass(frozen=True)
 class Lit:
-    """What is selected, its partners, the BDFs on the way between; the findings' marks; what was measured."""
+    """What is selected and what stands out."""
 
     selected: str = ""
     partners: frozenset[str] = frozenset()
-    way: frozenset[str] = frozenset()
+    way: frozenset[str] = frozenset()  # BDFs on the path to the partner
     marks: Mapping[str, Run] = field(default_factory=dict)  # by endpoint or BDF
     measured: Mapping[str, Run] = field(default_factory=dict)  # by GPU: to its best NIC
+    detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) below one switch, through the root complex
+    roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC
+    only: frozenset[str] | None = None  # endpoints that a filter leaves in the list; None: no filter
 
     def tone(self, id: str, otherwise: Tone) -> Tone:  # noqa: A002 - an Endpoint's own word
         """The tone of an endpoint or a switch under this selection."""
@@ -50,7 +64,24 @@ def upstream_ports(chain: tuple[str, ...]) -> tuple[str, ...]:
     return chain[1:-2:2]
 
 
-def endpoint_lines(node: Node, topology: Topology, live: Live, lit: Lit, wide: bool) -> dict[str, list[Line]]:
+def common_model(node: Node) -> str:
+    """The model that all GPUs are of, "H100"; "" where they differ or there are none."""
+    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    models = {model(gpu.name) for gpu in gpus}
+    return models.pop() if len(models) == 1 else ""
+
+
+def heading(node: Node, topology: Topology) -> str:
+    """What the drawing shows and what its arrows mean, for the panel's title."""
+    gpus = f"{len(topology.gpus)} × {common_model(node) or 'GPU'}" if topology.gpus else ""
+    nics = f"{len(topology.nics)} NIC{'s' if len(topology.nics) != 1 else ''}" if topology.nics else ""
+    what = ", ".join(filter(None, (gpus, nics)))
+    return f"{what} · Gb/s: GPU over PCIe, NIC over RDMA" if what else ""
+
+
+def endpoint_lines(
+    node: Node, topology: Topology, live: Live, lit: Lit, detail: Detail
+) -> dict[str, list[Line]]:
     """Each endpoint's lines by its id: one, or one for each port of a NIC of several."""
     gpus: dict[str, Gpu] = {}
     if isinstance(node.gpus, GpuFacts):
@@ -61,13 +92,16 @@ def endpoint_lines(node: Node, topology: Topology, live: Live, lit: Lit, wide: b
     names = node.pci.names if isinstance(node.pci, PciFacts) else {}
     gpu_width = max((len(gpu.label) for gpu in topology.gpus), default=0)
     nic_width = max((len(nic.label) for nic in topology.nics), default=0)
+    with_model = detail >= Detail.UNITS or not common_model(node)
     lines: dict[str, list[Line]] = {}
     for end in topology.gpus:
         tone = lit.tone(end.id, Tone.GPU)
         label = f"{end.label:<{gpu_width}}"
         gpu = gpus.get(end.id)
         lines[end.id] = [
-            gpu_line(gpu, label, live, tone, wide) if gpu else (Run(label, tone, end.id), Run(" GPU"))
+            gpu_line(gpu, label, live, tone, detail, with_model)
+            if gpu
+            else (Run(label, tone, end.id), Run(" GPU"))
         ]
     for end in topology.nics:
         tone = lit.tone(end.id, Tone.NIC)
@@ -83,7 +117,8 @@ def endpoint_lines(node: Node, topology: Topology, live: Live, lit: Lit, wide: b
                 f"{end.label}/{port.number}" if port and len(ports) > 1 else f"{end.label:<{nic_width}}",
                 live,
                 tone,
-                wide,
+                detail,
+                lit.roles.get(end.id),
             )
             for port in ports
         ]
@@ -132,12 +167,31 @@ def _forest(node: Node, topology: Topology) -> dict[int, _Switch]:
     return numas
 
 
+def _nvswitches(switch: _Switch) -> str:
+    count = len(switch.nvswitches)
+    return f"{count} NVSwitch{'es' if count > 1 else ''}" if count else ""
+
+
 def _content(switch: _Switch, lines: dict[str, list[Line]]) -> list[Line]:
     own = [of for end in switch.endpoints for of in lines[end.id]]
     if switch.nvswitches:
-        count = len(switch.nvswitches)
-        own.append((Run(f"{count} NVSwitch{'es' if count > 1 else ''}"),))
+        own.append((Run(_nvswitches(switch)),))
     return own
+
+
+def _is_nvswitches(switch: _Switch) -> bool:
+    """Whether there is nothing but NVSwitches below: the NUMA node's title counts those."""
+    _, inner = _folded(switch)
+    return bool(inner.nvswitches) and not inner.endpoints and not inner.switches
+
+
+def _drawn_below(switch: _Switch) -> list[_Switch]:
+    """The switches that get a box of their own."""
+    return [below for below in switch.switches.values() if not _is_nvswitches(below)]
+
+
+def _short(bdf: str) -> str:
+    return bdf.removeprefix("0000:")
 
 
 def _folded(switch: _Switch) -> tuple[list[str], _Switch]:
@@ -150,25 +204,56 @@ def _folded(switch: _Switch) -> tuple[list[str], _Switch]:
 
 
 def _least_width(switch: _Switch, lines: dict[str, list[Line]]) -> int:
-    _, inner = _folded(switch)
-    title = 8 + 8 * len(_folded(switch)[0])
+    names, inner = _folded(switch)
+    title = 8 + 8 * len(names)
     widths = [width_of(of) for of in _content(inner, lines)]
-    widths.extend(_least_width(below, lines) for below in inner.switches.values())
+    widths.extend(_least_width(below, lines) for below in _drawn_below(inner))
     return max([title, *widths], default=title) + 4
 
 
-def _draw_switch(switch: _Switch, lines: dict[str, list[Line]], lit: Lit, width: int) -> list[Line]:
+def _draw_switch(
+    topology: Topology, switch: _Switch, lines: dict[str, list[Line]], lit: Lit, width: int
+) -> list[Line]:
     names, inner = _folded(switch)
-    tone = Tone.LIT if lit.way.intersection(names) else Tone.DIM
-    told = " switch " + " › ".join(name.removeprefix("0000:") for name in names)
+    detour = _detour_title(topology, switch, inner, lit, width)
+    tone = Tone.WARNING if detour else Tone.LIT if lit.way.intersection(names) else Tone.DIM
+    shown = " switch " + " › ".join(map(_short, names))
     mark = next((lit.marks[name] for name in names if name in lit.marks), Run(""))
-    title: Line = (Run(f"{told} ", tone), mark, Run(" " if mark.text else ""))
-    body = [*_content(inner, lines), *_draw_switches(inner, lines, lit, width - 4)]
+    if detour and not mark.text:
+        mark = Run("▲", Tone.WARNING)
+    title: Line = (Run(f"{shown} ", tone), mark, Run(f"{detour} " if mark.text else "", Tone.WARNING))
+    body = [*_content(inner, lines), *_draw_switches(topology, inner, lines, lit, width - 4)]
     return frame(title, body, width, tone=tone)
 
 
-def _draw_switches(switch: _Switch, lines: dict[str, list[Line]], lit: Lit, width: int) -> list[Line]:
-    below = list(switch.switches.values())
+def _detour_title(topology: Topology, switch: _Switch, inner: _Switch, lit: Lit, width: int) -> str:
+    """How traffic between a GPU and a NIC below this switch leaves it all the same; "" where it does not."""
+    ids = {end.id for end in _all_below(switch)}
+    bent = [pair for pair in lit.detours if pair[0] in ids and pair[1] in ids]
+    below = [{end.id for end in _all_below(child)} for child in inner.switches.values()]
+    # Drawn at the switch where the paths would turn.
+    if not any(not any(pair[0] in child and pair[1] in child for child in below) for pair in bent):
+        return ""
+    root = root_port_above(topology, min(bent)[0])
+    long = f" GPU ⇄ NIC traffic leaves here ↑ {_short(root)} ↓ and returns" if root else ""
+    return long if long and len(long) + 30 <= width else " ↑↓ via CPU"
+
+
+def root_port_above(topology: Topology, gpu: str) -> str:
+    """The root port above a GPU; "" where its place is not known."""
+    functions = topology.node.pci.functions if isinstance(topology.node.pci, PciFacts) else {}
+    function = functions.get(gpu)
+    return function.chain[0] if function is not None and len(function.chain) > 1 else ""
+
+
+def _all_below(switch: _Switch) -> list[Endpoint]:
+    return [*switch.endpoints, *(end for child in switch.switches.values() for end in _all_below(child))]
+
+
+def _draw_switches(
+    topology: Topology, switch: _Switch, lines: dict[str, list[Line]], lit: Lit, width: int
+) -> list[Line]:
+    below = _drawn_below(switch)
     if not below:
         return []
     least = max(_least_width(child, lines) for child in below)
@@ -177,7 +262,7 @@ def _draw_switches(switch: _Switch, lines: dict[str, list[Line]], lit: Lit, widt
     drawn: list[Line] = []
     for start in range(0, len(below), across):
         row = below[start : start + across]
-        blocks = [_draw_switch(child, lines, lit, each) for child in row]
+        blocks = [_draw_switch(topology, child, lines, lit, each) for child in row]
         height = max(len(block) for block in blocks)
         blocks = [_stretched(block, height, each) for block in blocks]
         drawn.extend(beside(blocks, [each] * len(row)))
@@ -213,7 +298,7 @@ def _direct_lines(switch: _Switch, lines: dict[str, list[Line]], width: int) -> 
     ]
 
 
-def _numa_title(node: Node, number: int) -> Line:
+def _numa_title(node: Node, number: int, below: _Switch) -> Line:
     if number == UNKNOWN_NUMA:
         return (Run(" NUMA node unknown ", Tone.TITLE), Run("(the firmware names none) ", Tone.DIM))
     cpus = ""
@@ -221,33 +306,79 @@ def _numa_title(node: Node, number: int) -> Line:
         for numa in node.numa.nodes:
             if numa.number == number and not isinstance(numa.cpulist, Unknown) and numa.cpulist:
                 cpus = f"· CPU {numa.cpulist} "
-    return (Run(f" NUMA {number} ", Tone.TITLE), Run(cpus, Tone.DIM))
+    count = sum(len(_folded(one)[1].nvswitches) for one in below.switches.values() if _is_nvswitches(one))
+    nvswitches = f"· {count} NVSwitch{'es' if count > 1 else ''} " if count else ""
+    return (Run(f" NUMA {number} ", Tone.TITLE), Run(cpus + nvswitches, Tone.DIM))
 
 
-def _distance(node: Node, a: int, b: int) -> Line:
-    """The line between two NUMA nodes: what crosses it is SYS."""
-    text = "SMP"
+def _distance(node: Node, a: int, b: int) -> str:
+    """How far one NUMA node is from another, as the firmware says; what crosses it is SYS."""
     if not isinstance(node.numa, Unknown):
         for numa in node.numa.nodes:
             if numa.number == a and not isinstance(numa.distances, Unknown) and b in numa.distances:
-                text = f"SMP · NUMA distance {numa.distances[b]}"
-    return (Run(f"   ║ {text}", Tone.DIM),)
+                return f"NUMA distance {numa.distances[b]}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the topology is drawn, and how much of each endpoint."""
+
+    style: Style
+    detail: Detail
+
+
+def choose(
+    node: Node,
+    topology: Topology,
+    width: int,
+    rows: int | None = None,
+    live: Live = NOTHING_LIVE,
+    lit: Lit | None = None,
+) -> Form:
+    """The richest form that is no higher than `rows` and cuts nothing; None: any height."""
+    lit = lit or Lit()
+    levels = {detail: endpoint_lines(node, topology, live, lit, detail) for detail in Detail}
+    forest = _forest(node, topology)
+    boxes = _richest(forest, levels, width - 4)
+    rules = _richest(forest, levels, width)
+    if rows is None:
+        return Form(Style.BOXES, boxes if boxes is not None else Detail.SHORT)
+    for style, detail in ((Style.BOXES, boxes), (Style.RULES, rules)):
+        if detail is None or (rules is not None and detail < rules):
+            continue
+        if len(_draw_forest(node, topology, forest, levels[detail], lit, width, style)) <= rows:
+            return Form(style, detail)
+    for detail in (Detail.USUAL, Detail.SHORT):
+        if not _list_rows(topology, levels[detail], lit, width)[1]:
+            return Form(Style.LIST, detail)
+    return Form(Style.LIST, Detail.SHORT)
 
 
 def draw(
-    node: Node, topology: Topology, width: int, live: Live = NOTHING_LIVE, lit: Lit | None = None
+    node: Node,
+    topology: Topology,
+    width: int,
+    live: Live = NOTHING_LIVE,
+    lit: Lit | None = None,
+    form: Form | None = None,
 ) -> list[Line]:
-    """The boxes, `width` cells wide; figures in full where the switches still stand side by side."""
+    """The topology, `width` cells wide; with a filter (`lit.only`) always as a list."""
     lit = lit or Lit()
     if not topology.gpus and not topology.nics:
         return _nothing_here(node, width)
+    if lit.only is not None:
+        form = choose(node, topology, width, 0, live, lit)
+    form = form or choose(node, topology, width, None, live, lit)
+    lines = endpoint_lines(node, topology, live, lit, form.detail)
+    if form.style is Style.LIST:
+        return [*_draw_list(topology, lines, lit, width), *_software_devices(node, width)]
     forest = _forest(node, topology)
-    wide_lines = endpoint_lines(node, topology, live, lit, wide=True)
-    short_lines = endpoint_lines(node, topology, live, lit, wide=False)
-    lines = wide_lines if _as_many_across(forest, wide_lines, short_lines, width) else short_lines
-    drawn = _draw_forest(node, forest, lines, lit, width)
+    drawn = _draw_forest(node, topology, forest, lines, lit, width, form.style)
     if lit.measured:
-        with_measured = _draw_forest(node, forest, _measured(lines, lit), lit, width)
+        with_measured = _draw_forest(
+            node, topology, forest, _with_measured(lines, lit), lit, width, form.style
+        )
         figures = set(lit.measured.values())
         whole = sum(run in figures for of in with_measured for run in of)
         if len(with_measured) == len(drawn) and whole == len(lit.measured):  # it moves and cuts nothing
@@ -255,22 +386,51 @@ def draw(
     return [*drawn, *_software_devices(node, width)]
 
 
+def draw_list(
+    node: Node, topology: Topology, width: int, live: Live = NOTHING_LIVE, lit: Lit | None = None
+) -> list[Line]:
+    """One line a GPU with its best NIC and the path between; then the NICs that are no GPU's best."""
+    return draw(node, topology, width, live, lit, choose(node, topology, width, 0, live, lit))
+
+
 def _draw_forest(
-    node: Node, forest: dict[int, _Switch], lines: dict[str, list[Line]], lit: Lit, width: int
+    node: Node,
+    topology: Topology,
+    forest: dict[int, _Switch],
+    lines: dict[str, list[Line]],
+    lit: Lit,
+    width: int,
+    style: Style,
 ) -> list[Line]:
     drawn: list[Line] = []
     before: int | None = None
     for number in sorted(forest, key=_unknown_last):
-        if before is not None:
-            drawn.append(() if number == UNKNOWN_NUMA else _distance(node, before, number))
         below = forest[number]
-        body = [*_draw_switches(below, lines, lit, width - 4), *_direct_lines(below, lines, width - 4)]
-        drawn.extend(frame(_numa_title(node, number), body, width, ROUND))
+        between = "" if before is None or number == UNKNOWN_NUMA else _distance(node, before, number)
+        if style is Style.RULES:
+            title: Line = (Run("──", Tone.DIM), *_numa_title(node, number, below))
+            if between:
+                title = (*title, Run(f"· {between} ", Tone.DIM))
+            left = width - width_of(title)
+            drawn.append((*title, Run("─" * left, Tone.DIM)) if left >= 0 else fit(title, width))
+            inside = width
+        else:
+            if before is not None:
+                is_known = number != UNKNOWN_NUMA
+                drawn.append((Run(f"   ║ SMP · {between}".rstrip(" ·"), Tone.DIM),) if is_known else ())
+            inside = width - 4
+        body = [
+            *_draw_switches(topology, below, lines, lit, inside),
+            *_direct_lines(below, lines, inside),
+        ]
+        drawn.extend(
+            body if style is Style.RULES else frame(_numa_title(node, number, below), body, width, ROUND)
+        )
         before = number
     return drawn
 
 
-def _measured(lines: dict[str, list[Line]], lit: Lit) -> dict[str, list[Line]]:
+def _with_measured(lines: dict[str, list[Line]], lit: Lit) -> dict[str, list[Line]]:
     """The lines, with what was measured behind each GPU's."""
     return {
         id: [(*of[0], Run(" "), lit.measured[id]), *of[1:]] if id in lit.measured else of
@@ -278,19 +438,29 @@ def _measured(lines: dict[str, list[Line]], lit: Lit) -> dict[str, list[Line]]:
     }
 
 
-def _as_many_across(
-    forest: dict[int, _Switch], wide: dict[str, list[Line]], short: dict[str, list[Line]], width: int
-) -> bool:
-    """Whether as many of the outermost switches stand side by side with the one as with the other."""
+def _richest(
+    forest: dict[int, _Switch], levels: Mapping[Detail, dict[str, list[Line]]], width: int
+) -> Detail | None:
+    """The most detail with which as many boxes stand side by side as with the least; None: that is cut."""
 
     def across(below: _Switch, lines: dict[str, list[Line]]) -> int:
-        switches = list(below.switches.values())
-        if not switches:
-            return 1
-        return columns_that_fit(max(_least_width(s, lines) for s in switches), len(switches), width - 4)
+        switches = _drawn_below(below)
+        least = max((_least_width(one, lines) for one in switches), default=0)
+        return columns_that_fit(least, len(switches), width) if switches and least <= width else 0
 
-    fits = all(width_of(of) <= width - 8 for ends in wide.values() for of in ends)
-    return fits and all(across(below, wide) >= across(below, short) for below in forest.values())
+    def is_whole(lines: dict[str, list[Line]]) -> bool:
+        return all(across(below, lines) or not _drawn_below(below) for below in forest.values()) and all(
+            width_of(of) <= width for below in forest.values() for of in _content(below, lines)
+        )
+
+    short = levels[Detail.SHORT]
+    if not is_whole(short):
+        return None
+    for detail in sorted(levels, reverse=True):
+        lines = levels[detail]
+        if is_whole(lines) and all(across(one, lines) >= across(one, short) for one in forest.values()):
+            return detail
+    return Detail.SHORT
 
 
 def _software_devices(node: Node, width: int) -> list[Line]:
@@ -318,48 +488,95 @@ def _nothing_here(node: Node, width: int) -> list[Line]:
     ]
 
 
-def draw_list(
-    node: Node, topology: Topology, width: int, live: Live = NOTHING_LIVE, lit: Lit | None = None
-) -> list[Line]:
-    """One line a GPU with its best NIC and the path between; then the NICs that are no GPU's best."""
-    lit = lit or Lit()
-    if not topology.gpus and not topology.nics:
-        return _nothing_here(node, width)
-    lines = endpoint_lines(node, topology, live, lit, wide=False)
-    drawn: list[Line] = []
-    shown: set[str] = set()
+def _draw_list(topology: Topology, lines: dict[str, list[Line]], lit: Lit, width: int) -> list[Line]:
+    rows, is_broken = _list_rows(topology, lines, lit, width)
+    others = _other_nics(topology, lines, lit, width)
+    if not rows and not others:
+        return wrapped("No GPU or NIC matches the filter.", width, Tone.DIM)
+    return [*_list_heading(rows, is_broken), *rows, *others]
+
+
+def _list_rows(
+    topology: Topology, lines: dict[str, list[Line]], lit: Lit, width: int
+) -> tuple[list[Line], bool]:
+    """One line a GPU, or two where one does not hold GPU and NIC: then the second value is true."""
+    numbers = max((len(_numa_text(end)) for end in topology.gpus), default=1)
     gpu_width = max((width_of(lines[end.id][0]) for end in topology.gpus), default=0)
-    for number in sorted({_numa(end) for end in (*topology.gpus, *topology.nics)}, key=_unknown_last):
-        drawn.append(_numa_title(node, number))
-        for end in topology.gpus:
-            if _numa(end) != number:
-                continue
-            best = topology.best_nics.get(end.id, ())
-            pad = Run(" " * (gpu_width - width_of(lines[end.id][0])))
-            if not best:
-                drawn.append((*lines[end.id][0], pad, Run("  no NIC", Tone.WARNING)))
-                continue
-            path = topology.path(end.id, best[0])
-            word = f" {'?' if isinstance(path.smi, Unknown) else path.smi.value:<4} "
-            head: Line = (*lines[end.id][0], pad, Run(word, _path_tone(word)))
-            partner = lines[best[0]][0]
-            shown.add(best[0])
-            measured = lit.measured.get(end.id)
-            tail: Line = () if measured is None else (Run(" "), measured)
-            if width_of(head) + width_of(partner) <= width:
-                whole: Line = (*head, *partner, *tail)
-                drawn.append(whole if width_of(whole) <= width else (*head, *partner))
-            else:
-                drawn.extend([(*head, *tail), (Run("     └ "), *partner)])
-    rest = [end for end in topology.nics if end.id not in shown]
-    if rest:
-        drawn.append((Run(" Other NICs", Tone.TITLE),))
-        for end in rest:
-            numa = _numa(end)
-            where = Run(f"  NUMA {'?' if numa < 0 else numa}", Tone.DIM)
-            drawn.extend(joined([of, (where,)], "") for of in lines[end.id])
-    return [*drawn, *_software_devices(node, width)]
+    heads: list[tuple[Endpoint, Line, list[Line]]] = []
+    for end in sorted(topology.gpus, key=lambda gpu: _unknown_last(_numa(gpu))):
+        best = topology.best_nics.get(end.id, ())[:1]
+        if lit.only is not None and not lit.only.intersection((end.id, *best)):
+            continue
+        of = lines[end.id][0]
+        head: Line = (
+            Run(f"{_numa_text(end):>{numbers}} ", Tone.DIM),
+            *of,
+            Run(" " * (gpu_width - width_of(of))),
+        )
+        if not best:
+            heads.append((end, (*head, Run(" no NIC", Tone.WARNING)), []))
+            continue
+        path = topology.path(end.id, best[0])
+        word = UNKNOWN_MARK if isinstance(path.smi, Unknown) else path.smi.value
+        if isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown):
+            word = path.nccl.value
+        is_bent = (end.id, best[0]) in lit.detours
+        tone = Tone.WARNING if is_bent else _path_tone(word)
+        heads.append((end, (*head, Run(f" {word + ('▲' if is_bent else ''):<5}", tone)), lines[best[0]]))
+    is_broken = any(width_of(head) + max(map(width_of, ports), default=0) > width for _, head, ports in heads)
+    drawn: list[Line] = []
+    for end, head, ports in heads:
+        figure = lit.measured.get(end.id)
+        tail: Line = () if figure is None else (Run(" "), figure)
+        if is_broken:
+            drawn.extend([(*head, *tail), *((Run("   └ "), *port) for port in ports)])
+            continue
+        pad = Run(" " * width_of(head))
+        for number, port in enumerate(ports or [()]):
+            row: Line = (*(head if not number else (pad,)), *port)
+            drawn.append((*row, *tail) if not number and width_of(row) + width_of(tail) <= width else row)
+    return drawn, is_broken
+
+
+def _numa_text(end: Endpoint) -> str:
+    return "N?" if isinstance(end.numa_node, Unknown) or end.numa_node < 0 else f"N{end.numa_node}"
+
+
+def _list_heading(rows: list[Line], is_broken: bool) -> list[Line]:
+    """What the columns show, above the first figures of each kind."""
+    if not rows or is_broken:
+        return (
+            [(Run("N", Tone.DIM), Run(" = NUMA node; ↑↓ GPU: PCIe, NIC: RDMA, Gb/s", Tone.DIM))]
+            if rows
+            else []
+        )
+    places: list[int] = []
+    at = 0
+    for run in rows[0]:
+        if "↑" in run.text and "↓" in run.text:
+            places.append(at + run.text.index("↑"))
+        at += width_of((run,))
+    text = "NUMA, GPU"
+    for place, word in zip(places, ("PCIe Gb/s", "RDMA Gb/s, share"), strict=False):
+        text = f"{text:<{place}}{word}" if len(text) < place else text
+    return [(Run(text, Tone.DIM),)]
+
+
+def _other_nics(topology: Topology, lines: dict[str, list[Line]], lit: Lit, width: int) -> list[Line]:
+    """The NICs that are no GPU's best, as many in a row as fit."""
+    best = {nics[0] for nics in topology.best_nics.values() if nics}
+    rest = [end for end in topology.nics if end.id not in best and (lit.only is None or end.id in lit.only)]
+    cells: list[Line] = [(Run(f"{_numa_text(end)} ", Tone.DIM), *of) for end in rest for of in lines[end.id]]
+    if not cells:
+        return []
+    least = max(map(width_of, cells))
+    across = columns_that_fit(least, len(cells), width, gap=2)
+    each = (width - 2 * (across - 1)) // across
+    return [
+        joined([fit(of, min(each, least)) for of in cells[start : start + across]])
+        for start in range(0, len(cells), across)
+    ]
 
 
 def _path_tone(word: str) -> Tone:
-    return {"PIX": Tone.GOOD, "PXB": Tone.GOOD, "SYS": Tone.BAD}.get(word.strip(), Tone.WARNING)
+    return {"PIX": Tone.GOOD, "PXB": Tone.GOOD, "SYS": Tone.BAD}.get(word, Tone.WARNING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.simulation.device_files import grow_device_files
+from probes.simulation.networks import grow_networks
 from probes.simulation.processes import grow_processes
 from probes.simulation.software import grow_software
 from probes.simulation.tree import Tree
@@ -30,4 +31,5 @@ def grow_surroundings(tree: Tree) -> None:
         tree.directory(path)
     grow_device_files(tree, tree.live_modules)
     grow_processes(tree)
+    grow_networks(tree)
     grow_software(tree)

@@ -1,16 +1,33 @@
 """The drawings: right at every width, and nothing of the node left out."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.checks.finding import Finding, Severity, Status
+from probes.history import History
+from probes.nic_roles import roles_of
 from probes.node import Node, probe_node
+from probes.rates import PortRate
 from probes.simulation import SimulatedHost, simulated_names
 from probes.topology import Topology, build
-from probes.unknown import Reason, Unknown
-from widgets import figures, ladder_drawing, matrix_drawing, topology_drawing
+from probes.unknown import Maybe, Reason, Unknown
+from widgets import (
+    figures,
+    findings_rows,
+    head_drawing,
+    ladder_drawing,
+    matrix_drawing,
+    path_drawing,
+    topology_drawing,
+    traffic_drawing,
+)
 from widgets.boxes import columns_that_fit, frame
-from widgets.lines import Line, Run, fit, line, plain, rows_of, width_of, wrapped
+from widgets.endpoint_lines import Live
+from widgets.head_drawing import Head
+from widgets.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
 from widgets.topology_drawing import Lit
 
 
@@ -86,10 +103,146 @@ def test_what_was_measured_stands_behind_its_gpu_and_moves_nothing(
 
 def test_the_ladder_names_every_module_and_what_is_missing(node: Node) -> None:
     assert not isinstance(node.modules, Unknown)
-    text = "\n".join(map(plain, ladder_drawing.draw(node, {}, 60)))
+    text = "\n".join(map(plain, ladder_drawing.draw(node, {}, 60, full=True)))
     for rung in node.modules.ladder:
         assert rung.module in text
     assert "✗" not in text  # none of the simulated nodes lacks what it needs
+
+
+def test_where_all_is_well_the_modules_are_one_line(node: Node) -> None:
+    (line,) = ladder_drawing.draw(node, {}, 44)
+    assert plain(line).endswith("modules loaded, none missing")
+
+
+def test_a_missing_module_is_named_and_the_others_are_counted() -> None:
+    node = probe_node(SimulatedHost("dgx-a100+no-gdr-path"))
+    lines = [plain(of) for of in ladder_drawing.draw(node, {}, 60)]
+    assert len(lines) == 2
+    assert "nvidia_peermem" in lines[0]
+    assert lines[1] == "✓ 7 other modules loaded"
+
+
+def test_only_peermem_has_a_reference_count() -> None:
+    node = probe_node(SimulatedHost("hgx-h100"))
+    counts: dict[str, Maybe[int]] = {"ib_core": 987, "nvidia_peermem": 654}
+    text = "\n".join(map(plain, ladder_drawing.draw(node, counts, 60, full=True)))
+    assert "654" in text
+    assert "987" not in text
+
+
+def test_the_legend_explains_every_word_of_the_matrix_and_repeats_none(topology: Topology) -> None:
+    words = {
+        matrix_drawing.shown_word(topology.path(a.id, b.id)) for a in topology.gpus for b in topology.nics
+    }
+    legend = [plain(of) for of in matrix_drawing.legend(topology, 72)]
+    assert all(len(text) <= 72 for text in legend)
+    for word in words:
+        assert re.search(rf"(?:^|  ){word} [a-z0-9]", "\n".join(legend))
+    for text in legend:
+        names = re.findall(r"\b[A-Z]{3,4}\b", text.replace("NCCL", "").replace("NUMA", ""))
+        assert len(names) == len(set(names))
+
+
+def test_a_vm_without_numa_nodes_shows_the_words_of_nccl() -> None:
+    topology = build(probe_node(SimulatedHost("cloud-vm")))
+    text = "\n".join(map(plain, matrix_drawing.draw(topology, 72)))
+    assert "?" not in text
+    assert text.count("PHB") == 64
+    assert "NCCL's words" in "\n".join(map(plain, matrix_drawing.legend(topology, 72)))
+
+
+def test_a_lost_gpu_says_so_without_an_abbreviation() -> None:
+    node = probe_node(SimulatedHost("hgx-h100+xid-79-fell-off-bus"))
+    text = "\n".join(map(plain, topology_drawing.draw(node, build(node), 118)))
+    assert "fell off the bus" in text
+    assert "NVML" not in text
+
+
+def test_nics_that_are_not_for_compute_say_what_they_are_for() -> None:
+    node = probe_node(SimulatedHost("hgx-h100"))
+    topology = build(node)
+    lit = Lit(roles=roles_of(node, topology))
+    for width in (78, 118, 200):
+        text = "\n".join(map(plain, topology_drawing.draw(node, topology, width, lit=lit)))
+        assert text.count("storage") == 2
+    text = "\n".join(map(plain, topology_drawing.draw_list(node, topology, 78, lit=lit)))
+    assert text.count("storage") == 2
+
+
+def test_a_detour_goes_up_to_the_root_port_and_back() -> None:
+    topology = build(probe_node(SimulatedHost("hgx-h100")))
+    path = topology.path(topology.gpus[0].id, "mlx5_0")
+    straight = [plain(of) for of in path_drawing.draw(topology, path, 60)]
+    bent = [plain(of) for of in path_drawing.draw(topology, path, 60, is_detour=True)]
+    assert not any("root port" in text for text in straight)
+    names = [text.split("  ")[0] for text in bent[3:] if not text.startswith(" ")]
+    assert [name.split()[0] for name in names] == ["GPU0", "switch", "root", "switch", "mlx5_0"]
+
+
+def test_rates_are_shares_of_the_line_rate() -> None:
+    node = probe_node(SimulatedHost("hgx-h100"))
+    topology = build(node)
+    live = Live(ports={("mlx5_0", 1): PortRate(372.0, 40.0)})
+    text = "\n".join(map(plain, topology_drawing.draw_list(node, topology, 100, live)))
+    assert "↑372  93% ↓ 40  10%" in text
+    rates = traffic_drawing.line_rates(node, topology, live)
+    assert rates["NIC"] == 8 * 400 + 2 * 100
+    assert " 11% " in plain(traffic_drawing.draw(live, {}, 60, rates)[0])
+
+
+def test_a_steady_load_far_below_the_line_rate_is_no_wall() -> None:
+    history = History()
+    for second in range(120):
+        history.add(float(second), 80.0)
+    live = Live(ports={("mlx5_0", 1): PortRate(80.0, Unknown(Reason.NOT_THERE))})
+    low = plain(traffic_drawing.draw(live, {"NIC ↑": history}, 60, {"NIC": 400.0})[0])
+    assert "█" not in low
+    assert "20%" in low
+    assert "peak 20%" in low
+
+
+def test_a_finding_names_its_device() -> None:
+    labels = {"0000:18:00.0": "GPU0", "0000:19:00.0": "GPU1", "mlx5_0": "mlx5_0"}
+    gpus = ["0000:18:00.0", "0000:19:00.0"]
+
+    def named(*devices: str) -> str:
+        finding = Finding("a", "nic", Severity.WARNING, Status.FOUND, "a title", (), "", None, "", devices)
+        return findings_rows.device_of(finding, labels, gpus)
+
+    assert named("0000:18:00.0") == "GPU0"
+    assert named("0000:18:00.0", "0000:19:00.0", "0000:16:00.0") == "2 GPUs"
+    assert named("0000:18:00.0", "mlx5_0") == "2 devices"
+    assert named("0000:17:01.0", "0000:17:02.0") == "17:01.0 +1"
+    assert named("nvidia_peermem") == "nvidia_peermem"
+    assert named() == "nic"
+
+
+VERDICT: Line = (Run("▲ DEGRADED by DMA-BUF · 7 of 8 GPUs · 8 NICs · 2 critical, 1 warning (d)"),)
+
+
+@pytest.mark.parametrize("source", ["", "SIMULATED", "RECORDED"])
+@pytest.mark.parametrize("status", ["", "REC 30 · 62 kB", "no answer for 12 s  REC 30 · 62 kB"])
+@pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
+def test_the_head_cuts_neither_the_verdict_nor_what_runs(width: int, status: str, source: str) -> None:
+    label = "hgx-h100+port-down,roce-gid-wrong,nccl-net-socket" if source else ""
+    head = Head(
+        VERDICT,
+        "GPU5 does not answer: it has fallen off the bus, and more that is far too long to be shown whole",
+        "node-17",
+        source,
+        label,
+        (Run(f"  {status}", Tone.BAD),) if status else (),
+        "every 1 s",
+        "14:03:11 EST",
+    )
+    lines = [plain(of) for of in head_drawing.draw(head, width)]
+    assert len(lines) <= 2
+    assert all(len(text) <= width for text in lines)
+    text = "\n".join(lines)
+    assert plain(VERDICT) in text
+    assert status in text
+    assert source in text
+    assert "14:03:11 EST" in text
 
 
 def test_an_unknown_figure_is_a_question_mark_not_zero() -> None:

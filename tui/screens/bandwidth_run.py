@@ -1,4 +1,4 @@
-"""A series of bandwidth tests under way or ended: chart, rows, console, and what came of it."""
+"""A series of bandwidth tests that runs or has ended: chart, rows, console, results."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import Footer
 
+from tui.keys import bind, leave_keys
 from tui.screens import handing_over
-from tui.screens.lists import PAGE_KEYS
+from tui.screens.key_footer import KeyFooter
+from tui.screens.lists import PanesScreen
 from widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -22,48 +21,32 @@ _ROOM_FOR_ALL = 32  # lines of the screen, from which on chart, rows and console
 _VIEWS = ("results", "console", "all")
 
 
-class BandwidthRunScreen(Screen[None]):
-    """Shows a series; leaving it does not end the series."""
+class BandwidthRunScreen(PanesScreen):
+    """Show a series; leaving the screen does not end it."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        Binding("o", "view", "View", tooltip="Chart and rows, the console, or both", id="view"),
-        Binding("n", "skip", "Next test", tooltip="End this test, go on with the next", id="skip"),
-        Binding(
-            "k,ctrl+c",
-            "cancel",
-            "Cancel",
-            key_display="k",
-            tooltip="End the whole series, at both ends",
-            id="cancel",
-        ),
-        Binding("c", "copy", "Copy", tooltip="Copy the peer's command", id="copy"),
-        Binding("r", "again", "Again", tooltip="Run the same once more", id="again"),
-        Binding(
-            "s,w", "save", "Save", key_display="s", tooltip="A text for a ticket, into a file", id="save"
-        ),
-        Binding(
-            "B",
-            "baseline",
-            "Baseline",
-            tooltip="What machines of this type are expected to give",
-            id="baseline",
-        ),
-        *PAGE_KEYS,
-        Binding("escape", "leave", "Back", tooltip="Leave; tests go on, and b comes back", id="back"),
+        bind("cancel", "cancel"),
+        bind("view", "view"),
+        bind("skip", "skip"),
+        bind("again", "again"),
+        bind("write", "save"),
+        bind("copy", "copy"),
+        bind("baseline", "baseline"),
+        *leave_keys("bandwidth"),
     ]
 
     class CancelWanted(Message):
         """The whole series is to end."""
 
     class SkipWanted(Message):
-        """The test under way is to end."""
+        """The running test is to end."""
 
     class EndSeen(Message):
         """The end of the series was on the screen."""
 
     @dataclass
     class AgainWanted(Message):
-        """The same is to be run once more."""
+        """The same tests are to be run again."""
 
         state: LiveState
 
@@ -72,7 +55,7 @@ class BandwidthRunScreen(Screen[None]):
         """These results are to be the baseline."""
 
         state: LiveState
-        is_sure: bool  # it was wanted once before
+        is_sure: bool  # the key was pressed before
 
     def __init__(self, state: LiveState) -> None:
         super().__init__()
@@ -91,7 +74,7 @@ class BandwidthRunScreen(Screen[None]):
         yield chart
         yield LinesView("Rows", id="rows")
         yield LinesView("Console", id="lines")
-        yield Footer(show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Shows what there is, and counts the seconds."""
@@ -108,7 +91,7 @@ class BandwidthRunScreen(Screen[None]):
             self.set_class(name == view, f"view-{name}")
 
     def on_lines_view_resized(self) -> None:
-        """Draws all of it anew for the panes' width."""
+        """Draw all of it again for the panes' width."""
         self._drawn = 0
         self.draw()
 
@@ -150,7 +133,7 @@ class BandwidthRunScreen(Screen[None]):
             self.post_message(self.EndSeen())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what has a meaning now is in the footer."""
+        """Offer only the keys that do something now."""
         is_over = self.state.ended is not None
         if action == "cancel":
             return not is_over
@@ -175,35 +158,26 @@ class BandwidthRunScreen(Screen[None]):
         self.call_after_refresh(self.draw)
 
     def action_cancel(self) -> None:
-        """Ends the whole series, at both ends."""
+        """Ask to end the whole series, at both ends."""
         self.post_message(self.CancelWanted())
 
     def action_skip(self) -> None:
-        """Ends this test, and goes on with the next."""
+        """End this test, and start the next one."""
         self.post_message(self.SkipWanted())
 
     def action_again(self) -> None:
-        """Runs the same once more."""
+        """Run the same tests again."""
         self.post_message(self.AgainWanted(self.state))
 
     def action_baseline(self) -> None:
-        """Saves the results as what machines of this type are expected to give."""
+        """Save the results as the baseline of this machine type."""
         self.post_message(self.BaselineWanted(self.state, self._baseline_wanted))
         self._baseline_wanted = True
 
     def action_copy(self) -> None:
-        """Copies the peer's command, by way of the terminal."""
+        """Copy the command for the peer to the terminal's clipboard."""
         handing_over.copy(self, self.state.for_peer())
 
     def action_save(self) -> None:
-        """Writes the results as a text into a new file in the current directory."""
+        """Write the results as text to a new file in the current directory."""
         handing_over.save(self, self.state.file_name, self.state.text())
-
-    def action_page(self, step: int) -> None:
-        """Scrolls the console or the rows by a page."""
-        pane = self.focused if isinstance(self.focused, LinesView) else self._pane("rows")
-        (pane.action_page_down if step > 0 else pane.action_page_up)()
-
-    def action_leave(self) -> None:
-        """Leaves; tests go on."""
-        self.dismiss()

@@ -1,68 +1,54 @@
-"""What is to be measured: rows of settings, and below them all that follows from them."""
+"""What to measure: rows of settings, and below them the tests that follow from them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
+from tui.keys import bind, leave_keys
 from tui.screens import handing_over
-from tui.screens.lists import PAGE_KEYS
+from tui.screens.key_footer import KeyFooter
+from tui.screens.lists import PanesScreen
 from widgets.lines import rows_of
 from widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
     from tui.bandwidth.setup_state import SetupState
 
+_END = 1 << 20
 
-class BandwidthSetupScreen(Screen[None]):
-    """Settings changed by keys; Enter asks for a run, and is asked back where somebody would feel it."""
+
+class BandwidthSetupScreen(PanesScreen):
+    """Change settings by keys; Enter runs the tests, and asks first where running jobs would be affected."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        # Before the focused pane's own keys for scrolling.
-        Binding(
-            "down", "select(1)", "Row", key_display="↑↓", tooltip="Another row", priority=True, id="next"
-        ),
-        Binding("up", "select(-1)", "Row", show=False, priority=True, id="previous"),
-        Binding("j", "select(1)", "Row", show=False, id="next_j"),
-        Binding("k", "select(-1)", "Row", show=False, id="previous_k"),
-        Binding(
-            "right",
-            "change(1)",
-            "Value",
-            key_display="←→",
-            tooltip="Another value",
-            priority=True,
-            id="change",
-        ),
-        Binding("left", "change(-1)", "Value", show=False, priority=True, id="change_back"),
-        Binding("enter", "start", "Run", tooltip="Run it; asks where somebody would feel it", id="start"),
-        Binding("y", "confirm", "Run all the same", id="confirm"),
-        Binding("p", "name_peer", "Peer", tooltip="Type the peer's name", id="name_peer"),
-        Binding("c", "copy", "Copy", tooltip="Copy the peer's command", id="copy"),
-        *PAGE_KEYS,
-        Binding("escape", "leave", "Back", id="back"),
+        bind("open", "start", label="Run"),
+        bind("yes", "confirm", label="Run anyway"),
+        bind("change", "change(1)", "right"),
+        bind("change", "change(-1)", "left", show=False),
+        bind("peer", "name_peer"),
+        bind("copy", "copy"),
+        *leave_keys("bandwidth"),
     ]
 
     class Changed(Message):
-        """Other settings: what follows from them is to be planned."""
+        """The settings have changed: the tests are to be planned."""
 
     class StartWanted(Message):
-        """It is to be run; who would feel it has to be known first."""
+        """The tests are to be run, after a look at what they would affect."""
 
     class Confirmed(Message):
-        """It is to be run though somebody would feel it."""
+        """The tests are to be run although they affect running jobs."""
 
     def __init__(self, state: SetupState) -> None:
         super().__init__()
         self.state = state
 
     def compose(self) -> ComposeResult:
-        """Head, settings, what follows from them, and the place for the peer's name."""
+        """Compose head, settings, planned tests, and the input for the peer's name."""
         summary = LinesView(id="summary")
         summary.can_focus = False
         yield summary
@@ -71,8 +57,8 @@ class BandwidthSetupScreen(Screen[None]):
         question = LinesView(id="question")
         question.can_focus = False
         yield question
-        yield Input(placeholder="host name or address of the peer; Esc ends", id="peer", max_length=300)
-        yield Footer(show_command_palette=False)
+        yield Input(placeholder="Host name or address of the peer; Esc ends", id="peer", max_length=300)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Shows the settings; nothing is typed yet."""
@@ -113,12 +99,10 @@ class BandwidthSetupScreen(Screen[None]):
         self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what has a meaning now is in the footer."""
-        if action in ("select", "change") and self.is_mounted and self._peer.has_focus:
-            return False  # the arrows are the typed text's
+        """Offer only the keys that do something now."""
         if action == "confirm":
             return self.state.is_asking
-        if action in ("start", "select", "change"):
+        if action in ("start", "change"):
             return not self.state.refusal and not (action == "start" and self.state.is_asking)
         if action == "name_peer":
             return self.state.chosen.has_peer
@@ -126,13 +110,23 @@ class BandwidthSetupScreen(Screen[None]):
 
     # Keys
 
-    def action_select(self, step: int) -> None:
-        """Another row."""
-        self.state.chosen.select(step)
+    def action_move(self, how: str) -> None:
+        """Select another row; in the lower pane scroll."""
+        if self._planned.has_focus:
+            super().action_move(how)
+            return
+        steps = {"up": -1, "down": 1, "page_up": -_END, "page_down": _END, "first": -_END, "last": _END}
+        self.state.chosen.select(steps[how])
         self.draw()
 
+    def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
+        """Select the row that was clicked."""
+        if picked.view is self._settings:
+            self.state.chosen.selected = picked.id
+            self.draw()
+
     def action_change(self, step: int) -> None:
-        """Another value of the row."""
+        """Select another value of the row."""
         if self.state.change(step):
             self._planned.scroll_to(y=0, animate=False)
             self.draw()
@@ -141,7 +135,7 @@ class BandwidthSetupScreen(Screen[None]):
             self.action_name_peer()
 
     def action_name_peer(self) -> None:
-        """Asks for the peer's name."""
+        """Ask for the peer's name."""
         self._peer.value = self.state.chosen.peer
         self._peer.display = True
         self._peer.focus()
@@ -161,27 +155,23 @@ class BandwidthSetupScreen(Screen[None]):
         self._settings.focus()
 
     def action_start(self) -> None:
-        """Runs it, after a look at who would feel it; asks for the peer's name where that is missing."""
+        """Run the tests; ask for the peer's name first where it is missing."""
         if self.state.chosen.wants_peer:
             self.action_name_peer()
         else:
             self.post_message(self.StartWanted())
 
     def action_confirm(self) -> None:
-        """Runs it though somebody would feel it."""
+        """Run the tests although they affect running jobs."""
         if self.state.is_asking:
             self.post_message(self.Confirmed())
 
     def action_copy(self) -> None:
-        """Copies the peer's command, by way of the terminal."""
+        """Copy the command for the peer to the terminal's clipboard."""
         handing_over.copy(self, self.state.for_peer())
 
-    def action_page(self, step: int) -> None:
-        """Scrolls what would be run by a page."""
-        (self._planned.action_page_down if step > 0 else self._planned.action_page_up)()
-
     def action_leave(self) -> None:
-        """Gives the name up, then the question, then leaves."""
+        """Give the name up, then the question, then leave."""
         if self._peer.display:
             self._leave_input()
         elif self.state.is_asking or self.state.is_looking:
@@ -189,4 +179,9 @@ class BandwidthSetupScreen(Screen[None]):
             self.draw()
             self.post_message(self.Changed())  # of what came meanwhile nothing was planned
         else:
-            self.dismiss()
+            super().action_leave()
+
+    def action_close(self) -> None:
+        """Leave at once; nothing runs."""
+        self.state.do_not_run()
+        super().action_close()

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
+from tui.keys import bind, leave_keys
 from tui.screens import handing_over
+from tui.screens.key_footer import KeyFooter
+from tui.screens.lists import PanesScreen
 from widgets.lines import Run, Tone
 from widgets.lines_view import LinesView
 
@@ -20,16 +21,15 @@ if TYPE_CHECKING:
     from tui.confirm_state import ConfirmState
 
 
-class ConfirmScreen(Screen[None]):
+class ConfirmScreen(PanesScreen):
     """One action with its plan; runs it, copies it or writes it to a file."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        Binding("enter,y", "run", "Run it", tooltip="Run these steps now", id="run"),
-        Binding("c", "copy", "Copy", tooltip="Copy the plan as a shell script", id="copy"),
-        Binding("w", "write", "Write", tooltip="Write the plan as a shell script into a file", id="write"),
-        Binding("pagedown", "page(1)", "Page", show=False, id="page_down"),
-        Binding("pageup", "page(-1)", "Page", show=False, id="page_up"),
-        Binding("escape", "leave", "Back", id="back"),
+        bind("open", "run", label="Run it"),
+        bind("yes", "run", show=False),
+        bind("copy", "copy"),
+        bind("write", "write"),
+        *leave_keys(),
     ]
 
     @dataclass
@@ -55,7 +55,7 @@ class ConfirmScreen(Screen[None]):
         yield question
         if self._state.word:
             yield Input(placeholder=f"type {self._state.word} to run it; Esc ends", id="typed")
-        yield Footer(show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Shows the plan; nothing typed by accident confirms it."""
@@ -117,10 +117,6 @@ class ConfirmScreen(Screen[None]):
         """Writes the plan as a shell script into a new file in the current directory."""
         handing_over.write(self, self._state.script_name, self._state.script())
 
-    def action_page(self, step: int) -> None:
-        """Scrolls the plan by a page."""
-        (self._plan.action_page_down if step > 0 else self._plan.action_page_up)()
-
     def action_leave(self) -> None:
         """Gives the name up, then leaves."""
         if self._state.word and self._typed.display:
@@ -128,4 +124,4 @@ class ConfirmScreen(Screen[None]):
             self._typed.display = False
             self._plan.focus()
         else:
-            self.dismiss()
+            super().action_leave()

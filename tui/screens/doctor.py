@@ -1,32 +1,31 @@
-"""The doctor: what is wrong with the node, with evidence, cause and fix."""
+"""The doctor: what is wrong with the node, with impact, cause, evidence and fix."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from tui.doctor_state import DoctorState
-from tui.screens.lists import AGAIN_KEY, FILTER_KEY, PAGE_KEYS, ExaminedListScreen, select_keys
+from tui.keys import bind, leave_keys
+from tui.screens.key_footer import KeyFooter
+from tui.screens.lists import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 from widgets.lines_view import LinesView
 
 
 class DoctorScreen(ExaminedListScreen[DoctorState]):
-    """The list of findings, and below it the selected one whole."""
+    """The list of findings, and below it the selected one."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        *select_keys("Select a finding"),
-        Binding("f", "fix", "Fix", tooltip="The fix of this finding, step by step, to be run", id="fix"),
-        Binding("e", "explain", "Explain", tooltip="What it means, in plain words", id="explain"),
-        Binding("a", "all", "All", tooltip="Also what passed, or only what did not", id="all"),
+        bind("fix", "fix"),
+        bind("explain", "explain"),
+        bind("all", "all"),
         FILTER_KEY,
-        AGAIN_KEY,
-        *PAGE_KEYS,
-        Binding("escape,d", "leave", "Back", id="back"),
+        REFRESH_KEY,
+        *leave_keys("doctor"),
     ]
 
     LIST = "findings"
@@ -34,7 +33,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     @dataclass
     class FixWanted(Message):
-        """The fix of a finding is to be looked at, and perhaps run."""
+        """The fix of a finding is to be shown, and perhaps run."""
 
         finding: str
 
@@ -46,28 +45,33 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         with Vertical(id="doctor"):
             yield LinesView("Findings", id="findings")
             yield LinesView("", id="details")
-        yield Input(placeholder="a word of the id, the title or a device; Esc ends", id="word")
-        yield Footer(show_command_palette=False)
+        yield Input(placeholder="A word of the title, the id or a device; Esc ends", id="word")
+        yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Asks for an examination where there is none."""
+        """Ask for a check where there was none."""
         if self._state.examination is None:
-            self.action_again()
+            self.action_refresh()
 
     def _draw_panes(self) -> None:
         if self._details.room:
             self._details.border_title = self._state.details_title
         super()._draw_panes()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only what the selected finding has."""
+        if action == "fix":
+            return self._state.has_fix
+        return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
+
     # Keys
 
     def action_fix(self) -> None:
-        """Shows the fix as an action that can be run."""
-        if self._state.selected:
-            self.post_message(self.FixWanted(self._state.selected))
+        """Show the fix as an action that can be run."""
+        self.post_message(self.FixWanted(self._state.selected))
 
     def action_explain(self) -> None:
-        """Shows what the finding means in plain words, or the whole finding again."""
+        """Show what the finding means in plain words, or the whole finding again."""
         self._show("explanation")
 
     def _show(self, what: str) -> None:
@@ -75,12 +79,12 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         self._draw_from_top()
 
     def action_all(self) -> None:
-        """Lists all checks, or only those that found something or could not be made."""
+        """List all checks, or only those that found something or could not run."""
         self._state.toggle_all()
         self.draw()
 
     def action_leave(self) -> None:
-        """Gives the word up, then the explanation, then leaves."""
+        """Give the word up, then the explanation, then leave."""
         if not self._word.display and self._state.shows != "finding":
             self._show("finding")
         else:

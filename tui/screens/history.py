@@ -1,4 +1,4 @@
-"""The history: what was run on this node and how it ended, and taking it back."""
+"""The history: what gdrtop ran on this node, how it ended, and undoing it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Footer
 
 from tui.history_state import HistoryState
-from tui.screens.lists import PAGE_KEYS, ListScreen, select_keys
+from tui.keys import bind, leave_keys
+from tui.screens.key_footer import KeyFooter
+from tui.screens.lists import ListScreen
 from widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -23,10 +23,8 @@ class HistoryScreen(ListScreen[HistoryState]):
     """The list of past runs, the newest first, and below it the selected one step by step."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        *select_keys("Select a run"),
-        Binding("u", "undo", "Take back", tooltip="The plan that takes this run back", id="undo"),
-        *PAGE_KEYS,
-        Binding("escape,H", "leave", "Back", id="back"),
+        bind("undo", "undo"),
+        *leave_keys("history"),
     ]
 
     LIST = "runs"
@@ -34,18 +32,29 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     @dataclass
     class UndoWanted(Message):
-        """A past run is to be taken back."""
+        """A past run is to be undone."""
 
         run: PastRun
 
     def compose(self) -> ComposeResult:
-        """List and details."""
+        """Compose summary, list and details."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
         with Vertical(id="history"):
-            yield LinesView("History · UTC", id="runs")
+            yield LinesView("Runs", id="runs")
             yield LinesView("Steps", id="steps")
-        yield Footer(show_command_palette=False)
+        yield KeyFooter()
+
+    def _draw_panes(self) -> None:
+        self.query_one("#summary", LinesView).show(self._state.summary())
+        super()._draw_panes()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer undo only where a run is selected."""
+        return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
 
     def action_undo(self) -> None:
-        """Asks for the plan that takes the selected run back."""
+        """Ask for the plan that undoes the selected run."""
         if self._state.run is not None:
             self.post_message(self.UndoWanted(self._state.run))

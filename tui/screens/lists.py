@@ -1,18 +1,18 @@
-"""What the screens with a list share: the selected entry below the list, and the filter.
+"""What the screens with panes and lists share: moving in them, the selected entry, the filter.
 
-An heir composes its panes and says their ids; a list that can be filtered has a `#summary` above it and an
-Input `#word` below.
+An heir of a list composes its panes and says their ids; a list that can be filtered has a `#summary` above it
+and an Input `#word` below.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, Generic, TypeVar
 
-from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
+from tui.keys import bind, move_keys
 from tui.list_state import ExaminedListState, ListState
 from widgets.lines import Run, Tone, rows_of
 from widgets.lines_view import LinesView
@@ -20,30 +20,42 @@ from widgets.lines_view import LinesView
 L = TypeVar("L", bound=ListState)
 E = TypeVar("E", bound=ExaminedListState)
 
-PAGE_KEYS = (
-    Binding("pagedown", "page(1)", "Page", show=False, id="page_down"),
-    Binding("pageup", "page(-1)", "Page", show=False, id="page_up"),
-)
-FILTER_KEY = Binding(
-    "slash", "filter", "Filter", key_display="/", tooltip="Only what contains a word", id="filter"
-)
-AGAIN_KEY = Binding("r,f5", "again", "Again", tooltip="Examine the node again", id="again")
+_SCROLLS = {
+    "up": LinesView.action_scroll_up,
+    "down": LinesView.action_scroll_down,
+    "page_up": LinesView.action_page_up,
+    "page_down": LinesView.action_page_down,
+    "first": LinesView.action_scroll_home,
+    "last": LinesView.action_scroll_end,
+}
+FILTER_KEY = bind("filter", "filter")
+REFRESH_KEY = bind("refresh", "refresh")
+_END = 1 << 20
 
 
-def select_keys(tooltip: str) -> tuple[Binding, ...]:
-    """The keys that select the entry above or below."""
-    return (
-        # Before the focused pane's own keys for scrolling.
-        Binding("down", "select(1)", "Select", key_display="↑↓", tooltip=tooltip, priority=True, id="next"),
-        Binding("up", "select(-1)", "Select", show=False, priority=True, id="previous"),
-        Binding("j", "select(1)", "Select", show=False, id="next_j"),
-        Binding("k", "select(-1)", "Select", show=False, id="previous_k"),
-    )
+class PanesScreen(Screen[None]):
+    """Panes of text. The keys scroll the focused one."""
+
+    BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
+
+    def action_move(self, how: str) -> None:
+        """Scroll the focused pane."""
+        if isinstance(self.focused, LinesView):
+            _SCROLLS[how](self.focused)
+
+    def action_leave(self) -> None:
+        """Give up what is in between, else leave."""
+        self.action_close()
+
+    def action_close(self) -> None:
+        """Leave at once."""
+        self.dismiss()
 
 
-class ListScreen(Screen[None], Generic[L]):
+class ListScreen(PanesScreen, Generic[L]):
     """A list, and below it the selected entry."""
 
+    BINDINGS = [bind("open", "open")]  # noqa: RUF012 - Textual's own type
     LIST: ClassVar[str]  # the panes' ids
     DETAILS: ClassVar[str]
 
@@ -52,12 +64,12 @@ class ListScreen(Screen[None], Generic[L]):
         self._state = state
 
     def on_mount(self) -> None:
-        """Draws what is known already; Textual has called the heir's own `on_mount` before."""
+        """Draw what is known already. Textual has called the heir's own `on_mount` before."""
         self._list.focus()
         self.draw()
 
     def on_lines_view_resized(self) -> None:
-        """Draws anew for the pane's width."""
+        """Draw again for the pane's width."""
         self.draw()
 
     @property
@@ -69,7 +81,7 @@ class ListScreen(Screen[None], Generic[L]):
         return self.query_one(f"#{self.DETAILS}", LinesView)
 
     def draw(self) -> None:
-        """Draws what is known, once there are panes for it."""
+        """Draw what is known, once there are panes for it."""
         if self.is_mounted:
             self._draw_panes()
 
@@ -77,44 +89,72 @@ class ListScreen(Screen[None], Generic[L]):
         listed, details = self._list, self._details
         if listed.room:
             listed.show(self._state.list_lines(listed.room))
-            row = rows_of(listed.lines).get(self._state.selected)
-            if row is not None:
-                self._scroll_list(row)
+            self._show_selected()
         if details.room:
             details.show(self._state.detail_lines(details.room) or [(Run("", Tone.DIM),)])
+        self.refresh_bindings()
+
+    def _show_selected(self) -> None:
+        row = rows_of(self._list.lines).get(self._state.selected)
+        if row is not None:
+            self._scroll_list(row)
 
     def _scroll_list(self, row: int) -> None:
         self._list.scroll_to_row(row)
 
     def _draw_from_top(self) -> None:
-        """Draws, and shows the beginning of what is new in the lower pane."""
+        """Draw, and show the beginning of what is new in the lower pane."""
         self._details.scroll_to(y=0, animate=False)
         self.draw()
 
     # Keys
 
-    def action_select(self, step: int) -> None:
-        """Selects the entry below or above."""
-        self._state.select(step)
+    def action_move(self, how: str) -> None:
+        """Move the selection; in the lower pane scroll."""
+        if self._details.has_focus:
+            super().action_move(how)
+            return
+        page = max(1, self._list.size.height - 1)
+        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
+        self._state.select(steps[how])
         self._draw_from_top()
 
-    def action_page(self, step: int) -> None:
-        """Scrolls the selected entry by a page."""
-        (self._details.action_page_down if step > 0 else self._details.action_page_up)()
+    def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
+        """Select what was clicked."""
+        if picked.view is self._list:
+            self._state.selected = picked.id
+            self._draw_from_top()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What is open cannot be opened."""
+        return not (action == "open" and self.has_class("opened"))
+
+    def action_open(self) -> None:
+        """Show the selected entry alone."""
+        if self._state.selected:
+            self._set_opened(True)
+
+    def _set_opened(self, is_opened: bool) -> None:
+        self.set_class(is_opened, "opened")
+        (self._details if is_opened else self._list).focus()
+        self.refresh_bindings()
 
     def action_leave(self) -> None:
-        """Leaves."""
-        self.dismiss()
+        """Go back to the list, else leave."""
+        if self.has_class("opened"):
+            self._set_opened(False)
+        else:
+            super().action_leave()
 
 
 class ExaminedListScreen(ListScreen[E]):
     """A list made of an examination, with its summary above; a word narrows it."""
 
     class Wanted(Message):
-        """The node is to be examined."""
+        """The node is to be checked."""
 
     def on_mount(self) -> None:
-        """Shows the word that the list is filtered by, also when one comes back to it."""
+        """Show the word that the list is filtered by, also after coming back to it."""
         self._word.value = self._state.word
         self._word.display = bool(self._state.word)
 
@@ -129,32 +169,33 @@ class ExaminedListScreen(ListScreen[E]):
     # Keys
 
     def action_filter(self) -> None:
-        """Asks for a word."""
+        """Ask for a word."""
+        self.remove_class("opened")
         self._word.display = True
         self._word.focus()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """Lists only what contains the word."""
+        """List only what contains the word."""
         self._state.filter(changed.value)
         self.draw()
 
     def on_input_submitted(self) -> None:
-        """Back to the list; the word stays."""
+        """Go back to the list; the word stays."""
         self._leave_filter()
 
     def _leave_filter(self) -> None:
         self._word.display = bool(self._state.word)
         self._list.focus()
 
-    def action_again(self) -> None:
-        """Examines the node again."""
+    def action_refresh(self) -> None:
+        """Check the node again."""
         self._state.begin()
         self.draw()
         self.post_message(self.Wanted())
 
     def action_leave(self) -> None:
-        """Gives the word up, then leaves."""
-        if self._word.display:
+        """Give the word up, go back to the list, else leave."""
+        if self._word.has_focus or (self._word.display and not self.has_class("opened")):
             self._word.value = ""
             self._state.filter("")
             self._leave_filter()

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from textual.binding import Binding
-
+from tui.keys import bind
 from tui.screens.overview import OverviewScreen
 
 
 class ReplayScreen(OverviewScreen):
-    """The overview in which ← and → move in time; the partners are on , and . as everywhere."""
+    """The overview with keys that move in time."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        # These before the focused panel's own keys for scrolling.
-        Binding("left", "app.move(-1)", "Move", show=False, priority=True, id="moment_before"),
-        Binding(
-            "right",
-            "app.move(1)",
-            "Move",
-            key_display="←→",
-            tooltip="A moment back or on",
-            priority=True,
-            id="moment_after",
-        ),
-        Binding("home", "app.move_to_end(-1)", "First", show=False, priority=True, id="first_moment"),
-        Binding("end", "app.move_to_end(1)", "Last", show=False, priority=True, id="last_moment"),
-        Binding("shift+left,left_square_bracket", "app.move(-10)", "Move", show=False, id="moments_before"),
-        Binding("shift+right,right_square_bracket", "app.move(10)", "Move", show=False, id="moments_after"),
+        bind("moment", "app.move(1)", "right_square_bracket"),
+        bind("moment", "app.move(-1)", "left_square_bracket", show=False),
+        bind("moments", "app.move(10)", "right_curly_bracket,shift+right", show=False),
+        bind("moments", "app.move(-10)", "left_curly_bracket,shift+left", show=False),
+        bind("ends", "app.move_to_end(1)", "greater_than_sign", show=False),
+        bind("ends", "app.move_to_end(-1)", "less_than_sign", show=False),
     ]

@@ -6,36 +6,25 @@ import time
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.message import Message
-from textual.screen import Screen
-from textual.widgets import Footer
 
+from tui.keys import bind, leave_keys
 from tui.screens import handing_over
+from tui.screens.key_footer import KeyFooter
+from tui.screens.lists import PanesScreen
 from widgets.lines_view import LinesView
 
 if TYPE_CHECKING:
     from tui.run_state import RunState
 
 
-class RunScreen(Screen[None]):
+class RunScreen(PanesScreen):
     """Streams a run; leaving it does not end the run."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        # Before the system's own Ctrl-C, which copies.
-        Binding(
-            "s,ctrl+c",
-            "stop",
-            "Stop",
-            key_display="s ^C",
-            tooltip="Stop after the step under way; again: wait no longer for it",
-            priority=True,
-            id="stop",
-        ),
-        Binding("S,w", "save", "Save", tooltip="Write what is shown here into a file", id="save"),
-        Binding("pagedown", "page(1)", "Page", show=False, id="page_down"),
-        Binding("pageup", "page(-1)", "Page", show=False, id="page_up"),
-        Binding("escape", "leave", "Back", tooltip="Leave; a run goes on, and x comes back", id="back"),
+        bind("cancel", "stop", label="Stop"),
+        bind("write", "save"),
+        *leave_keys(),
     ]
 
     class StopWanted(Message):
@@ -57,7 +46,7 @@ class RunScreen(Screen[None]):
         summary.can_focus = False
         yield summary
         yield LinesView("Console", id="console")
-        yield Footer(show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Shows what there is, and counts the seconds."""
@@ -107,17 +96,9 @@ class RunScreen(Screen[None]):
     # Keys
 
     def action_stop(self) -> None:
-        """Stops after the step under way; again: waits no longer for it."""
+        """Ask to stop after the step that is running; again: not to wait for it."""
         self.post_message(self.StopWanted())
 
     def action_save(self) -> None:
         """Writes the console's text into a new file in the current directory."""
         handing_over.save(self, self.state.file_name, self.state.text())
-
-    def action_page(self, step: int) -> None:
-        """Scrolls the console by a page."""
-        (self._pane.action_page_down if step > 0 else self._pane.action_page_up)()
-
-    def action_leave(self) -> None:
-        """Leaves the console; a run goes on."""
-        self.dismiss()

@@ -1,0 +1,118 @@
+"""Every key of the dashboard with its one meaning: bindings, footer and help are made from this table.
+
+A key means the same on every screen on which it does anything. `t`, `n` and `s` are reserved for screens to
+come: Live, NCCL and Setup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+
+@dataclass(frozen=True)
+class Key:
+    """One meaning, and the keys that have it."""
+
+    keys: str  # Textual's names, the first one first
+    display: str  # as people write the keys
+    label: str  # in the footer: one or two words
+    meaning: str  # in the help and as a tooltip
+
+
+# In the order in which the footer takes them, as long as there is room: the most important first.
+KEYS: dict[str, Key] = {
+    "help": Key("question_mark,f1,h", "?", "Help", "Help for this screen"),
+    "quit": Key("q", "q", "Back", "Leave this screen. On the overview: quit gdrtop"),
+    "yes": Key("y", "y", "Yes", "Confirm"),
+    "open": Key("enter", "Enter", "Open", "Open what is selected, or run what is shown"),
+    "fix": Key("f", "f", "Fix", "Show the fix of this finding, step by step. Nothing runs yet"),
+    "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
+    "cancel": Key("K", "K", "Cancel", "Cancel the running test or action. Asks first"),
+    "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
+    "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
+    "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
+    "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row. In a text: scroll"),
+    "change": Key("right,left", "←→", "Change", "Another partner or value of the selected row"),
+    "moment": Key(
+        "right_square_bracket,left_square_bracket", "[ ]", "Time", "Recording: a moment on or back"
+    ),
+    "filter": Key("slash", "/", "Filter", "List only what contains a word"),
+    "skip": Key("N", "N", "Next test", "End this test and start the next one"),
+    "view": Key("o", "o", "View", "Show chart and rows, the console, or both"),
+    "again": Key("A", "A", "Run again", "Run the same tests again"),
+    "all": Key("a", "a", "All", "Also list the checks that are ok"),
+    "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
+    "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
+    "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
+    "copy": Key("c", "c", "Copy", "Copy the plan or the command for the peer"),
+    "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
+    "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
+    "zoom": Key("z", "z", "Zoom", "Show this panel alone, or all panels"),
+    "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),
+    "pause": Key("space", "Space", "Pause", "Pause or resume the readings"),
+    "refresh": Key("r,f5", "r", "Refresh", "Read and check the whole node again"),
+    "record": Key("R", "R", "Record", "Record this node to a file. Again: stop recording"),
+    "overview": Key("1", "1", "Overview", "Overview"),
+    "first": Key("home,g", "g Home", "First", "Select the first row. In a text: go to the top"),
+    "last": Key("end,G", "G End", "Last", "Select the last row. In a text: go to the end"),
+    "page": Key(
+        "pagedown,pageup", "PgDn PgUp", "Page", "Select a page further down or up. In a text: scroll"
+    ),
+    "moments": Key(
+        "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
+        "{ }",
+        "Ten moments",
+        "Recording: ten moments on or back",
+    ),
+    "ends": Key(
+        "greater_than_sign,less_than_sign", "< >", "Start, end", "Recording: its first or last moment"
+    ),
+    "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
+    "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),
+    "palette": Key("ctrl+p", "Ctrl+P", "Commands", "Find a command by its name"),
+    "back": Key("escape", "Esc", "Back", "Give up the question, the filter or the selection. Else leave"),
+    "exit": Key("ctrl+c,ctrl+q", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action runs"),
+}
+RANKS = {key: rank for rank, one in enumerate(KEYS.values()) for key in one.keys.split(",")}
+
+
+def bind(
+    name: str,
+    action: str,
+    keys: str = "",
+    *,
+    show: bool = True,
+    priority: bool = False,
+    label: str = "",
+) -> Binding:
+    """Bind a key of the table, or some of its `keys`, to an action; `label` names it for this screen."""
+    key = KEYS[name]
+    return Binding(
+        keys or key.keys,
+        action,
+        label or key.label,
+        show=show,
+        key_display=key.display,
+        priority=priority,
+        tooltip=key.meaning,
+    )
+
+
+def move_keys() -> tuple[Binding, ...]:
+    """Bind the keys that move in the focused pane to `action_move`."""
+    return (
+        bind("select", "move('down')", "down,j"),
+        bind("select", "move('up')", "up,k", show=False),
+        bind("page", "move('page_down')", "pagedown", show=False),
+        bind("page", "move('page_up')", "pageup", show=False),
+        bind("first", "move('first')", show=False),
+        bind("last", "move('last')", show=False),
+    )
+
+
+def leave_keys(own: str = "") -> tuple[Binding, ...]:
+    """Bind the keys that leave a screen; `own` is the one that opens it, by its name in the table."""
+    opener = (bind(own, "close", show=False),) if own else ()
+    return (bind("quit", "close"), bind("back", "leave", show=False), *opener)

@@ -1,0 +1,155 @@
+"""Which panels the overview shows and how high, for a size of the terminal. Knows nothing of Textual.
+
+GPUs and NICs come first: a larger terminal never shows fewer of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+TWO_COLUMNS = 120  # from this width on a second column stands beside the topology
+WIDE = 160
+RIGHT_CELLS, WIDE_RIGHT_CELLS = 46, 62
+STRIP_ROWS = 3  # modules, GPUDirect, jobs
+FINDING_ROWS = 3
+MOST_FINDING_ROWS = 8
+_LEAST_MATRIX_ROWS = 6
+FOLDED_ROWS = 1  # of the modules where all is well: one line without a border
+_BORDER = 2
+_TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
+_OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # rows that are of use, at least
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Rows of each panel that is shown, borders included."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    is_one_column: bool = False
+    right_cells: int = 0
+    strip_rows: int = 0
+
+    @property
+    def topology_rows(self) -> int:
+        """Rows inside the topology's border."""
+        return max(1, self.rows.get("topology", 0) - _BORDER)
+
+
+def left_cells(width: int) -> int:
+    """The width of the column that holds the topology."""
+    if width < TWO_COLUMNS:
+        return width
+    return width - (WIDE_RIGHT_CELLS if width >= WIDE else RIGHT_CELLS)
+
+
+def right_cells(width: int) -> int:
+    """The width of the other column; where there is one column, of that."""
+    return width - left_cells(width) if width >= TWO_COLUMNS else width
+
+
+def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
+    """One panel alone."""
+    return Arrangement({panel: max(3, height - head_rows - 1)}, True, width)
+
+
+def arrange(
+    width: int,
+    height: int,
+    head_rows: int,
+    needs: Mapping[str, int],
+    topology_rows: Callable[[int], int],
+) -> Arrangement:
+    """Share the rows out.
+
+    `needs`: the rows of each panel's content, of the topology's as a list; `topology_rows`: of the topology's
+    richest drawing within so many rows; `head_rows`: of the verdict.
+    """
+    strip_rows = STRIP_ROWS if width < TWO_COLUMNS else 0
+    room = max(0, height - head_rows - 1 - strip_rows)
+    least = needs["topology"] + _BORDER
+    findings = max(1, min(FINDING_ROWS, room - least - _BORDER))
+    arranged = _share(width, room, findings, needs, topology_rows)
+    # What the topology's column leaves over goes to findings and jobs.
+    spare = room - _used(width, arranged)
+    more = min(spare, min(MOST_FINDING_ROWS, max(needs["findings"], needs["jobs"])) - findings)
+    if width >= TWO_COLUMNS:
+        wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN)
+        more = min(more, room - findings - _BORDER - wanted)
+    if more > 0:
+        findings += more
+        arranged = _share(width, room, findings, needs, topology_rows)
+        spare = room - _used(width, arranged)
+    arranged["topology"] += max(0, spare)
+    return Arrangement(arranged, width < TWO_COLUMNS, right_cells(width), strip_rows)
+
+
+def _used(width: int, rows: Mapping[str, int]) -> int:
+    """Rows of the findings and of all that stands below them in the topology's column."""
+    names = rows if width < TWO_COLUMNS else ("findings", *_TOPOLOGY_COLUMN)
+    return sum(rows[name] for name in names if name in rows)
+
+
+def _share(
+    width: int, room: int, findings: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
+) -> dict[str, int]:
+    """The rows of every panel, of findings with so many rows inside."""
+    body = max(3, room - findings - _BORDER)
+    matrix = _matrix_rows(needs["matrix"] + _BORDER, body - needs["topology"] - _BORDER)
+    if width < TWO_COLUMNS:
+        below = _one_column(body, matrix, needs)
+        most = body - sum(below.values()) - _BORDER
+        topology = min(topology_rows(most), most) + _BORDER
+        return {"findings": findings + _BORDER, "topology": topology, **below}
+    top = {"findings": findings + _BORDER, "jobs": findings + _BORDER}
+    return {**top, **_left_column(body, matrix, needs, topology_rows), **_right_column(body, needs)}
+
+
+def _matrix_rows(needed: int, left: int) -> int:
+    """The matrix whole, or cut where at least a few of its rows fit."""
+    return min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
+
+
+def _left_column(
+    body: int, matrix: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
+) -> dict[str, int]:
+    topology = topology_rows(body - matrix - _BORDER) + _BORDER
+    rows = {"topology": min(topology, body - matrix)}
+    if matrix:
+        rows["matrix"] = matrix
+    left = body - sum(rows.values())
+    if left >= needs["rates"] + _BORDER:
+        rows["rates"] = needs["rates"] + _BORDER
+    return rows
+
+
+def _whole(name: str, needs: Mapping[str, int]) -> int:
+    is_folded = name == "modules" and needs[name] == FOLDED_ROWS
+    return needs[name] + (0 if is_folded else _BORDER)
+
+
+def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
+    """What matters most first: GPUDirect state, path, modules; traffic takes what is left."""
+    rows: dict[str, int] = {}
+    left = body
+    for name, least in _OTHER_COLUMN.items():
+        whole = _whole(name, needs)
+        wanted = min(whole, left)
+        if wanted >= min(least, whole):
+            rows[name] = wanted
+            left -= wanted
+    if left and rows:
+        last = "path" if "path" in rows else next(iter(rows))
+        rows[last] += left
+    return rows
+
+
+def _one_column(body: int, matrix: int, needs: Mapping[str, int]) -> dict[str, int]:
+    """Below the topology: the matrix, and panel by panel what still fits whole."""
+    rows = {"matrix": matrix} if matrix else {}
+    left = body - matrix - needs["topology"] - _BORDER
+    for name in ("path", "traffic", "gpudirect", "rates"):
+        if needs[name] + _BORDER <= left:
+            rows[name] = needs[name] + _BORDER
+            left -= rows[name]
+    return rows

@@ -1,0 +1,50 @@
+"""A question that a key answers, over the screen that it is about."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.screen import ModalScreen
+
+from tui.keys import bind
+from widgets.lines import Line, Run, Tone, wrapped
+from widgets.lines_view import LinesView
+
+YES, CANCEL, NO = "yes", "cancel", ""
+
+
+class AskScreen(ModalScreen[str]):
+    """Ask before something is stopped; gives YES, CANCEL (where offered) or NO."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("yes", "answer('yes')"),
+        bind("exit", "answer('yes')", priority=True),
+        bind("cancel", "answer('cancel')"),
+        bind("quit", "answer('')"),
+        bind("back", "answer('')"),
+    ]
+
+    def __init__(self, question: str, yes: str, cancel: str = "") -> None:
+        """`yes` and `cancel` say what the keys y and K do."""
+        super().__init__()
+        self._question, self._yes, self._cancel = question, yes, cancel
+
+    def compose(self) -> ComposeResult:
+        """One pane."""
+        yield LinesView()
+
+    def on_lines_view_resized(self) -> None:
+        """Draw the question for the pane's width."""
+        view = self.query_one(LinesView)
+        lines: list[Line] = [*wrapped(self._question, view.room, Tone.WARNING), ()]
+        for key, words in (("y", self._yes), ("K", self._cancel), ("Esc", "Go on; nothing is stopped")):
+            if words:
+                lines.append((Run(f"{key:<5}", Tone.TITLE), Run(words)))
+        view.show(lines)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer CANCEL only where it has a meaning."""
+        return bool(self._cancel) if parameters == (CANCEL,) else True
+
+    def action_answer(self, answer: str) -> None:
+        """Close with this answer."""
+        self.dismiss(answer)
