@@ -138,11 +138,12 @@ def examine(
     driver_container_run = start("driver container", lambda: driver_container.probe(host))
     seen = processes_run.answer(seconds)
     topology_files_run = start("topology files", lambda: topology_files.probe(host, seen))
+    files = topology_files_run.answer(seconds)
     return Examination(
         node=node,
         topology=topology,
         reading=reading,
-        verdict=judge(node, topology, reading),
+        verdict=judge(node, topology, reading, files=files),
         config_space=config_space_run.answer(seconds),
         pcie_errors=pcie_errors_run.answer(seconds),
         kernel_log=kernel_log_run.answer(seconds),
@@ -158,7 +159,7 @@ def examine(
         device_nodes=device_nodes_run.answer(seconds),
         rdma_topo=rdma_topo_run.answer(seconds),
         driver_container=driver_container_run.answer(seconds),
-        topology_files=topology_files_run.answer(seconds),
+        topology_files=files,
         is_root=host.is_root(),
         earlier_port_health=None if before is None else before.port_health,
         earlier_pcie_errors=None if before is None else before.pcie_errors,

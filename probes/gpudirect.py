@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import errno
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 
-from probes.gpus import Flavour, GpuFacts
+from probes.cuda import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
+from probes.gpus import DriverFacts, Flavour, Gpu, GpuFacts, is_vgpu
 from probes.host import Host
 from probes.kernel import KernelFacts
 from probes.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleState
-from probes.rdma import RdmaFacts
+from probes.rdma import RdmaDevice, RdmaFacts
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 
 class GdrPath(Enum):
-    """The two ways a NIC reaches GPU memory."""
+    """How a NIC reaches GPU memory."""
 
     DMABUF = "DMA-BUF"
     PEERMEM = "nvidia-peermem"
+    EFA = "efa_nv_peermem"  # AWS EFA's own peer-memory path, in which nvidia_peermem plays no part
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,17 @@ class PathState:
 
 
 @dataclass(frozen=True)
+class GpuSupport:
+    """What one GPU supports, whatever modules and NICs can do."""
+
+    dmabuf: Maybe[bool]
+    peermem: Maybe[bool]
+    reason: str = ""  # why not: "GeForce GPUs do not support GPUDirect RDMA"
+    evidence: str = ""  # "cuDeviceGetAttribute(116) = 0"
+    by_design: bool = False  # no setting and no software brings it
+
+
+@dataclass(frozen=True)
 class MemoryPeer:
     """One client below /sys/kernel/mm/memory_peers (absent on kernels ≥ 6.4)."""
 
@@ -53,13 +67,22 @@ class MemoryPeer:
 
 @dataclass(frozen=True)
 class GpuDirectFacts:
-    """Both paths, the per-NIC DMA-BUF verdicts, and the signs of use."""
+    """Both paths, what each NIC and each GPU can do, and the signs of use."""
 
     dmabuf: PathState
-    peermem: PathState
+    peermem: PathState  # on a node whose NICs are all EFA: that of efa_nv_peermem
     preferred: GdrPath | None  # what NCCL would take: DMA-BUF before peermem; None: neither is usable
     nic_dmabuf: dict[str, Maybe[bool]]  # RDMA device name -> its ibv_reg_dmabuf_mr verdict
-    dmabuf_in_use: Maybe[bool]  # root only: /sys/kernel/debug/dma_buf/bufinfo lists nv_dmabuf attachments
+    dmabuf_in_use: Maybe[bool]  # root only: bufinfo lists a NIC that is attached to a buffer of nv_dmabuf
+    nic_peermem: dict[str, Maybe[bool]] = field(default_factory=dict)  # RDMA device -> can use peer memory
+    gpu_support: dict[str, GpuSupport] = field(default_factory=dict)  # by BDF
+    cuda_failure: str = ""  # "cuInit(0) returned 802 (…)": no CUDA program starts
+
+    @property
+    def by_design(self) -> str:
+        """Why no GPU of this node can ever use GPUDirect RDMA; "" where one can."""
+        support = tuple(self.gpu_support.values())
+        return support[0].reason if support and all(one.by_design for one in support) else ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,19 @@ _BUFINFO_LIMIT = 4 << 20
 _FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 _FIRST_KERNEL = (5, 12)
 _OLDEST_CAPABILITY = (7, 5)  # Turing: the open kernel modules serve nothing older
+_FIRST_TOPOLOGY_CHECK = (580, 65, 6)  # the first driver that reads GrdmaPciTopoCheckOverride
+# Only OFED's and Broadcom's drivers ask peer-memory clients for an address (ib_umem_get_peer).
+_PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en")
+_EFA_MODULE = "efa_nv_peermem"
+_MELLANOX = "0x15b3"  # its DMA function (Data Direct) attaches in place of the NIC
+_BY_DESIGN = (
+    (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
+    (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
+)
+_CUDA_ERRORS = {
+    "802": "the NVSwitch fabric is not set up: is Fabric Manager running?",
+    "803": "the driver's kernel modules and libraries have different versions",
+}
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
 _PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
@@ -83,12 +119,13 @@ _TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
 _DENY = "2"  # NVreg_GrdmaPciTopoCheckOverride, nv-pci.c nv_grdma_pci_topology_supported
 
 
-def parse_bufinfo(text: str) -> bool:
-    """Whether bufinfo lists a buffer exported by nv_dmabuf with a device attached.
+def parse_bufinfo(text: str) -> frozenset[str]:
+    """Return the devices attached to buffers that nv_dmabuf exported, by their kernel names (PCI: BDF).
 
     drivers/dma-buf/dma-buf.c dma_buf_debug_show: a line "size flags mode count exporter ino name" for each
     buffer, its fences, "Attached Devices:", a device name a line, "Total N devices attached".
     """
+    attached: set[str] = set()
     ours = devices = False
     for line in text.splitlines():
         words = line.split()
@@ -99,8 +136,8 @@ def parse_bufinfo(text: str) -> bool:
         elif words[:1] == ["Total"]:
             devices = False
         elif ours and devices and words:
-            return True
-    return False
+            attached.add(words[0])
+    return frozenset(attached)
 
 
 def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
@@ -162,30 +199,87 @@ def _driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> 
         new = Unknown(Reason.MALFORMED, source) if numbers is None else numbers >= _FIRST_OPEN_DRIVER
     said, lack = f"{source}: {version}", "DMA-BUF needs driver 515.43.04 or newer"
     requirements.append(Requirement("driver 515.43.04 or newer", new, said, lack))
-    if not isinstance(gpus, Unknown):
-        requirements.extend(_gpu_requirements(gpus))
-    return requirements
+    return [*requirements, *_topology_requirements(gpus, GdrPath.DMABUF)]
 
 
-def _gpu_requirements(gpus: GpuFacts) -> list[Requirement]:
-    requirements = []
-    old = [
-        f"GPU{gpu.index} {gpu.name}"
-        for gpu in gpus.gpus
-        if not isinstance(gpu.compute_capability, Unknown) and gpu.compute_capability < _OLDEST_CAPABILITY
+def _topology_requirements(gpus: Maybe[GpuFacts], path: GdrPath) -> list[Requirement]:
+    """The option that refuses both paths (nv-dmabuf.c, osapi.c); GPUs on a CPU's C2C links are exempt."""
+    if isinstance(gpus, Unknown) or isinstance(gpus.driver.parameters, Unknown):
+        return []
+    if gpus.driver.parameters.get(_TOPOLOGY_CHECK) != _DENY:
+        return []
+    numbers = parse_driver_version(known(gpus.driver.version, ""))
+    if numbers is not None and numbers < _FIRST_TOPOLOGY_CHECK:
+        return []
+    if gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+        return []
+    evidence = f"/proc/driver/nvidia/params: {_TOPOLOGY_CHECK}: {_DENY}"
+    lack = f"NVreg_{_TOPOLOGY_CHECK}={_DENY} makes the driver refuse {path.value}"
+    return [Requirement("a driver that lets NICs attach", False, evidence, lack)]
+
+
+def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSupport:
+    """What one GPU supports, by its kind and by libcuda; a libcuda that does not answer decides nothing."""
+    if known(driver.confidential_computing, False):
+        reason = "confidential computing keeps NICs out of GPU memory"
+        return GpuSupport(False, False, reason, "NVML: confidential computing is on", True)
+    not_asked = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not asked")
+    rdma: Maybe[bool] = not_asked if answer is None else answer.rdma_supported
+    dmabuf: Maybe[bool] = not_asked if answer is None else answer.dmabuf_supported
+    denied = [
+        f"cuDeviceGetAttribute({attribute}) = 0"
+        for attribute, supported in ((RDMA_SUPPORTED, rdma), (DMABUF_SUPPORTED, dmabuf))
+        if supported is False
     ]
-    if old:
-        said = f"NVML: older are {', '.join(old)}"
-        lack = "DMA-BUF needs GPUs of compute capability 7.5 or newer"
-        # Where others are new enough, the path is there for those.
-        met = len(old) < len(gpus.gpus)
-        requirements.append(Requirement("GPUs of compute capability 7.5 or newer", met, said, lack))
-    parameters = gpus.driver.parameters
-    if not isinstance(parameters, Unknown) and parameters.get(_TOPOLOGY_CHECK) == _DENY:
-        said = f"/proc/driver/nvidia/params: {_TOPOLOGY_CHECK}: {_DENY}"
-        lack = f"NVreg_{_TOPOLOGY_CHECK}={_DENY} makes the driver refuse DMA-BUF"
-        requirements.append(Requirement("a driver that lets NICs attach", False, said, lack))
-    return requirements
+    evidence = f"GPU{gpu.index}: {', '.join(denied) or gpu.name}"
+    if rdma is not True and dmabuf is not True:
+        for name, reason in _BY_DESIGN:
+            if name.search(gpu.name):
+                return GpuSupport(False, False, reason, evidence, True)
+        if is_vgpu(gpu) is True:
+            reason = "this vGPU profile does not support GPUDirect RDMA"
+            return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
+    reason = f"GPU{gpu.index} does not support it" if denied else ""
+    if known(gpu.compute_capability, _OLDEST_CAPABILITY) < _OLDEST_CAPABILITY:
+        reason = reason or f"DMA-BUF needs compute capability 7.5 or newer; GPU{gpu.index} is older"
+        dmabuf, evidence = False, evidence if denied else f"NVML: GPU{gpu.index} is {gpu.name}"
+    return GpuSupport(known(dmabuf, True), known(rdma, True), reason, evidence)
+
+
+def _support(gpus: Maybe[GpuFacts], cuda: Maybe[tuple[CudaGpu, ...]]) -> dict[str, GpuSupport]:
+    answers = {} if isinstance(cuda, Unknown) else {answer.bdf: answer for answer in cuda}
+    if isinstance(gpus, Unknown):
+        return {}
+    return {gpu.bdf: _support_of(gpu, gpus.driver, answers.get(gpu.bdf)) for gpu in gpus.gpus}
+
+
+def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> str:
+    """The error of cuInit that every CUDA program gets; "" where it is none of the node's state."""
+    match = re.search(r"cuInit\(0\) returned (\d{1,4})", cuda.detail) if isinstance(cuda, Unknown) else None
+    if match is None or match[1] not in _CUDA_ERRORS:
+        return ""
+    return f"no CUDA program starts: cuInit(0) returned {match[1]} ({_CUDA_ERRORS[match[1]]})"
+
+
+def _support_requirements(support: dict[str, GpuSupport], path: GdrPath, failure: str) -> list[Requirement]:
+    """Where some GPUs support a path, the path is there for those."""
+    if failure:
+        return [Requirement("CUDA that starts", False, "libcuda: cuInit(0)", failure)]
+    by_dmabuf = path is GdrPath.DMABUF
+    answers = [(one.dmabuf if by_dmabuf else one.peermem, one) for one in support.values()]
+    name = f"GPUs that support {path.value}"
+    refused = [one for answer, one in answers if answer is False]
+    unsure = [answer for answer, _ in answers if isinstance(answer, Unknown)]
+    if refused:
+        met: Maybe[bool] = len(refused) < len(answers)
+        if unsure and len(refused) + len(unsure) == len(answers):
+            met = unsure[0]
+        first = refused[0]
+        lack = f"by design: {first.reason}" if first.by_design else first.reason
+        return [Requirement(name, met, first.evidence, lack)]
+    if answers and len(unsure) == len(answers):
+        return [Requirement(name, unsure[0], "libcuda", "few vGPU profiles support GPUDirect RDMA")]
+    return []
 
 
 def _kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[bool]]) -> list[Requirement]:
@@ -207,7 +301,7 @@ def _kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[bo
         lack = "DMA-BUF needs a kernel with CONFIG_DMA_SHARED_BUFFER"
         return [Requirement("a kernel with DMA-BUF", False, said, lack)]
     if not isinstance(new, Unknown) and not new and not asked:
-        new = Unknown(Reason.NOT_THERE, source, f"older than 5.12, unless OFED brings it: {release}")
+        new = Unknown(Reason.NOT_THERE, source, f"{release} is older than 5.12; OFED may bring DMA-BUF")
     lack = f"DMA-BUF needs kernel 5.12 or newer, or OFED's back-port; this is {release}"
     return [Requirement("a kernel with DMA-BUF (5.12 or newer)", new, said, lack)]
 
@@ -221,7 +315,7 @@ def _verbs_requirement(modules: Maybe[ModuleFacts], answers: dict[str, Maybe[boo
 
 
 def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> Requirement:
-    name, probe_name = "a NIC driver that takes dma-buf regions", "ibv_reg_dmabuf_mr probe"
+    name, probe_name = "a NIC driver that supports DMA-BUF", "ibv_reg_dmabuf_mr probe"
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         return Requirement(name, rdma, f"/sys/class/infiniband: {rdma}")
     if not answers:
@@ -233,22 +327,71 @@ def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) ->
     if unsure:
         return Requirement(name, unsure[0], f"{probe_name}: {unsure[0]}")
     refused = ", ".join(answers)
-    lack = f"kernel or driver of {refused} takes no dma-buf regions"
+    lack = f"the kernel or the NIC driver does not support DMA-BUF on {refused}"
     return Requirement(name, False, f"{probe_name}: not supported on {refused}", lack)
 
 
-def _peermem(modules: Maybe[ModuleFacts]) -> PathState:
+def _peermem(modules: Maybe[ModuleFacts], of_gpus: list[Requirement]) -> PathState:
     for name in _PEER_MODULES:
         if _state(modules, name) is ModuleState.LIVE:
             # It fails to load unless it registers with the IB core (nvidia-peermem.c nv_mem_client_init).
             evidence = f"/proc/modules: {name} is live, and so registered with the IB core"
-            return PathState(GdrPath.PEERMEM, True, (Requirement(f"{name} loaded", True, evidence),))
+            met = (Requirement(f"{name} loaded", True, evidence), *of_gpus)
+            return PathState(GdrPath.PEERMEM, _all_met(met), met)
     state = _state(modules, "nvidia_peermem")
     requirements = [] if isinstance(modules, Unknown) else _loadable(modules)
     live = state if isinstance(state, Unknown) else False
     said, lack = f"/proc/modules: nvidia_peermem is {_word(state)}", "nvidia_peermem is not loaded"
     requirements.append(Requirement("nvidia_peermem loaded", live, said, lack))
+    requirements.extend(of_gpus)
     return PathState(GdrPath.PEERMEM, _all_met(tuple(requirements)), tuple(requirements))
+
+
+def _is_live(host: Host, module: str) -> Maybe[bool]:
+    state = host.read(f"/sys/module/{module}/initstate", 64)
+    if isinstance(state, Unknown):
+        return False if state.reason is Reason.NOT_THERE else state
+    return state == "live"
+
+
+def _efa(host: Host, device: RdmaDevice) -> Requirement:
+    """EFA's own peer memory: its module, or what the driver says of itself (amzn-drivers efa_sysfs.c)."""
+    base = f"{device.sysfs_path}/device"
+    provider, built = known(host.read(f"{base}/p2p", 64), ""), known(host.read(f"{base}/gdr", 64), "")
+    live = _is_live(host, _EFA_MODULE)
+    word = str(live) if isinstance(live, Unknown) else "live" if live else "not loaded"
+    evidence = f"/sys/module/{_EFA_MODULE}: {word}"
+    if provider.startswith("NVIDIA"):
+        live, evidence = True, f"{base}/p2p: {printable(provider, 40)}"
+    elif built == "1":
+        live, evidence = True, f"{base}/gdr: 1"
+    return Requirement("EFA's peer memory", live, evidence, f"{_EFA_MODULE} is not loaded")
+
+
+def _nics_by_peer_memory(host: Host, devices: list[RdmaDevice], peermem: PathState) -> dict[str, Maybe[bool]]:
+    """Whether each NIC can use peer memory now; a driver that is not known is taken for one that can."""
+    answers: dict[str, Maybe[bool]] = {}
+    for device in devices:
+        driver = known(device.driver, "")
+        if driver == "efa":
+            answers[device.name] = _efa(host, device).met
+        elif driver == "bnxt_en":
+            answers[device.name] = _is_live(host, "ib_peer_mem") if peermem.usable is True else peermem.usable
+        else:
+            answers[device.name] = peermem.usable if not driver or driver in _PEER_DRIVERS else False
+    return answers
+
+
+def _attached(host: Host, text: Maybe[str], devices: list[RdmaDevice]) -> Maybe[bool]:
+    """Whether a NIC is among the devices attached to the GPU driver's buffers."""
+    if isinstance(text, Unknown):
+        return text
+    nics = {known(device.bdf, "") for device in devices}
+    return any(
+        name in nics or host.read(f"/sys/bus/pci/devices/{name}/vendor", 64) == _MELLANOX
+        for name in parse_bufinfo(text)
+        if re.fullmatch(r"[0-9a-f:.]{7,16}", name)
+    )
 
 
 def _loadable(modules: ModuleFacts) -> list[Requirement]:
@@ -289,10 +432,14 @@ def _exported(modules: ModuleFacts) -> Requirement:
     return Requirement(name, False if absent else provider, f"modules.symbols: {provider}", lack)
 
 
-def _ask_nics(host: Host, rdma: Maybe[RdmaFacts]) -> dict[str, Maybe[bool]]:
+def hardware_of(rdma: Maybe[RdmaFacts]) -> list[RdmaDevice]:
+    """The RDMA devices on a PCI function; rxe and siw reach no GPU memory."""
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    return [device for device in devices if not isinstance(device.bdf, Unknown)]
+
+
+def _ask_nics(host: Host, hardware: list[RdmaDevice]) -> dict[str, Maybe[bool]]:
     """The probe on every RDMA device that is hardware, by name."""
-    devices = [] if isinstance(rdma, Unknown) else rdma.devices
-    hardware = [device for device in devices if not isinstance(device.bdf, Unknown)]
     if not hardware:
         return {}
     kernel_names = {device.name: device.sysfs_path.rpartition("/")[2] for device in hardware}
@@ -306,28 +453,42 @@ def probe(
     modules: Maybe[ModuleFacts],
     gpus: Maybe[GpuFacts],
     rdma: Maybe[RdmaFacts],
+    ask_cuda: Callable[[], Maybe[tuple[CudaGpu, ...]]] | None = None,
 ) -> GpuDirectFacts:
-    """Decides as NCCL does (src/init.cc dmaBufSupported, net_ib/gdr.cc) and says from which evidence."""
-    answers = _ask_nics(host, rdma)
+    """Decide as NCCL does (src/init.cc dmaBufSupported, net_ib/gdr.cc) and say from which evidence.
+
+    `ask_cuda`: where libcuda is asked already, how to get its answer.
+    """
+    hardware = hardware_of(rdma)
+    answers = _ask_nics(host, hardware)
+    cuda = (ask_cuda or host.cuda_gpus)()
+    support, failure = _support(gpus, cuda), _cuda_failure(cuda)
     requirements = (
         *_driver_requirements(modules, gpus),
         *_kernel_requirements(kernel, answers),
         _verbs_requirement(modules, answers),
         _nic_requirement(rdma, answers),
+        *_support_requirements(support, GdrPath.DMABUF, failure),
     )
     dmabuf = PathState(GdrPath.DMABUF, _all_met(requirements), requirements)
-    peermem = _peermem(modules)
+    of_gpus = _support_requirements(support, GdrPath.PEERMEM, failure)
+    peermem = _peermem(modules, [*_topology_requirements(gpus, GdrPath.PEERMEM), *of_gpus])
+    if hardware and all(known(device.driver, "") == "efa" for device in hardware):
+        needed = (_efa(host, hardware[0]), *of_gpus)
+        peermem = PathState(GdrPath.EFA, _all_met(needed), needed)
     preferred = None
     for state in (dmabuf, peermem):
         if preferred is None and not isinstance(state.usable, Unknown) and state.usable:
             preferred = state.path
-    bufinfo = host.read(_BUFINFO, _BUFINFO_LIMIT)
     return GpuDirectFacts(
         dmabuf=dmabuf,
         peermem=peermem,
         preferred=preferred,
         nic_dmabuf=answers,
-        dmabuf_in_use=bufinfo if isinstance(bufinfo, Unknown) else parse_bufinfo(bufinfo),
+        dmabuf_in_use=_attached(host, host.read(_BUFINFO, _BUFINFO_LIMIT), hardware),
+        nic_peermem=_nics_by_peer_memory(host, hardware, peermem),
+        gpu_support=support,
+        cuda_failure=failure,
     )
 
 

@@ -51,7 +51,7 @@ class Gpu:
     c2c_links: Maybe[int]
     nvlinks: Maybe[int]
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (BDF of GPU or NVSwitch, links)
-    nvml: Maybe[NvmlGpu]  # the reason tells a GPU that has fallen off the bus
+    nvml: Maybe[NvmlGpu]  # Unknown also where the GPU has fallen off the bus
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,22 @@ class GpuFacts:
 
     driver: DriverFacts
     gpus: tuple[Gpu, ...]
+    # GPUs that the driver knows (BDFs, of NVML or /proc/driver/nvidia/gpus) though the PCI bus shows none.
+    unplaced: tuple[str, ...] = ()
 
 
 NOT_LISTED = "NVML does not list this GPU"
+# "NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"; not "NVIDIA A100-SXM4-80GB".
+_VGPU_PROFILE = re.compile(r"(?:^GRID |-\d{1,3}(?:-\d{1,3})?[ABCQ](?:ME)?$)")
 _PROC = "/proc/driver/nvidia"
 _VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
+
+
+def is_vgpu(gpu: Gpu) -> Maybe[bool]:
+    """Whether this is a vGPU, by its profile's name or by NVML."""
+    if _VGPU_PROFILE.search(gpu.name):
+        return True
+    return gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.is_vgpu
 
 
 def parse_version(text: str) -> tuple[str, Flavour] | None:
@@ -101,7 +112,7 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     flavour: Maybe[Flavour]
     if isinstance(text, Unknown):
         flavour = text
-        # A container may hide /proc/driver; the module tells its version all the same, but not its flavour.
+        # A container may hide /proc/driver; the module still shows its version, but not its flavour.
         version = host.read("/sys/module/nvidia/version")
         if not isinstance(version, Unknown):
             version = printable(version, 64)
@@ -174,7 +185,7 @@ def _decimal(text: Maybe[str], path: str) -> Maybe[int]:
 
 
 def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[NvmlGpu]]:
-    """What NVML says, by BDF; a GPU that did not even tell its BDF is the only one that is left over."""
+    """What NVML says, by BDF; a GPU without a BDF is the only one left."""
     answers: dict[str, Maybe[NvmlGpu]] = {}
     nameless: list[Unknown] = []
     bdfs = {function.bdf for function in functions}
@@ -209,4 +220,13 @@ def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> Gp
         answer = answers.get(function.bdf, absent)
         index = next(free) if isinstance(answer, Unknown) else answer.index
         gpus.append(_gpu(host, function, index, pci.names.get(function.bdf, "NVIDIA GPU"), answer))
-    return GpuFacts(_driver(host, nvml), tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.bdf))))
+    ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.bdf)))
+    return GpuFacts(_driver(host, nvml), ordered, () if ordered else _unplaced(host, nvml))
+
+
+def _unplaced(host: Host, nvml: Maybe[NvmlFacts]) -> tuple[str, ...]:
+    """What the driver lists where sysfs shows no GPU: a sandbox that hides /sys, a dump without vendors."""
+    listed = known(host.names(f"{_PROC}/gpus"), ())
+    answered = () if isinstance(nvml, Unknown) else nvml.gpus
+    named = (gpu.source if isinstance(gpu, Unknown) else gpu.bdf for gpu in answered)
+    return tuple(printable(bdf, 32) for bdf in named) or tuple(printable(name, 32) for name in listed[:64])

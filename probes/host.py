@@ -1,4 +1,4 @@
-"""The one door to a node: files, links, directories, read-only commands, NVML, verbs.
+"""The one door to a node: files, links, directories, read-only commands, NVML, verbs, libcuda.
 
 Every other probe asks a `Host` and opens nothing itself, so that a dumped tree, a simulated node or a
 recording answers the same questions as this machine does.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import string
 import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
 from probes.command import CommandOutput, run_command
+from probes.cuda import CudaGpu
+from probes.cuda_driver import NEEDED, probe_cuda
 from probes.held_tree import Found, HeldTree, split
 from probes.nvml import NvmlFacts, NvmlLibrary, NvmlLive
 from probes.origin import Origin, Source
@@ -28,6 +31,7 @@ MAX_NAMES = 65536
 DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 PAGE_BYTES = 4096
 
+_BLANKS = string.whitespace + "\0"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _LIST = _READ | os.O_DIRECTORY
 # Served record by record, unlike the attributes elsewhere in /sys.
@@ -72,6 +76,9 @@ class Host(Protocol):
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """The errno of the `ibv_reg_dmabuf_mr` probe on each RDMA device (EBADF: supported)."""
 
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda says of each GPU's support for GPUDirect RDMA; may take seconds."""
+
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of the node's session."""
 
@@ -114,8 +121,8 @@ def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
 
 
 def text_of(content: bytes) -> str:
-    """A file's text as `Host.read` gives it."""
-    return printable_lines(content.decode("utf-8", errors="replace").strip())
+    """A file's text as `Host.read` gives it; some attributes of sysfs end with a NUL (cpulist)."""
+    return printable_lines(content.decode("utf-8", errors="replace").strip(_BLANKS))
 
 
 class LocalHost:
@@ -283,6 +290,15 @@ class LocalHost:
         if self._root:
             return dict.fromkeys(devices, self._tree_has_none("libibverbs"))
         return probe_dmabuf(devices)
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda says of each GPU; not asked where asking would load modules or make device files."""
+        if self._root:
+            return self._tree_has_none("libcuda")
+        missing = next((path for path in NEEDED if not os.path.exists(path)), None)
+        if missing is not None:
+            return Unknown(Reason.NOT_THERE, "libcuda", f"not asked, because {missing} is missing")
+        return probe_cuda()
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of this process; a tree has none."""

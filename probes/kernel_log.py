@@ -23,6 +23,7 @@ class LogKind(Enum):
     XID = "Xid"  # a GPU's error; `number` is the Xid
     SXID = "SXid"  # an NVSwitch's
     GPU_LOST = "GPU fell off the bus"
+    NVLINK = "NVLink links not detected"
     GPU_DRIVER = "GPU driver failed to start"
     PEERMEM = "peer memory module"
     P2P_REFUSED = "peer-to-peer refused by the GPU driver"
@@ -95,6 +96,7 @@ _LINE = re.compile(
 )
 
 _BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+_SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
 _NAME = r"([\w.-]{1,64})"
 # Anchored at the start, so that no name of a process inside a message is taken for another message.
@@ -107,7 +109,13 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
         (LogKind.XID, rf"NVRM: Xid \((?:PCI:)?(?P<bdf>{_BDF})\): (?P<number>\d{{1,4}})\b"),
         (LogKind.SXID, rf"nvidia-nvswitch\d{{1,3}}: SXid \(PCI:(?P<bdf>{_BDF})\): (?P<number>\d{{1,6}})\b"),
         (LogKind.GPU_LOST, rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<bdf>{_BDF}): .{{0,80}}fallen off the bus"),
+        (LogKind.GPU_LOST, rf"NVRM: The NVIDIA GPU (?P<bdf>{_BDF})\b.{{0,120}}fallen off the bus"),
         (LogKind.GPU_LOST, r"NVRM: .{0,160}fallen off the bus"),
+        (
+            LogKind.NVLINK,
+            r"NVRM: (?:knvlinkUpdatePostRxDetectLinkMask_\w{1,40}: Failed to update Rx Detect Link mask"
+            r"|knvlinkDiscoverPostRxDetLinks_\w{1,40}: Getting peer\d{1,4}(?:'s)? postRxDetLinkMask failed)",
+        ),
         (LogKind.P2P_REFUSED, r"NVRM: .{0,80}(?:PCI topology not supported|importer unable to handle MMIO)"),
         (LogKind.P2P_REFUSED, r"NVRM: .{0,120}FORCE_PCIE"),
         (LogKind.GPU_DRIVER, rf"NVRM: GPU (?P<bdf>{_BDF}): RmInitAdapter failed"),
@@ -156,10 +164,20 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             r"|firmware fatal|pci dead)",
         ),
         (LogKind.AER, rf"\S{{1,40}} (?P<bdf>{_BDF}): (?:AER: (?!enabled)|PCIe Bus Error: )"),
-        # No domain in the kernel's words: "Request device [3b:00.0]".
-        (LogKind.IOMMU_FAULT, r"(?:DMAR|dmar): ?(?:\[DMA [^\]]{1,30}\] Request device|DRHD: handling fault)"),
-        (LogKind.IOMMU_FAULT, rf"(?:\S{{1,24}} (?P<bdf>{_BDF}): )?AMD-Vi: Event logged \["),
-        (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event 0x|Unhandled context fault)"),
+        # VT-d names no domain, "Request device [3b:00.0]", and older AMD-Vi neither.
+        (
+            LogKind.IOMMU_FAULT,
+            rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{_SHORT_BDF})\]"
+            r"|\[DMA [^\]]{1,30}\] Request device|DRHD: handling fault)",
+        ),
+        (LogKind.IOMMU_FAULT, rf"\S{{1,24}} (?P<bdf>{_BDF}): AMD-Vi: Event logged \["),
+        (LogKind.IOMMU_FAULT, rf"AMD-Vi: Event logged \[\w{{1,30}} device=(?P<bdf>{_SHORT_BDF})"),
+        (LogKind.IOMMU_FAULT, r"AMD-Vi: Event logged \["),
+        (
+            LogKind.IOMMU_FAULT,
+            rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})",
+        ),
+        (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
         (LogKind.HUNG_TASK, r"INFO: task .{1,40} blocked for more than \d{1,6} seconds"),
     )
 )
@@ -215,7 +233,7 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
     counts: dict[LogKind, int] = {}
     kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
     since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line tells its time since boot")
-    for number, (seconds, line) in enumerate(_lines(text)):
+    for number, (seconds, line) in enumerate(_joined(_lines(text))):
         if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
             since = seconds
         message = recognise(line, seconds)
@@ -242,6 +260,29 @@ def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:
             yield (float(match[1]) if match[1] else unknown), match[2]
 
 
+# One message of the GPU driver in three lines (kernel-open/nvidia/nv-pci.c and nv.c).
+_BEGINS = re.compile(r"NVRM: The NVIDIA GPU [0-9a-fA-F:.]{1,20}")
+_MOST_JOINED = 3
+
+
+def _joined(lines: Iterable[tuple[Maybe[float], str]]) -> Iterator[tuple[Maybe[float], str]]:
+    """The lines, with the message "The NVIDIA GPU …" of several lines as one."""
+    held: list[tuple[Maybe[float], str]] = []
+    for seconds, line in lines:
+        if held and line.startswith("NVRM: ") and len(held) < _MOST_JOINED and not _BEGINS.match(line):
+            held.append((seconds, line.removeprefix("NVRM: ")))
+            continue
+        if held:
+            yield held[0][0], " ".join(part for _, part in held)
+            held = []
+        if _BEGINS.fullmatch(line.rstrip()):
+            held = [(seconds, line.rstrip())]
+        else:
+            yield seconds, line
+    if held:
+        yield held[0][0], " ".join(part for _, part in held)
+
+
 def recognise(line: str, seconds: Maybe[float]) -> KernelMessage | None:
     """What a line, without its time, means to GPUDirect RDMA; None: nothing."""
     line = line[:_LINE_LIMIT]
@@ -266,6 +307,8 @@ def recognise(line: str, seconds: Maybe[float]) -> KernelMessage | None:
 
 
 def full_bdf(text: str) -> str:
-    """The BDF as sysfs has it, of "0000:9b:00" or "00000000:9B:00.0"."""
+    """The BDF as sysfs has it, of "0000:9b:00", "00000000:9B:00.0", or "9b:00.0" in domain 0."""
+    if re.fullmatch(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text):
+        text = f"0000:{text}"
     domain, _, rest = text.lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}" + ("" if "." in rest else ".0")

@@ -6,9 +6,9 @@ from probes.pci import PciLink
 from probes.unknown import Maybe, Reason, Unknown
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-# Share of the raw rate that is left for packets: 8b/10b, 128b/130b, and 242 of 256 bytes of a flit
-# (PCI Express Base Specification 6.0).
-_ENCODING = {1: 0.8, 2: 0.8, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 242 / 256}
+# Share of the raw rate that is left for packets: 8b/10b, 128b/130b, and 236 of 256 bytes of a flit,
+# the others being 6 of DLP, 8 of CRC and 6 of FEC (PCI Express Base Specification 6.0).
+_ENCODING = {1: 0.8, 2: 0.8, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 236 / 256}
 
 
 def generation(speed_gtps: float) -> int | None:

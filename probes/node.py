@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from probes import gpudirect, gpus, kernel, modules, numa, pci, platform, rdma
+from probes.cuda import CudaGpu
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import GpuFacts
 from probes.host import Host
@@ -19,12 +20,13 @@ from probes.platform import PlatformFacts
 from probes.rdma import RdmaFacts
 from probes.running import RunningProbe
 from probes.running import begin as begin_probe
-from probes.unknown import Maybe, Unknown
+from probes.unknown import Maybe, Reason, Unknown
 
 PROBE_SECONDS = 5.0
 # Threads that read many small files at once hinder each other at the interpreter's lock (a third slower on
 # 517 PCI functions), so the next probe starts beside the one before only when that one is slow.
 PATIENCE_SECONDS = 0.1
+_NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not asked, because there is no RDMA NIC")
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,16 @@ def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:
         gpu_facts = begin_probe(host, "gpus", lambda: gpus.probe(host, found, nvml_facts)).answer(seconds)
     kernel_facts, module_facts = kernel_run.answer(seconds), modules_run.answer(seconds)
     rdma_facts = rdma_run.answer(seconds)
+    # CUDA's start may take seconds and wakes sleeping GPUs: beside the NICs' probe, and only where it counts.
+    cuda_run = begin_probe(host, "libcuda", host.cuda_gpus) if gpudirect.hardware_of(rdma_facts) else None
+
+    def ask_cuda() -> Maybe[tuple[CudaGpu, ...]]:
+        return _NOT_NEEDED if cuda_run is None else cuda_run.answer(seconds)
+
     direct_run = begin_probe(
         host,
         "gpudirect",
-        lambda: gpudirect.probe(host, kernel_facts, module_facts, gpu_facts, rdma_facts),
+        lambda: gpudirect.probe(host, kernel_facts, module_facts, gpu_facts, rdma_facts, ask_cuda),
     )
     return Node(
         origin=host.origin,

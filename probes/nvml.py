@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from probes.unknown import Maybe, Reason, Unknown
 
 T = TypeVar("T")
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
+LOST = "the GPU has fallen off the bus"
+"""What NVML_ERROR_GPU_IS_LOST means."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class NvmlGpu:
     persistence: Maybe[bool]
     mig: Maybe[bool]
     is_vgpu: Maybe[bool] = _NOT_ASKED  # a share of a GPU that a hypervisor made
+    fabric: Maybe[str] = _NOT_ASKED  # one of FABRIC_STATES, or "failed"
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ _FIELD_C2C_LINKS = 170
 _FIELD_PCIE_TX_BYTES = 197
 _FIELD_PCIE_RX_BYTES = 198
 _MOST_NVLINKS = 18
+FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
+"""Where registration with the NVLink fabric stands, by nvmlGpuFabricState_t."""
 _VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _RETRY_SECONDS = 10.0
 # A blocking PCIe reading takes 20 ms of every GPU; so many are made at one reading, in turn.
@@ -117,9 +123,7 @@ def reason_of(pynvml: Any, error: Exception, source: str) -> Unknown:
         told = "driver/library version mismatch: reload the kernel modules or reboot"
         return Unknown(Reason.DRIVER_ERROR, source, told)
     if code == pynvml.NVML_ERROR_GPU_IS_LOST:
-        return Unknown(
-            Reason.DRIVER_ERROR, source, "the GPU has fallen off the bus: reboot, see the kernel log"
-        )
+        return Unknown(Reason.DRIVER_ERROR, source, LOST)
     if code == pynvml.NVML_ERROR_NO_PERMISSION:
         return Unknown(Reason.NEEDS_ROOT, source)
     if code in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
@@ -218,7 +222,7 @@ class NvmlLibrary:
         memory = self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).total))
         bar1 = self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total))
         peers = self._nvlink_peers(session, handle, bdf)
-        return NvmlGpu(
+        facts = NvmlGpu(
             index=self._index(session, number),
             bdf=bdf,
             name=name,
@@ -234,7 +238,24 @@ class NvmlLibrary:
             persistence=self._ask(bdf, lambda: bool(nv.nvmlDeviceGetPersistenceMode(handle))),
             mig=self._mig(nv, handle, bdf),
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
+            fabric=self._fabric(nv, handle, bdf),
         )
+        # For a lost GPU the driver may still answer what it has cached, such as the name.
+        for answer in vars(facts).values():
+            if isinstance(answer, Unknown) and answer.detail == LOST:
+                return Unknown(answer.reason, bdf, LOST)
+        return facts
+
+    def _fabric(self, nv: Any, handle: Any, bdf: str) -> Maybe[str]:
+        def ask() -> str:
+            info = nv.c_nvmlGpuFabricInfo_t()
+            nv.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+            state = FABRIC_STATES[int(info.state)] if int(info.state) < len(FABRIC_STATES) else "unknown"
+            return "failed" if state == "completed" and int(info.status) else state
+
+        state = self._ask(bdf, ask)
+        # GPUs before Hopper and old drivers do not have it.
+        return FABRIC_STATES[0] if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
 
     def _index(self, session: _Session, number: int) -> int:
         return [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost][number]

@@ -91,6 +91,12 @@ _NO_NODE = "the firmware names no NUMA node (-1)"
 _SEPARATORS = re.compile(r"[:.]")
 
 
+def is_for_guests(driver: Maybe[str]) -> bool:
+    """Whether a driver keeps a device for virtual machines: vfio-pci, mlx5_vfio_pci, nvgrace_gpu_vfio_pci."""
+    name = known(driver, "").replace("-", "_")
+    return name.endswith("vfio_pci") or name == "pci_stub"
+
+
 def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
     """What a function is, by its class code (pci_ids.h) and vendor."""
     if isinstance(class_code, Unknown):

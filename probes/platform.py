@@ -121,6 +121,17 @@ def in_container(platform: Maybe[PlatformFacts]) -> bool:
     return place in (Environment.CONTAINER, Environment.KUBERNETES_POD)
 
 
+def is_guest(platform: Maybe[PlatformFacts]) -> Maybe[bool]:
+    """Whether this runs in a virtual machine, be it in a container there."""
+    if isinstance(platform, Unknown):
+        return platform
+    if not isinstance(platform.hypervisor, Unknown) or platform.environment is Environment.VIRTUAL_MACHINE:
+        return True
+    if platform.environment is Environment.BARE_METAL or platform.hypervisor.detail == NOT_A_GUEST:
+        return False
+    return platform.hypervisor
+
+
 def hypervisor_of(machine: str) -> str | None:
     """The hypervisor whose guests call themselves `machine`, DMI vendor and product; None: no guest."""
     machine = machine.lower()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from probes.host import Host
 from probes.rdma import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 ERROR_COUNTER_BITS = {
     "symbol_error": 16,
@@ -88,6 +88,43 @@ def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
             for port in device.ports
         }
     )
+
+
+@dataclass(frozen=True)
+class CounterValue:
+    """One counter of a port for showing: its value, and by how much it rose since an earlier reading."""
+
+    name: str
+    value: int
+    rise: int | None = None  # None: no earlier reading, or the counter was reset in between
+    is_full: bool = False  # it stands at its greatest value and counts no further
+
+
+def counter_values(now: PortHealth, before: PortHealth | None = None) -> tuple[CounterValue, ...]:
+    """Return the counters of a port that are not 0, rising ones first; those that were not read are left out.
+
+    `before` is the same port at an earlier reading.
+    """
+    values = _values_of(now)
+    earlier = {} if before is None else {name: value for name, (value, _) in _values_of(before).items()}
+    found = []
+    for name, (value, is_full) in values.items():
+        was = earlier.get(name)
+        rise = None if was is None or was > value else value - was
+        if value:
+            found.append(CounterValue(name, value, rise, is_full))
+    return tuple(sorted(found, key=lambda one: -(one.rise or 0)))
+
+
+def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
+    values: dict[str, tuple[int, bool]] = {}
+    for name, counter in known(health.errors, {}).items():
+        if not isinstance(counter, Unknown):
+            values[name] = (counter.value, counter.is_full)
+    for name, value in known(health.hw_errors, {}).items():
+        if not isinstance(value, Unknown):
+            values.setdefault(name, (value, False))
+    return values
 
 
 def roce_mtu(netdev_mtu_bytes: int) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from probes.host import Host
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RdmaDevice:
 
     name: str  # cleaned for showing; the kernel's own name but for hostile characters
     sysfs_path: str  # /sys/class/infiniband/NAME, with the name as it is
-    bdf: Maybe[str]  # of the PCI function it belongs to; NOT_THERE for software devices (rxe, siw)
+    bdf: Maybe[str]  # of the PCI function it belongs to; NOT_THERE: software (rxe, siw), or no link to it
     driver: Maybe[str]
     node_type: Maybe[str]  # "CA", "RNIC", …
     firmware: Maybe[str]
@@ -58,14 +58,26 @@ class RdmaDevice:
     ports: tuple[RdmaPort, ...]
 
 
+NAMESPACE_ARGV = ("rdma", "system", "show")
+_NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(NAMESPACE_ARGV), "not asked")
+
+
 @dataclass(frozen=True)
 class RdmaFacts:
     """RDMA devices in natural order of name (mlx5_2 before mlx5_10)."""
 
     devices: tuple[RdmaDevice, ...]
+    # BDFs of NICs whose RDMA device exists in another network namespace, a pod's for example
+    devices_elsewhere: tuple[str, ...] = ()
+    namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only where a device is elsewhere
 
 
 _CLASS = "/sys/class/infiniband"
+_SOFTWARE = ("rxe", "siw")
+_AUXILIARY = "/sys/bus/auxiliary/devices"
+_AUXILIARY_RDMA = re.compile(r"mlx5_core\.rdma\.\d{1,6}", re.ASCII)
+_AUXILIARY_DRIVER = "mlx5_ib.rdma"  # drivers/infiniband/hw/mlx5/main.c, mlx5r_driver
+_NAMESPACE_MODE = re.compile(r"\bnetns\W{1,4}(shared|exclusive)\b")
 _VERBS = "/sys/class/infiniband_verbs"
 _NO_VERBS = Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")
 _NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
@@ -257,7 +269,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
     if function is not None:
         bdf = function.rpartition("/")[2]
     elif isinstance(resolved, Unknown):
-        bdf = Unknown(resolved.reason, f"{path}/device", "on no PCI function: a software device")
+        bdf = Unknown(resolved.reason, f"{path}/device", _without_function(host, name, path))
     else:
         bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
     below = function or parent
@@ -286,6 +298,14 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
     )
 
 
+def _without_function(host: Host, name: str, path: str) -> str:
+    """Why a device has no PCI function: rxe and siw are software, others are not fully recorded."""
+    place = known(host.resolve(path), "")
+    if name.startswith(_SOFTWARE) or place.startswith("/sys/devices/virtual/"):
+        return "on no PCI function: a software device"
+    return "the link to its PCI function is missing"
+
+
 def probe(host: Host) -> Maybe[RdmaFacts]:
     """Reads /sys/class/infiniband; NOT_THERE: ib_core is not loaded."""
     names = host.names(_CLASS)
@@ -297,4 +317,38 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
         device = host.read(f"{_VERBS}/{name}/ibdev", 4096)
         if not isinstance(device, Unknown):
             uverbs[device] = name
-    return RdmaFacts(tuple(_device(host, name, uverbs) for name in sorted(names, key=natural)))
+    devices = tuple(_device(host, name, uverbs) for name in sorted(names, key=natural))
+    elsewhere = _devices_elsewhere(host, devices)
+    return RdmaFacts(devices, elsewhere, _namespace_mode(host) if elsewhere else _NOT_ASKED)
+
+
+def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str, ...]:
+    """NICs that mlx5_ib drives and that have no RDMA device here: sysfs shows those of one namespace only.
+
+    The auxiliary bus is the same in every namespace (Linux 5.11, and OFED on older kernels).
+    """
+    names = host.names(_AUXILIARY)
+    here = {device.bdf for device in devices if not isinstance(device.bdf, Unknown)}
+    found: list[str] = []
+    for name in () if isinstance(names, Unknown) else names:
+        if not _AUXILIARY_RDMA.fullmatch(name):
+            continue
+        path = host.resolve(f"{_AUXILIARY}/{name}")
+        parent = "" if isinstance(path, Unknown) else path.rpartition("/")[0]
+        bdf = parent.rpartition("/")[2]  # a subfunction's RDMA device is below the subfunction instead
+        if not _BDF.fullmatch(bdf) or bdf in here:
+            continue
+        driver = host.link(f"{_AUXILIARY}/{name}/driver")
+        if not isinstance(driver, Unknown) and driver.rpartition("/")[2] == _AUXILIARY_DRIVER:
+            found.append(bdf)
+    return tuple(sorted(found))
+
+
+def _namespace_mode(host: Host) -> Maybe[str]:
+    """Read whether a device is in one namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
+    answer = host.run(NAMESPACE_ARGV)
+    if isinstance(answer, Unknown):
+        return answer
+    match = _NAMESPACE_MODE.search(answer.stdout)
+    told = "no netns mode in its output"
+    return match[1] if match else Unknown(Reason.MALFORMED, " ".join(NAMESPACE_ARGV), told)

@@ -1,7 +1,8 @@
 """What rdma-core's `rdma_topo check` says of ACS on Direct NIC platforms (kernel-boot/rdma_topo).
 
-It judges machines whose ConnectX has a DMA function beside the GPU, and of others says only that it does not
-know them. It reads the VPD of every function, which takes long: it is asked where it can have an answer.
+It judges machines whose ConnectX has a DMA function beside the GPU, and since 2026 those whose GPU is below
+the ConnectX's own switch or, like the NIC, below a root port (linux-rdma/rdma-core pull requests 1725, 1779).
+It reads the VPD of every function, which takes long: it is run only where it can have an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NONE_HERE = "No supported topology"
 
 @dataclass(frozen=True)
 class RdmaTopoFacts:
-    """Its verdict: what it found right, and what it failed on (it ends at the first)."""
+    """What it found right, and what it failed on: versions of 2025 end at the first failure."""
 
     right: tuple[str, ...]
     failed: tuple[str, ...]
@@ -44,23 +45,23 @@ def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
     return answer if isinstance(answer, Unknown) else parse(answer.stdout)
 
 
-def parse(text: str) -> Maybe[RdmaTopoFacts]:
+def parse(output: str) -> Maybe[RdmaTopoFacts]:
     """The lines "OK", "FAIL" and "E:" of its output; its exit status says no more."""
     source = " ".join(ARGV)
     right: list[str] = []
     failed: list[str] = []
-    for line in text.split("\n")[:_MOST_LINES]:
-        word, _, told = line.strip().partition(" " if line.startswith("E:") else "\t")
-        told = printable(told.strip(), 300)
+    for line in output.split("\n")[:_MOST_LINES]:
+        word, _, text = line.strip().partition(" " if line.startswith("E:") else "\t")
+        text = printable(text.strip(), 300)
         if word == "E:":
-            if _NONE_HERE in told:
+            if _NONE_HERE in text:
                 return Unknown(Reason.NOT_THERE, source, "no platform that it judges")
-            reason = Reason.NEEDS_ROOT if "root" in told else Reason.DRIVER_ERROR
-            return Unknown(reason, source, told)
+            reason = Reason.NEEDS_ROOT if "root" in text else Reason.DRIVER_ERROR
+            return Unknown(reason, source, text)
         if word == "OK":
-            right.append(told)
+            right.append(text)
         elif word == "FAIL":
-            failed.append(told)
+            failed.append(text)
     if not right and not failed:
         return Unknown(Reason.MALFORMED, source, "neither OK nor FAIL in its output")
     return RdmaTopoFacts(tuple(right), tuple(failed))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probes.command import CommandOutput
+from probes.cuda import CudaGpu
 from probes.host import READ_LIMIT_BYTES, text_of
 from probes.nvml import NvmlFacts, NvmlLive
 from probes.origin import Origin, Source
@@ -106,6 +107,10 @@ class RecordedHost:
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """The errnos of the DMA-BUF probe."""
         return {device: self._answer("dmabuf_errno", device) for device in devices}
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda said of each GPU."""
+        return self._answer("cuda_gpus")
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable."""

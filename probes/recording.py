@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from probes.command import CommandOutput
+from probes.cuda import CudaGpu
 from probes.host import READ_LIMIT_BYTES, Host, text_of
 from probes.nvml import NvmlFacts, NvmlLive
 from probes.recording_format import Question
@@ -145,6 +146,10 @@ class RecordingHost:
         with self._lock:
             self._new.update({questions[device]: answer for device, answer in answers.items()})
         return answers
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda says of each GPU."""
+        return self._ask("cuda_gpus", (), self._host.cuda_gpus)
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable."""

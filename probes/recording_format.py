@@ -23,6 +23,7 @@ from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from probes.command import CommandOutput
+from probes.cuda import CudaGpu
 from probes.nvml import NvmlFacts, NvmlLive
 from probes.text import printable, printable_lines
 from probes.unknown import Maybe, Reason, Unknown
@@ -62,10 +63,11 @@ _ANSWERS: dict[str, Any] = {
     "nvml": NvmlFacts,
     "nvml_live": tuple[NvmlLive, ...],
     "dmabuf_errno": int,
+    "cuda_gpus": tuple[CudaGpu, ...],
     "environment": str,
     "is_root": bool,
 }
-_OF_NOTHING = ("nvml", "nvml_live", "is_root")
+_OF_NOTHING = ("nvml", "nvml_live", "cuda_gpus", "is_root")
 # As they are: names in directories and links are part of paths, and whoever shows them cleans them.
 _UNCLEANED = ("names", "link", "resolve")
 

@@ -1,7 +1,8 @@
 """NCCL's topology files: XML that tells NCCL of a PCI tree instead of sysfs.
 
-NCCL_TOPO_FILE, else /var/run/nvidia-topologyd/virtualTopology.xml (NCCL src/graph/topo.cc,
-ncclTopoGetSystem). A file for another machine sends every GPU to the wrong NIC.
+NCCL_TOPO_FILE (of a process, ~/.nccl.conf or /etc/nccl.conf), else
+/var/run/nvidia-topologyd/virtualTopology.xml (NCCL src/graph/topo.cc, ncclTopoGetSystem; src/misc/param.cc).
+A file for another machine sends every GPU to the wrong NIC.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import re
 from dataclasses import dataclass
 
 from probes.host import Host
+from probes.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.processes import ProcessFacts
 from probes.text import printable
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 VIRTUAL = "/var/run/nvidia-topologyd/virtualTopology.xml"
 VARIABLE = "NCCL_TOPO_FILE"
@@ -30,7 +32,7 @@ class TopologyFile:
     """One file, as one process sees it."""
 
     path: str  # as it was read: "/proc/41000/root/etc/topo.xml"
-    pid: int | None  # the process that names it; None: the one that NCCL reads by itself
+    pid: int | None  # the process that names it; None: what NCCL reads by itself, or nccl.conf names
     endpoints: Maybe[tuple[str, ...]]  # bus ids of GPUs and NICs in it; NOT_THERE: no such file
 
 
@@ -42,8 +44,8 @@ class TopologyFileFacts:
 
 
 def probe(host: Host, processes: Maybe[ProcessFacts]) -> TopologyFileFacts:
-    """Reads each file that is named by a process with a GPU or an RDMA device, where that process sees it."""
-    files = [TopologyFile(VIRTUAL, None, _endpoints(host, VIRTUAL))]
+    """Read what nccl.conf names, and what a process with a GPU or an RDMA device names, where it sees it."""
+    files = [TopologyFile(path, None, _endpoints(host, path)) for path in (VIRTUAL, *_of_nccl_conf(host))]
     for process in () if isinstance(processes, Unknown) else processes.processes:
         named = None if isinstance(process.environment, Unknown) else process.environment.get(VARIABLE)
         if named and len(files) < _MAX_FILES:
@@ -52,6 +54,16 @@ def probe(host: Host, processes: Maybe[ProcessFacts]) -> TopologyFileFacts:
             path = f"/proc/{process.pid}/{above}{inside}"
             files.append(TopologyFile(printable(path, 256), process.pid, _endpoints(host, path)))
     return TopologyFileFacts(tuple(files))
+
+
+def _of_nccl_conf(host: Host) -> tuple[str, ...]:
+    """The file that new jobs of this user take; the user's own nccl.conf stands before the node's."""
+    home = known(host.environment("HOME"), "")
+    for path in (f"{home}/.nccl.conf" if home.startswith("/") else "", NCCL_CONF):
+        conf = read_nccl_conf(host, path) if path else None
+        if isinstance(conf, NcclConf) and conf.values.get(VARIABLE, "").startswith("/"):
+            return (posixpath.normpath(conf.values[VARIABLE]),)
+    return ()
 
 
 def _endpoints(host: Host, path: str) -> Maybe[tuple[str, ...]]:

@@ -86,7 +86,8 @@ def _library(name: str) -> ctypes.CDLL:
     except OSError:
         raise _NotAnswered("not there", f"{name} is not installed") from None
     if not hasattr(library, "ibv_reg_dmabuf_mr"):
-        raise _NotAnswered("not there", "libibverbs is older than rdma-core 34")
+        told = "this host's libibverbs is older than rdma-core 34; a container has its own"
+        raise _NotAnswered("not there", told)
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     signatures = {
         "ibv_get_device_list": (ctypes.POINTER(pointer), [ctypes.POINTER(integer)]),

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 # The host and its back rooms, which nobody else may use but for their dataclasses.
-DOOR = {"probes/host.py", "probes/held_tree.py", "probes/command.py", "probes/nvml.py", "probes/verbs.py"}
+DOOR = {f"probes/{name}.py" for name in ("host", "held_tree", "command", "nvml", "verbs", "cuda_driver")}
 OUTSIDE = {
     "os",
     "subprocess",
@@ -102,7 +102,13 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
     if name_of(path) in DOOR:
         return
     for module, names in imports(path):
-        if module in ("probes.held_tree", "probes.command", "probes.nvml", "probes.verbs"):
+        if module in (
+            "probes.held_tree",
+            "probes.command",
+            "probes.nvml",
+            "probes.verbs",
+            "probes.cuda_driver",
+        ):
             # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
             starts = name_of(path) in {RUNNER, *TESTS}
             trusted = {"TRUSTED_PATH"} if "simulation" in name_of(path) or starts else set()

@@ -35,7 +35,7 @@ def write_check(
         write_json(check_json(verdict, found), out)
     else:
         print_lines(_text(examination, verdict, found, text_width(out), with_passed), out, ascii_only)
-    return exit_status(examination.verdict, found)
+    return exit_status(verdict)
 
 
 def check_json(verdict: Verdict, found: Sequence[Finding]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tui.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
 if TYPE_CHECKING:  # what recording and the doctor need is loaded when they begin
     from probes.examination import Examination
+    from probes.rates import Reading
     from tui.recorder import Recorded, Recorder
 
 
@@ -23,6 +24,7 @@ class Live:
         self._host = host
         self._watch = Watch(host)
         self._probed: Probed | None = None
+        self._reading: Reading | None = None
         self._examination: Examination | None = None
         self._recorder: Recorder | None = None
         self._record = False
@@ -46,7 +48,9 @@ class Live:
         reading = self._watch.read()
         if self._recorder is not None:
             yield from self._end_moment(self._recorder)
-        verdict = judge(self._probed.node, self._probed.topology, reading)
+        before, self._reading = self._reading, reading
+        files = None if self._examination is None else self._examination.topology_files
+        verdict = judge(self._probed.node, self._probed.topology, reading, before, files)
         yield Sampled(reading, verdict, self._host.wall_clock())
 
     def examine(self) -> Examination:

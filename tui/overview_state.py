@@ -57,7 +57,7 @@ class OverviewState:
         self._partner = 0
         self.verdict: Verdict | None = None  # with what the doctor found; None before the first reading
         self._judged: Verdict | None = None
-        self._findings: tuple[Finding, ...] = ()
+        self._findings: tuple[Finding, ...] | None = None  # None: not checked yet
         self._marks: dict[str, Run] = {}
 
     def take(self, report: Probed | Sampled | Replayed) -> None:
@@ -111,7 +111,10 @@ class OverviewState:
         return self._reading, self._before
 
     def _sum_up(self) -> None:
-        self.verdict = summed_up(self._judged, self._findings) if self._judged is not None else None
+        if self._judged is None or self._findings is None:
+            self.verdict = self._judged
+        else:
+            self.verdict = summed_up(self._judged, self._findings)
 
     # Selection
 
@@ -265,4 +268,4 @@ class OverviewState:
     def verdict_line(self) -> Line:
         """The verdict without its reason; nothing before the first reading."""
         verdict = self.verdict
-        return verdict_drawing.draw(verdict) if verdict else ()
+        return verdict_drawing.draw(verdict, key="d") if verdict else ()

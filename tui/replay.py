@@ -15,6 +15,8 @@ from tui.sampler import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
     from probes.examination import Examination
+    from probes.topology_files import TopologyFileFacts
+    from probes.unknown import Maybe
 
 _KEPT = 1024  # readings: what the histories show, and room to move back and forth in
 T = TypeVar("T")
@@ -31,6 +33,7 @@ class Replay:
         self._shown: int | None = None
         self._probed: dict[int, Probed] = {}
         self._sampled: dict[int, Sampled] = {}
+        self._files: Maybe[TopologyFileFacts] | None = None
 
     def move(self, moment: int) -> None:
         """Goes to a moment; beyond the first or last, to that."""
@@ -56,7 +59,11 @@ class Replay:
         moment = self.position
         node = self._probe(moment).node
         self._host.seek(moment)
-        return examine(self._host, node)
+        examination = examine(self._host, node)
+        if examination.topology_files != self._files:  # the verdicts so far did not know of them
+            self._files = examination.topology_files
+            self._sampled.clear()
+        return examination
 
     def let_go(self) -> None:
         """A recording holds nothing of a node."""
@@ -94,7 +101,7 @@ class Replay:
             probed = self._probe(moment)
             self._host.seek(moment)
             reading = read(self._host, probed.node)
-            verdict = judge(probed.node, probed.topology, reading)
+            verdict = judge(probed.node, probed.topology, reading, files=self._files)
             sampled = Sampled(reading, verdict, self._host.wall_clock())
             _keep(self._sampled, moment, sampled, _KEPT)
         return sampled

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, TextIO
 
-from probes.checks.verdict import Verdict, judge
+from probes.checks.registry import findings
+from probes.checks.summary import summed_up
+from probes.checks.verdict import Verdict
+from probes.examination import examine
 from probes.gpus import Gpu, GpuFacts
 from probes.host import Host
 from probes.module_obstacles import explain
@@ -15,9 +18,8 @@ from probes.modules import ModuleFacts, Rung
 from probes.node import Node, probe_node
 from probes.origin import Origin, Source
 from probes.platform import PlatformFacts
-from probes.rates import read
 from probes.rdma import RdmaFacts
-from probes.topology import Endpoint, Path, Topology, build, is_down
+from probes.topology import Endpoint, Path, Topology, is_down
 from probes.unknown import Maybe, Reason, Unknown
 from tui.json_values import object_of, plain_value, write_json
 from tui.printing import heading, print_lines, text_width
@@ -27,16 +29,18 @@ from widgets.path_drawing import label_of
 
 
 def _verdict_line(verdict: Verdict) -> Line:
-    told = verdict_drawing.draw(verdict)
-    return (*told, Run(f" · {verdict.reason}")) if verdict.reason else told
+    drawn = verdict_drawing.draw(verdict)
+    return (*drawn, Run(f" · {verdict.reason}")) if verdict.reason else drawn
 
 
 def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
-    """The boxes, the matrices and the best NIC of every GPU; or all of it as JSON."""
-    node = probe_node(host)
-    topology = build(node)
-    reading = read(host, node)
-    verdict = judge(node, topology, reading)
+    """Print the boxes, the matrices and the best NIC of every GPU, or all of it as JSON.
+
+    The verdict counts the findings, so that every command says the same of a node.
+    """
+    examination = examine(host)
+    node, topology = examination.node, examination.topology
+    verdict = summed_up(examination.verdict, findings(examination))
     if as_json:
         write_json(topology_json(node, topology, verdict), out)
         return

@@ -101,6 +101,7 @@ def explain_way(path: GdrPath | None, width: int) -> list[Line]:
         None: "On this node every byte goes the long way: neither DMA-BUF nor nvidia-peermem can be used.",
         GdrPath.DMABUF: "On this node the short way is open, by DMA-BUF.",
         GdrPath.PEERMEM: "On this node the short way is open, through nvidia-peermem.",
+        GdrPath.EFA: "On this node the short way is open, through EFA's own peer memory.",
     }
     lines: list[Line] = [
         (Run("Without GPUDirect RDMA", Tone.TITLE),),

@@ -5,17 +5,26 @@ from __future__ import annotations
 from probes.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading, Requirement
 from probes.history import History
 from probes.node import Node
-from probes.unknown import Unknown, known
+from probes.unknown import Reason, Unknown, known
 from widgets.figures import UNKNOWN_MARK, gibibytes, sparkline
 from widgets.lines import Line, Run, Tone, wrapped
 
 SPARK_SECONDS = 300.0
 
 
-def _usable(state: PathState) -> Run:
+def _is_spare(state: PathState, other: PathState) -> bool:
+    """Whether a path that cannot be used is no fault, because the other one can."""
+    return state.usable is False and other.usable is True
+
+
+def _usable(state: PathState, other: PathState) -> Run:
     if isinstance(state.usable, Unknown):
         return Run("? unknown", Tone.WARNING)
-    return Run("✓ usable", Tone.GOOD) if state.usable else Run("✗ not usable", Tone.DIM)
+    if state.usable:
+        return Run("✓ usable", Tone.GOOD)
+    if _is_spare(state, other):
+        return Run("– not usable" if state.path is GdrPath.DMABUF else "– not needed", Tone.DIM)
+    return Run("✗ not usable", Tone.BAD)
 
 
 def first_lack(state: PathState) -> Requirement | None:
@@ -36,20 +45,22 @@ def _requirement_lines(one: Requirement, width: int) -> list[Line]:
 def draw(
     node: Node, peermem: PeermemReading | None, history: History | None, width: int, full: bool = False
 ) -> list[Line]:
-    """Both paths, refcount with its history, memory peers; with `full` every requirement and its evidence."""
+    """Draw both paths, refcount with its history, memory peers; `full`: every requirement, its evidence."""
     facts = node.gpudirect
     if isinstance(facts, Unknown):
         return wrapped(f"The GPUDirect state could not be read: {facts}", width, Tone.WARNING)
     lines: list[Line] = []
-    for state in (facts.dmabuf, facts.peermem):
+    for state, other in ((facts.dmabuf, facts.peermem), (facts.peermem, facts.dmabuf)):
         chosen = Run("  preferred", Tone.DIM) if facts.preferred is state.path else Run("")
-        lines.append((Run(f"{_name(state.path):<10}"), _usable(state), _nics(facts, state.path), chosen))
+        lines.append(
+            (Run(f"{_name(state.path):<10}"), _usable(state, other), _nics(facts, state.path), chosen)
+        )
         lack = first_lack(state)
         if full:
             for one in state.requirements:
                 lines.extend(_requirement_lines(one, width))
-        elif lack is not None:
-            what = "not known" if isinstance(lack.met, Unknown) else "lacks"
+        elif lack is not None and (state.path is GdrPath.DMABUF or not _is_spare(state, other)):
+            what = "unknown" if isinstance(lack.met, Unknown) else "missing"
             lines.extend(wrapped(f"{what}: {lack.name}", width, Tone.DIM, "  "))
     lines.extend(_in_use(facts, width))
     lines.extend(_live(peermem, history, width))
@@ -57,7 +68,7 @@ def draw(
 
 
 def _name(path: GdrPath) -> str:
-    return "DMA-BUF" if path is GdrPath.DMABUF else "peermem"
+    return {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA"}[path]
 
 
 def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:
@@ -70,9 +81,15 @@ def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:
 
 
 def _in_use(facts: GpuDirectFacts, width: int) -> list[Line]:
-    if isinstance(facts.dmabuf_in_use, Unknown):
-        return wrapped(f"DMA-BUF in use now: ? ({facts.dmabuf_in_use.reason.value})", width, Tone.DIM)
-    return [(Run("DMA-BUF in use now: "), Run("yes", Tone.GOOD) if facts.dmabuf_in_use else Run("no"))]
+    in_use = facts.dmabuf_in_use
+    if isinstance(in_use, Unknown):
+        if facts.dmabuf.usable is False:
+            return []
+        told = f"DMA-BUF in use: unknown ({in_use.reason.value})"
+        if in_use.reason is Reason.NEEDS_ROOT:
+            told = "Only root can tell whether DMA-BUF is in use."
+        return wrapped(told, width, Tone.DIM)
+    return [(Run("DMA-BUF in use now: "), Run("yes", Tone.GOOD) if in_use else Run("no"))]
 
 
 def _live(peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:
@@ -104,10 +121,11 @@ def strip(node: Node, peermem: PeermemReading | None, history: History | None, w
     if isinstance(facts, Unknown):
         return wrapped(f"GPUDirect: {facts}", width, Tone.WARNING)[:1]
     runs: list[Run] = []
-    for state in (facts.dmabuf, facts.peermem):
-        mark = UNKNOWN_MARK if isinstance(state.usable, Unknown) else "✓" if state.usable else "✗"
-        tone = {"✓": Tone.GOOD, "✗": Tone.DIM}.get(mark, Tone.WARNING)
-        runs.extend([Run(f"{_name(state.path)} "), Run(mark, tone), _nics(facts, state.path), Run("  ")])
+    for state, other in ((facts.dmabuf, facts.peermem), (facts.peermem, facts.dmabuf)):
+        usable = _usable(state, other)
+        mark = UNKNOWN_MARK if isinstance(state.usable, Unknown) else usable.text[0]
+        mark_run = Run(mark, usable.tone)
+        runs.extend([Run(f"{_name(state.path)} "), mark_run, _nics(facts, state.path), Run("  ")])
     if peermem is not None:
         refcnt = "–" if isinstance(peermem.refcnt, Unknown) else str(peermem.refcnt)
         runs.append(Run(f"refcnt {refcnt} "))

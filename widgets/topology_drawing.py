@@ -294,13 +294,13 @@ def _as_many_across(
 
 
 def _software_devices(node: Node, width: int) -> list[Line]:
-    """RDMA devices without a PCI function (rxe, siw): they have no place in the boxes."""
+    """RDMA devices without a known PCI function (rxe, siw): they have no place in the boxes."""
     if not isinstance(node.rdma, RdmaFacts):
         return []
     names = [device.name for device in node.rdma.devices if isinstance(device.bdf, Unknown)]
     if not names:
         return []
-    return wrapped(f"Software RDMA devices, on no PCI function: {', '.join(names)}", width, Tone.DIM)
+    return wrapped(f"RDMA devices without a PCI function: {', '.join(names)}", width, Tone.DIM)
 
 
 def _nothing_here(node: Node, width: int) -> list[Line]:

@@ -27,7 +27,7 @@ from probes.bandwidth.troubles import Output, Trouble, trouble_in
 
 _RUNNING = re.compile(r"^Running (?P<name>\w{1,120})\.\s*$")
 _DESCRIPTION = re.compile(
-    r"(?P<row>\w{1,20})\(row\) (?P<way><->|->|<-) (?P<column>\w{1,20})\(column\)"
+    r"(?:(?P<row>\w{1,20})\(row\) (?P<way><->|->|<-)|\blocal) (?P<column>\w{1,20})\(column\)"
     r".{0,60}\((?P<unit>GB/s|ns|us)\)\s*$"
 )
 _SUM = re.compile(r"^SUM (?P<name>\w{1,120}) (?P<number>\S{1,30})\s*$")
@@ -166,14 +166,15 @@ def _read_case(case: dict[str, object]) -> list[Output]:
 def _row(
     name: str, row: str, cells: list[str], columns: tuple[str, ...], description: re.Match[str], line: str
 ) -> tuple[Output, ...]:
-    way = _WAYS[description["way"]]
     samples: list[Output] = []
     for column, cell in zip(columns, cells, strict=True):
         number = number_of(cell)
         itself = description["row"] == description["column"] and row == column
         if number is None or (itself and not number):
             continue
-        pair = f"{description['row']} {row} {way} {description['column']} {column}"
+        pair = f"{description['column']} {column}"
+        if description["way"]:  # device_local_copy has one row, of no meaning
+            pair = f"{description['row']} {row} {_WAYS[description['way']]} {pair}"
         samples.append(_sample(name, shown(pair), number, description, line))
     return tuple(samples)
 

@@ -24,7 +24,8 @@ _GBPS_OF = {
     "MB/s": 8 * 2**20 / _GIGA,  # gdrcopy: /1024/1024 (tests/copybw.cpp)
     "GB/s": 8.0,  # nvbandwidth: * 1e-9 (memcpy.cpp); nccl-tests: / 1.0E9 (src/common.cu)
 }
-_NUMBER = re.compile(r"\d{1,20}(?:\.\d{0,12})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
+# As many decimals as the shortest text of a double can have before it takes an exponent.
+_NUMBER = re.compile(r"\d{1,20}(?:\.\d{0,24})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 

@@ -1,21 +1,29 @@
-"""Access Control Services: what sends traffic between GPU and NIC up to the CPU, and where that is right."""
+"""ACS: ports that redirect traffic between GPU and NIC, and where that is right."""
 
 from __future__ import annotations
 
 import re
 
-from probes.checks.acs_redirects import nics_by_bridge, not_to_be_judged, redirects, redirects_of
+from probes.checks.acs_redirects import (
+    is_translated,
+    marked_by_detours,
+    nics_by_bridge,
+    not_to_be_judged,
+    redirects,
+    redirects_of,
+)
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.iommu import pass_through
 from probes.checks.pcie_paths import (
     DEVICES,
     acs_evidence,
     acs_of,
     config_of,
     for_guests,
-    functions_of,
     is_guest,
     labels,
     near_paths,
+    needs_place,
     unread,
 )
 from probes.checks.wording import LIKE_THESE, few
@@ -23,8 +31,7 @@ from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.plans.acs import clear
 from probes.plans.interruptions import REBOOT_ENDS_JOBS
-from probes.topology import Path
-from probes.unknown import Reason, Unknown, known
+from probes.unknown import Reason, Unknown
 
 AREA = Area("pcie")
 
@@ -37,11 +44,15 @@ _MANUAL = (
 @AREA.check(
     "acs-redirect-enabled",
     Severity.CRITICAL,
-    "ACS sends traffic between GPU and NIC up to the CPU instead of through their PCIe switch",
+    "ACS redirect is enabled between GPU and NIC",
     _MANUAL,
+    ok="no ACS redirect between GPU and NIC",
+    impact="GPU traffic of these NICs detours through the CPU's root complex. It reaches a fraction of the "
+    "link rate, and on some CPUs transfers fail.",
+    data_path=True,
 )
 def acs_redirect_enabled(examination: Examination) -> Outcome:
-    """Request and completion redirect of the switch ports where the path of GPU and NIC turns."""
+    """Judge request and completion redirect of the switch ports where the path of GPU and NIC turns."""
     aside = not_to_be_judged(examination)
     if aside is not None:
         return passed(aside)
@@ -56,50 +67,56 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     guest = is_guest(examination)
     evidence = few((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     if isinstance(guest, Unknown):
-        needs = f"needs to know whether this is a virtual machine, where ACS has to be on: {guest}"
-        return unsure(needs, *evidence)
+        return unsure(needs_place(guest), *evidence)
+    devices = (*marked_by_detours(examination), *bad)
     guests = for_guests(examination)
     if guests:
         return found(
-            "switch ports redirect traffic between peers; this host hands devices to virtual machines, which "
-            "redirects keep apart, so do not clear them: give NICs ATS and the ports DirectTrans instead",
+            "This host passes devices through to virtual machines, and ACS keeps those apart. Do not clear "
+            "the redirects; enable ATS on the NICs and DirectTrans on the switch ports instead.",
             *evidence,
             Evidence(f"{DEVICES}/{guests[0]}/driver", "vfio-pci"),
             severity=Severity.NOTE,
-            devices=tuple(bad),
+            devices=devices,
         )
-    translated = _translated(examination, near_paths(examination))
-    cause = "switch ports redirect requests or completions between peers to the root complex"
-    cause += (
-        ", where the IOMMU translates them: transfers fail or hang"
-        if translated
-        else ": transfers reach a fraction of their rate, and on some CPUs fail"
-    )
+    if any(is_translated(examination, path) for path in near_paths(examination)):
+        # An address that the IOMMU has to translate goes up whatever ACS says: nothing to clear before that.
+        return found(
+            "The IOMMU translates, and with it the kernel enables ACS redirect on every switch port. Stop "
+            "the translation first; clearing ACS alone does not help.",
+            *evidence,
+            fix=pass_through(examination),
+            devices=devices,
+            impact="GPU traffic of these NICs detours through the CPU's IOMMU: transfers are slow, fail or "
+            "hang.",
+            part_of=("iommu-translated",),
+        )
     return found(
-        cause,
+        "The switch ports redirect peer-to-peer requests or completions to the root complex. Virtualization "
+        "settings of the BIOS turn that on.",
         *evidence,
         fix=clear(bad),
-        severity=Severity.CRITICAL if translated else Severity.WARNING,
-        devices=tuple(bad),
+        severity=Severity.WARNING,
+        devices=devices,
+        part_of=_WITHOUT_ATS if all(acs.on.direct_translated for acs in bad.values()) else (),
     )
 
 
-def _translated(examination: Examination, paths: list[Path]) -> bool:
-    functions = functions_of(examination)
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    of_paths = [functions.get(bdf) for path in paths for bdf in (path.a, bdfs[path.b])]
-    return any(one is not None and known(one.iommu_type, "").startswith("DMA") for one in of_paths)
+_WITHOUT_ATS = ("acs-direct-translated-without-ats",)
 
 
 @AREA.check(
     "acs-direct-translated-without-ats",
     Severity.WARNING,
-    "ACS lets translated requests go straight, but the NIC does not translate: its ATS is off",
+    "ATS is disabled on a NIC whose switch port relies on it",
     "NVIDIA ConnectX firmware, ATS_ENABLED; Linux drivers/pci/ats.c; "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ok="NICs use ATS where their switch ports rely on it",
+    impact="All GPU traffic of these NICs goes through the IOMMU at a fraction of the link rate.",
+    data_path=True,
 )
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
-    """ATS of the NICs whose switch ports redirect all but translated requests."""
+    """Judge ATS of the NICs whose switch ports redirect all but translated requests."""
     nics = nics_by_bridge(examination, near_paths(examination))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
@@ -121,9 +138,8 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
                     bad[nic] = Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}")
     if bad:
         return found(
-            "the ports let by what a device has translated itself and redirect the rest, and "
-            "these NICs do not "
-            "translate: all their transfers to GPUs take the way through the IOMMU",
+            "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
+            "traffic goes through the IOMMU.",
             *few(bad.values(), LIKE_THESE),
             fix=_enable_ats(list(bad)),
             devices=tuple(bad),
@@ -132,21 +148,21 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
         return unread(unknown)
     if not relies:
         return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
-    return passed(Evidence("lspci -vvv", "ATS is on in the NICs below ports that rely on it"))
+    return passed(Evidence("lspci -vvv", "ATS is enabled on the NICs below ports that rely on it"))
 
 
 def _enable_ats(nics: list[str]) -> Plan:
     steps = [
         Step(
-            f"lets the firmware of {nic} offer ATS",
+            f"enables ATS in the firmware of {nic}",
             ("mlxconfig", "-y", "-d", nic, "set", "ATS_ENABLED=true"),
             undo=("mlxconfig", "-y", "-d", nic, "set", "ATS_ENABLED=false"),
         )
         for nic in nics
     ]
     return Plan(
-        "Turn ATS on in the NICs",
-        (*steps, instruction("reboot the host: the firmware takes it over then")),
+        "Enable ATS on the NICs",
+        (*steps, instruction("Reboot the host: the firmware applies the setting at power-on.")),
         needs_reboot=True,
         disturbs=f"{REBOOT_ENDS_JOBS} and virtual machine",
     )
@@ -155,11 +171,13 @@ def _enable_ats(nics: list[str]) -> Plan:
 @AREA.check(
     "acs-option-ignored",
     Severity.NOTE,
-    "the kernel command line has pci=noacs, which the kernel does not know",
+    "the kernel ignores pci=noacs on its command line",
     "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
+    ok="no unknown ACS option on the kernel command line",
+    impact="ACS stays as firmware and kernel set it, although the option suggests otherwise.",
 )
 def acs_option_ignored(examination: Examination) -> Outcome:
-    """pci=noacs, which guides tell to set and mainline kernels ignore."""
+    """Look for pci=noacs, which guides recommend and mainline kernels ignore."""
     kernel = examination.node.kernel
     cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
     if isinstance(cmdline, Unknown):
@@ -167,16 +185,21 @@ def acs_option_ignored(examination: Examination) -> Outcome:
     for word in cmdline.split():
         if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
             return found(
-                "no mainline kernel has this option, so ACS stays as the firmware and the kernel set it",
+                "No mainline kernel has this option.",
                 Evidence("/proc/cmdline", word[:120]),
                 fix=Plan(
                     "Replace pci=noacs",
                     (
                         instruction(
-                            "in the boot loader's configuration, put "
-                            "pci=disable_acs_redir=<BDFs of the switch "
-                            "ports> (or, from Linux 6.11, pci=config_acs=) in its place"
+                            "Replace it in the boot loader's configuration with pci=disable_acs_redir= and "
+                            "the BDFs of the switch ports (Linux 6.11 also has pci=config_acs=)."
                         ),
+                        # Unquoted, grub takes what stands behind the first ";" as a command of its own.
+                        instruction(
+                            'Quote the list, because ";" ends a command in grub.cfg: '
+                            'GRUB_CMDLINE_LINUX="… pci=disable_acs_redir=\\"BDF;BDF\\""'
+                        ),
+                        instruction("Reboot, then check that /proc/cmdline shows the whole list.", False),
                     ),
                     needs_reboot=True,
                     disturbs=REBOOT_ENDS_JOBS,

@@ -81,6 +81,53 @@ def nics_by_bridge(examination: Examination, paths: Sequence[Path]) -> dict[str,
     return found_here
 
 
+def is_translated(examination: Examination, path: Path) -> bool:
+    """Whether the IOMMU translates the DMA of this path's GPU or NIC."""
+    functions = functions_of(examination)
+    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    both = (functions.get(path.a), functions.get(bdfs[path.b]))
+    return any(one is not None and known(one.iommu_type, "").startswith("DMA") for one in both)
+
+
+def detours(examination: Examination) -> frozenset[tuple[str, str]]:
+    """Return (GPU id, NIC id) of the pairs below one switch whose traffic goes up to the root complex.
+
+    ACS redirects send it there, and so does a translating IOMMU: an address that it has to translate lies in
+    no window of the switch. Empty on Grace, on Direct NIC platforms and in virtual machines.
+    """
+    if not_to_be_judged(examination) is not None:
+        return frozenset()
+    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    return frozenset(
+        (path.a, path.b)
+        for path in near_paths(examination)
+        if is_translated(examination, path)
+        or any(
+            _redirects_nic(examination, bridge, bdfs[path.b]) for bridge in turning_ports(examination, path)
+        )
+    )
+
+
+def marked_by_detours(examination: Examination) -> tuple[str, ...]:
+    """Return what a drawing marks on these detours: switches (upstream ports), GPUs and NICs, by id."""
+    functions, bent = functions_of(examination), detours(examination)
+    marks: list[str] = []
+    for path in near_paths(examination):
+        if (path.a, path.b) in bent:
+            ports = turning_ports(examination, path)
+            chain = functions[path.a].chain
+            place = chain.index(ports[0]) if ports else 0
+            marks.extend((*chain[max(place - 1, 0) : place], path.a, path.b))
+    return tuple(dict.fromkeys(marks))
+
+
+def _redirects_nic(examination: Examination, bridge: str, nic: str) -> bool:
+    acs = acs_of(examination, bridge)
+    if acs is None or isinstance(acs, Unknown):
+        return False
+    return redirects(acs) and not _goes_past(examination, acs, [nic])
+
+
 def _goes_past(examination: Examination, acs: Acs, nics: list[str]) -> bool:
     """Whether redirects do not touch these NICs: they translate by ATS, and DirectTrans lets that by."""
     if not acs.on.direct_translated:

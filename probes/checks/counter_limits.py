@@ -1,4 +1,4 @@
-"""Checks of what error counters cannot tell: they are full, or missing."""
+"""Checks of error counters that are full or missing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ AREA = Area("nic")
 _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
 
 
-@AREA.check("error-counter-full", Severity.NOTE, "an error counter is full and counts no further", _ABI)
+@AREA.check(
+    "error-counter-full",
+    Severity.NOTE,
+    "an error counter is full",
+    _ABI,
+    ok="no error counter is full",
+    impact="The counter does not count further: new errors of this kind do not show.",
+)
 def counter_full(examination: Examination) -> Outcome:
-    """Counters of 4, 8 or 16 bits that stand at their greatest value."""
+    """Find counters of 4, 8 or 16 bits that stand at their greatest value."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
@@ -36,8 +43,7 @@ def counter_full(examination: Examination) -> Outcome:
     if full:
         chosen = list({port.name: port for port, _, _ in full}.values())
         return found(
-            f"{names(chosen)}: what happens from now on is not seen in these counters. They say nothing of "
-            "when it happened",
+            f"{names(chosen)}: the counter reached its greatest value at some time since the last reset.",
             *at_most(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
             fix=zero_counters(chosen),
             devices=devices_of(chosen),
@@ -47,9 +53,16 @@ def counter_full(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check("port-counters-missing", Severity.NOTE, "a port has no error counters", _ABI)
+@AREA.check(
+    "port-counters-missing",
+    Severity.NOTE,
+    "a port has no error counters",
+    _ABI,
+    ok="every port has error counters",
+    impact="gdrtop cannot see errors of this port.",
+)
 def counters_missing(examination: Examination) -> Outcome:
-    """Ports whose counters are not there, or whose firmware refuses them."""
+    """Find ports without counters, or whose firmware refuses them."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
@@ -70,8 +83,8 @@ def counters_missing(examination: Examination) -> Outcome:
             other = unsure(f"needs the counters of {port.name}: {errors}")
     if without:
         return found(
-            f"{names(port for port, _ in without)}: no errors can be seen here. Virtual functions and some "
-            "drivers have none; firmware that refuses them writes a line into the kernel log at each reading",
+            f"{names(port for port, _ in without)}: virtual functions and some drivers have no counters. "
+            "Firmware that refuses them logs a kernel message at each reading.",
             *at_most(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )

@@ -1,8 +1,8 @@
-"""Checks of ports' error counters: what rises matters, what stands there has happened some time ago."""
+"""Checks of ports' error counters: a warning where one rises fast enough, else a note."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
@@ -19,8 +19,16 @@ _HW_REFERENCE = (
     "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
     "understanding-mlx5-linux-counters-and-status-parameters"
 )
-_SIGNAL = ("symbol_error", "link_error_recovery", "port_rcv_errors", "local_link_integrity_errors")
-_DISCARDS = ("port_xmit_discards", "VL15_dropped", "excessive_buffer_overrun_errors")
+# Errors per hour above which a signal is bad; fewer are normal on HDR and faster links (PAM4). NVIDIA
+# NVSentinel, NIC health monitor: 120 symbol errors per hour, 5 recoveries per minute, 10 receive errors per
+# second, any link integrity error.
+_SIGNAL_PER_HOUR = {
+    "symbol_error": 120,
+    "link_error_recovery": 5 * 60,
+    "port_rcv_errors": 10 * 3600,
+    "local_link_integrity_errors": 0,
+}
+_SHORTEST_SECONDS = 60.0  # one error in a moment is no rate
 _REORDERED = ("out_of_sequence", "packet_seq_err")
 _TIMEOUTS = ("local_ack_timeout_err",)
 
@@ -32,33 +40,45 @@ class _Reading:
     port: Port
     source: str
     value: int
-    rise: int | None  # None: there was no examination before, or the counter began anew
+    rise: int | None  # None: there was no check before, or the counter was reset
+    seconds: float | None = None  # since the check before
 
     @property
     def rises(self) -> bool:
-        """It has counted since the examination before."""
+        """Whether it has risen since the check before."""
         return bool(self.rise)
 
     @property
     def is_full(self) -> bool:
-        """It stands at its greatest value, and an equal value later means nothing."""
-        bits = ERROR_COUNTER_BITS.get(self.source.rpartition("/")[2])
+        """Whether it stands at its greatest value, where an equal value later means nothing."""
+        bits = ERROR_COUNTER_BITS.get(self.name)
         return bits is not None and self.value == (1 << bits) - 1
 
     def evidence(self) -> Evidence:
         """The value, and by how much it has risen."""
-        return Evidence(
-            self.source, f"{self.value}, {self.rise} more since" if self.rise else str(self.value)
-        )
+        since = "since the last check" if self.seconds is None else f"in {self.seconds:.0f} s"
+        return Evidence(self.source, f"{self.value} (+{self.rise} {since})" if self.rise else str(self.value))
+
+    @property
+    def name(self) -> str:
+        """The counter's name."""
+        return self.source.rpartition("/")[2]
+
+    @property
+    def per_hour(self) -> float:
+        """How much it rises in an hour, at the rate since the check before."""
+        return 0.0 if not self.rise else self.rise * 3600 / max(self.seconds or 0.0, _SHORTEST_SECONDS)
 
 
 def _readings(
-    examination: Examination, of: Iterable[str], hardware: bool
+    examination: Examination, of: tuple[str, ...], hardware: bool
 ) -> tuple[list[_Reading], Outcome | None]:
-    """The counters of these names on every port, and what to say where one could not be read."""
+    """The counters of these names on every port, and the outcome where one could not be read."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return [], unsure(f"needs the RDMA devices: {ports}")
+    at = examination.earlier_at
+    seconds = None if at is None else examination.reading.at - at
     out: list[_Reading] = []
     missing: Outcome | None = None
     for port in ports:
@@ -66,7 +86,7 @@ def _readings(
         if isinstance(counters, Unknown):
             if counters.reason is not Reason.NOT_THERE:
                 missing = unsure(f"needs the counters of {port.name}: {counters}")
-            continue  # a port without counters: port-counters-missing says so
+            continue  # a port without counters: port-counters-missing reports it
         before = _before(examination, port, hardware)
         for name in of:
             value = counters.get(name)
@@ -76,7 +96,7 @@ def _readings(
                 directory = "hw_counters" if hardware else "counters"
                 earlier = before.get(name)
                 rise = None if earlier is None or earlier > value else value - earlier
-                out.append(_Reading(port, f"{port.path}/{directory}/{name}", value, rise))
+                out.append(_Reading(port, f"{port.path}/{directory}/{name}", value, rise, seconds))
     return out, missing
 
 
@@ -107,15 +127,20 @@ def _judge(
     standing: str,
     fix: Plan | None,
     severity: Severity = Severity.WARNING,
+    per_hour: Mapping[str, float] | None = None,
 ) -> Outcome:
-    """Found as `severity` where one of the counters rises, as a note where one stands above 0."""
+    """Found as `severity` where a counter rises, by more than `per_hour`; as a note where one is above 0."""
     readings, missing = _readings(examination, of, hardware)
     risen = [one for one in readings if one.rises]
     above = [one for one in readings if one.value]
+    fast = [one for one in risen if per_hour is None or one.per_hour > per_hour[one.name]]
+    if fast:
+        return _found(fast, rising, fix, severity)
     if risen:
-        return _found(risen, rising, fix, severity)
+        cause = f"{standing} They rise, but slower than a bad link's."
+        return _found(risen, cause, fix, Severity.NOTE)
     if above:
-        return _found(above, f"{standing}; {_whether_on(above)}", fix, Severity.NOTE)
+        return _found(above, f"{standing} {_whether_on(above)}", fix, Severity.NOTE)
     if missing is not None:
         return missing
     return passed(*at_most(one.evidence() for one in readings) or (NO_PORTS,))
@@ -123,87 +148,114 @@ def _judge(
 
 def _whether_on(readings: list[_Reading]) -> str:
     if any(one.is_full for one in readings):
-        return "a counter is full: whether it goes on is not seen"
+        return "A counter is full, so that new events do not show."
     if all(one.rise == 0 for one in readings):
-        return "nothing since the examination before"
-    return "whether it still goes on takes two readings"
+        return "None since the last check."
+    return "A second check shows whether they still rise."
 
 
-def _found(readings: list[_Reading], told: str, fix: Plan | None, severity: Severity) -> Outcome:
+def _found(
+    readings: list[_Reading],
+    cause: str,
+    fix: Plan | None,
+    severity: Severity,
+    part_of: tuple[str, ...] = (),
+    impact: str = "",
+) -> Outcome:
     ports = list(dict.fromkeys(one.port.name for one in readings))
     chosen = [next(one.port for one in readings if one.port.name == name) for name in ports]
     return found(
-        f"{names(chosen)}: {told}",
+        f"{names(chosen)}: {cause}",
         *at_most(one.evidence() for one in readings),
         fix=fix,
         severity=severity,
         devices=devices_of(chosen),
+        part_of=part_of,
+        impact=impact,
     )
 
 
 _CABLE = Plan(
     "Find the bad cable or optic",
     (
-        instruction("look at the module and the raw error rate: mlxlink -d BDF -m -c -e", True),
-        instruction("clean, reseat or replace cable and optics", False),
+        instruction("Show optics and raw error rate: mlxlink -d BDF -m -c -e."),
+        instruction("Clean, reseat or replace cable and optics.", False),
     ),
-    disturbs="jobs that use this port, while the cable is out",
+    disturbs="jobs that use this port while the cable is out",
 )
 _LOSS = Plan(
     "Find the hop that loses packets",
     (
-        instruction("look at drops and pause frames of the switch ports on the way", False),
-        instruction("compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV", True),
+        instruction("Check drops and pause frames of the switch ports on the path.", False),
+        instruction("Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV."),
     ),
 )
 _FAR_END = Plan(
-    "Look at the far end first",
+    "Check the peer first",
     (
-        instruction(
-            "look for an Xid, a reboot or a link that went down on the remote nodes at that time", False
-        ),
-        instruction("NCCL_IB_TIMEOUT=22 rides out short interruptions, no more", False),
+        instruction("Look for an Xid, a reboot or a link down on the remote nodes at that time.", False),
+        instruction("NCCL_IB_TIMEOUT=22 bridges short interruptions, but repairs nothing.", False),
     ),
 )
 
 
-@AREA.check("symbol-errors-rising", Severity.WARNING, "a port receives damaged signals", _ABI)
+@AREA.check(
+    "symbol-errors-rising",
+    Severity.WARNING,
+    "a port receives a damaged signal",
+    _ABI,
+    ok="no signal errors on the ports",
+    impact="Retransmissions slow the port down, and the link often goes down later.",
+    data_path=True,
+)
 def symbol_errors(examination: Examination) -> Outcome:
-    """Symbol errors, recoveries of the link and damaged packets."""
+    """Judge the rate of symbol errors, link recoveries and damaged packets."""
     return _judge(
         examination,
-        _SIGNAL,
+        tuple(_SIGNAL_PER_HOUR),
         False,
-        "errors rise: a marginal cable, connector or optic, which slows the port and ends in a flap",
-        "errors since the counters began; some are normal on HDR and faster links",
+        "errors rise faster than a good link's. Cable, connector or optics are marginal.",
+        "signal errors since the counters began. Some are normal on HDR and faster links.",
         _CABLE,
+        per_hour=_SIGNAL_PER_HOUR,
     )
 
 
-@AREA.check("link-flaps", Severity.WARNING, "a port's link has gone down and come back", _ABI)
+@AREA.check(
+    "link-flaps",
+    Severity.WARNING,
+    "a port's link goes down and comes back",
+    _ABI,
+    ok="no link has gone down since the counters began",
+    impact="A job on the port fails with completion error 12.",
+    data_path=True,
+)
 def link_downed(examination: Examination) -> Outcome:
-    """How often the link went down."""
+    """Judge how often the link went down."""
     return _judge(
         examination,
         ("link_downed",),
         False,
-        "the link went down since the examination before: a job on it fails with completion error 12",
-        "the link went down since the counters began: at a reboot of the switch, or in the middle of a job",
+        "the link went down since the last check.",
+        "the link went down since the counters began, at a reboot of the switch or in the middle of a job.",
         _CABLE,
     )
 
 
-_FEW_CARRIER_CHANGES = 10  # bringing a port up takes some
+FEW_CARRIER_CHANGES = 10  # bringing a port up takes some
 
 
 @AREA.check(
     "link-flaps-carrier",
     Severity.WARNING,
-    "a NIC's netdev has lost its carrier again and again",
+    "a NIC's netdev loses its carrier often",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
+    ok="no netdev of a NIC loses its carrier often",
+    impact="A job on the port fails with completion error 12.",
+    data_path=True,
 )
 def carrier_changes(examination: Examination) -> Outcome:
-    """Ups and downs of the netdev since it came."""
+    """Judge ups and downs of the netdev since it was created."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
@@ -224,31 +276,46 @@ def carrier_changes(examination: Examination) -> Outcome:
         rise = None if before is None or before > changes else changes - before
         source = f"/sys/class/net/{known(port.facts.netdev, '?')}/carrier_changes"
         readings.append(_Reading(port, source, changes, rise))
+    downs, _ = _readings(examination, ("link_downed",), False)
     risen = [one for one in readings if one.rises]
     if risen:
-        return _found(risen, "the carrier was lost or came back just now", _CABLE, Severity.WARNING)
-    often = [one for one in readings if one.value > _FEW_CARRIER_CHANGES]
+        same = _same_ports(risen, [one for one in downs if one.rises])
+        return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, same)
+    often = [one for one in readings if one.value > FEW_CARRIER_CHANGES]
     if often:
-        told = "the carrier changed often since boot; whether it still does takes two readings"
-        return _found(often, told, _CABLE, Severity.NOTE)
+        same = _same_ports(often, [one for one in downs if one.value])
+        cause = f"the carrier changed often since boot. {_whether_on(often)}"
+        return _found(often, cause, _CABLE, Severity.NOTE, same)
     return missing or passed(*at_most(one.evidence() for one in readings) or (NO_PORTS,))
 
 
+def _same_ports(carriers: list[_Reading], downs: list[_Reading]) -> tuple[str, ...]:
+    """The finding that these are part of: the links of all these ports went down."""
+    down = {one.port.name for one in downs}
+    return ("link-flaps",) if all(one.port.name in down for one in carriers) else ()
+
+
 @AREA.check(
-    "out-of-sequence-rising", Severity.WARNING, "packets arrive out of order, or not at all", _HW_REFERENCE
+    "out-of-sequence-rising",
+    Severity.WARNING,
+    "packets arrive out of order",
+    _HW_REFERENCE,
+    ok="no packets arrive out of order",
+    impact="Lost packets are sent again: jobs are slower and jitter.",
+    data_path=True,
 )
 def out_of_sequence(examination: Examination) -> Outcome:
-    """Packets out of order; a warning only together with time-outs, for adaptive routing reorders too."""
+    """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
     timeouts, _ = _readings(examination, _TIMEOUTS, True)
     lossy = any(one.rises for one in timeouts)
     return _judge(
         examination,
         _REORDERED,
         True,
-        "packets out of order and time-outs rise together: packets are lost on the way"
+        "packets out of order and timeouts rise together, so packets are lost in the network."
         if lossy
-        else "packets out of order rise without time-outs: with adaptive routing that is as it should be",
-        "packets came out of order since the counters began",
+        else "packets out of order rise without timeouts. With adaptive routing that is normal.",
+        "packets arrived out of order since the counters began.",
         _LOSS,
         Severity.WARNING if lossy else Severity.NOTE,
     )
@@ -257,50 +324,102 @@ def out_of_sequence(examination: Examination) -> Outcome:
 @AREA.check(
     "local-ack-timeout",
     Severity.WARNING,
-    "a far end stopped answering: retries ran out of time",
+    "a peer stopped responding (ACK timeouts)",
     _HW_REFERENCE,
+    ok="no ACK timeouts",
+    impact="Transfers stall for seconds. When the retries are used up, the job fails with completion error "
+    "12.",
+    data_path=True,
 )
 def ack_timeouts(examination: Examination) -> Outcome:
-    """Acknowledgements that did not come in time."""
+    """Judge acknowledgements that did not arrive in time."""
     return _judge(
         examination,
         _TIMEOUTS,
         True,
-        "time-outs rise: a peer died, its link flaps, or packets are lost. Seldom is it this node's NIC",
-        "acknowledgements were missing at some time since the counters began",
+        "timeouts rise. A peer died, its link flaps, or packets are lost; it is seldom this node's NIC.",
+        "acknowledgements were missing at some time since the counters began.",
         _FAR_END,
     )
 
 
+@dataclass(frozen=True)
+class _Discards:
+    """What one counter of discarded packets means (InfiniBand Architecture, PortCounters)."""
+
+    counter: str
+    cause: str
+    impact: str
+    severity: Severity
+
+
+_DISCARDS = (
+    _Discards(
+        "port_xmit_discards",
+        "packets are dropped instead of sent. The fabric is congested without flow control, or the port was "
+        "down while it had packets to send.",
+        "Dropped packets are sent again: jobs are slower and jitter.",
+        Severity.WARNING,
+    ),
+    _Discards(
+        "excessive_buffer_overrun_errors",
+        "the receive buffer overran: the other end sent more than flow control allows. Its port, its "
+        "firmware or the cable is faulty.",
+        "Received packets are lost and sent again, and the link can go down.",
+        Severity.WARNING,
+    ),
+    _Discards(
+        "VL15_dropped",
+        "management packets (VL15) were dropped. They have no flow control, so a burst of them is enough.",
+        "No data is lost. The subnet manager asks again.",
+        Severity.NOTE,
+    ),
+)
+
+
 @AREA.check(
-    "port-discards-rising", Severity.WARNING, "a port throws packets away instead of sending them", _ABI
+    "port-discards-rising",
+    Severity.WARNING,
+    "a port discards packets",
+    _ABI,
+    ok="no port discards packets",
+    impact="Discarded packets are sent again: jobs are slower and jitter.",
+    data_path=True,
 )
 def discards(examination: Examination) -> Outcome:
-    """Packets dropped at the port."""
-    return _judge(
-        examination,
-        _DISCARDS,
-        False,
-        "packets are dropped: congestion without flow control, or a port that was down while it had to send",
-        "packets were dropped at some time since the counters began",
-        _LOSS,
-    )
+    """Judge packets discarded at the port: dropped on sending, overrun on receiving, or of management."""
+    readings, missing = _readings(examination, tuple(one.counter for one in _DISCARDS), False)
+    for is_rising in (True, False):
+        for kind in _DISCARDS:
+            of = [one for one in readings if one.name == kind.counter]
+            bad = [one for one in of if (one.rises if is_rising else one.value)]
+            if bad:
+                return _found(
+                    bad,
+                    kind.cause if is_rising else f"{kind.cause} {_whether_on(bad)}",
+                    _LOSS if kind.counter == "port_xmit_discards" else None,
+                    kind.severity if is_rising else Severity.NOTE,
+                    impact=kind.impact,
+                )
+    return missing or passed(*at_most(one.evidence() for one in readings) or (NO_PORTS,))
 
 
 @AREA.check(
     "receiver-not-ready-rising",
     Severity.NOTE,
-    "a receiver had no buffer ready for what was sent to it",
+    "a receiver had no buffer ready (RNR)",
     _HW_REFERENCE,
+    ok="every receiver had buffers ready",
+    impact="The sender waits and tries again, which slows the transfer down.",
 )
 def receiver_not_ready(examination: Examination) -> Outcome:
-    """Refusals because the receiver was not ready (RNR)."""
+    """Judge refusals because the receiver was not ready (RNR)."""
     return _judge(
         examination,
         ("rnr_nak_retry_err",),
         True,
-        "refusals rise: the receiving program is too slow, or its host is overloaded",
-        "receivers were not ready at some time since the counters began",
+        "refusals rise. The receiving program is too slow, or its host is overloaded.",
+        "receivers were not ready at some time since the counters began.",
         None,
         Severity.NOTE,
     )

@@ -26,23 +26,23 @@ _SPEAKERS = {
 def log_messages(
     examination: Examination, kind: LogKind, wanted: Callable[[KernelMessage], bool] = lambda _: True
 ) -> Outcome | list[KernelMessage]:
-    """The messages of a kind in the kernel log; else what the check says."""
+    """The messages of a kind in the kernel log; else the outcome."""
     log = examination.kernel_log
     if isinstance(log, Unknown):
-        return _nobody_to_speak_of(examination, kind) or unsure(needs_log(log))
+        return _no_such_device(examination, kind) or unsure(needs_log(log))
     chosen = [one for one in log.messages if one.kind is kind and wanted(one)]
     if chosen:
         return chosen
     # Of every Xid the latest are kept, so that one which is not there has not been.
     if kind is not LogKind.XID and log.counts.get(kind, 0) > sum(one.kind is kind for one in log.messages):
         return unsure(
-            f"needs the older messages: there were {log.counts[kind]}, and only the latest are kept"
+            f"needs older kernel messages: {log.counts[kind]} were logged, and only the latest are kept"
         )
     return passed(Evidence(log.source, f"no such message ({kind.value}){_how_far(log)}"))
 
 
-def _nobody_to_speak_of(examination: Examination, kind: LogKind) -> Outcome | None:
-    """A log that cannot be read says nothing of devices that the node does not have."""
+def _no_such_device(examination: Examination, kind: LogKind) -> Outcome | None:
+    """Pass where the node has no device that such messages are about."""
     pci = examination.node.pci
     wanted = _SPEAKERS.get(kind, PciKind.GPU)
     if isinstance(pci, Unknown) or any(one.kind is wanted for one in pci.functions.values()):
@@ -51,11 +51,11 @@ def _nobody_to_speak_of(examination: Examination, kind: LogKind) -> Outcome | No
 
 
 def _how_far(log: KernelLogFacts) -> str:
-    told = " of level warn or above" if log.only_warnings else ""
+    reach = " of level warn or above" if log.only_warnings else ""
     since = log.since_seconds
     if not isinstance(since, Unknown) and since > _BOOT_SECONDS:
-        told += f" since {since:.0f} s after boot; what was before is gone"
-    return told
+        reach += f" since {since:.0f} s after boot (older messages are gone)"
+    return reach
 
 
 def needs_log(log: Unknown) -> str:
@@ -79,11 +79,11 @@ def marked(messages: list[KernelMessage]) -> tuple[str, ...]:
 def of_log(
     examination: Examination,
     messages: list[KernelMessage],
-    told: str,
+    cause: str,
     fix: Plan | None,
     severity: Severity | None = None,
 ) -> Outcome:
-    """What the messages mean, with the messages as evidence."""
+    """Report what the messages mean, with the messages as evidence."""
     bdfs = marked(messages)
     where = f"{several(bdfs)}: " if bdfs else ""
-    return found(f"{where}{told}", *said(examination, messages), fix=fix, severity=severity, devices=bdfs)
+    return found(f"{where}{cause}", *said(examination, messages), fix=fix, severity=severity, devices=bdfs)

@@ -38,6 +38,8 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
     direct, modules = examination.node.gpudirect, examination.node.modules
     if isinstance(direct, Unknown):
         return direct
+    if direct.by_design:
+        return Need.NOT_NEEDED
     if isinstance(modules, Unknown):
         return modules
     if direct.nic_dmabuf and all(answer is False for answer in direct.nic_dmabuf.values()):

@@ -8,11 +8,12 @@ from probes.checks.wording import at_most, several
 from probes.examination import Examination
 from probes.pci import PciFunction, PciKind
 from probes.plan import Plan, Step, instruction
-from probes.rdma import RdmaDevice
+from probes.rdma import NAMESPACE_ARGV, RdmaDevice
 from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("nic")
 _MELLANOX = 0x15B3
+_BOUND = "bound to mlx5_ib.rdma, without an RDMA device in this network namespace"
 _NO_NIC = Evidence("/sys/bus/pci/devices", "no NVIDIA (Mellanox) NIC here")
 _DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 
@@ -44,9 +45,17 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     return Evidence(f"/sys/bus/pci/devices/{function.bdf}/driver", known(function.driver, "none"))
 
 
-@AREA.check("nic-without-driver", Severity.WARNING, "a NIC on the bus has no driver", _DRIVER)
+@AREA.check(
+    "nic-without-driver",
+    Severity.WARNING,
+    "a NIC has no driver",
+    _DRIVER,
+    ok="every NIC has a driver",
+    impact="No program can use this NIC: one rail less, and none for GPUs that have no other near NIC.",
+    data_path=True,
+)
 def without_driver(examination: Examination) -> Outcome:
-    """NICs that no kernel driver is bound to."""
+    """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
     if isinstance(functions, Unknown):
         return unsure(f"needs the PCI functions: {functions}")
@@ -56,19 +65,20 @@ def without_driver(examination: Examination) -> Outcome:
     if bare:
         bdfs = [one.bdf for one in bare]
         return found(
-            f"{several(bdfs)}: mlx5_core is not loaded, was unbound, or gave up at start",
+            f"{several(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
             *at_most(_driver_evidence(one) for one in bare),
             fix=Plan(
-                "Have the driver take the NIC",
+                "Bind the driver to the NIC",
                 (
-                    Step("loads the driver where it is not loaded", ("modprobe", "mlx5_core")),
+                    Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
                     instruction(
-                        "if it is loaded: look in the kernel log why it left the device, then reboot"
+                        "If it is loaded, look in the kernel log why it left the device, then reboot."
                     ),
                 ),
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
+            part_of=("mlx5-core-not-loaded",),
         )
     for one in functions:
         if isinstance(one.driver, Unknown):
@@ -79,18 +89,21 @@ def without_driver(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-without-driver-passed-through",
     Severity.NOTE,
-    "a NIC is kept for a virtual machine",
+    "a NIC is passed through to a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
+    ok="no NIC is passed through to a virtual machine",
+    impact="Programs on this host cannot use this NIC.",
 )
 def passed_through(examination: Examination) -> Outcome:
-    """NICs bound to vfio-pci or another driver that is no NIC's."""
+    """Find NICs bound to vfio-pci or a similar driver."""
     functions = _functions(examination)
     if isinstance(functions, Unknown):
         return unsure(f"needs the PCI functions: {functions}")
     away = [one for one in functions if known(one.driver, "") in ("vfio-pci", "pci-stub", "uio_pci_generic")]
     if away:
         return found(
-            f"{several(one.bdf for one in away)}: this node's own programs cannot use it",
+            f"{several(one.bdf for one in away)}: bound to a driver that hands the NIC to a virtual machine "
+            "or to user space.",
             *at_most(_driver_evidence(one) for one in away),
             devices=tuple(one.bdf for one in away),
         )
@@ -100,11 +113,14 @@ def passed_through(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-without-rdma-device",
     Severity.WARNING,
-    "a NIC works for Ethernet or IPoIB, but not for RDMA",
-    "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma",
+    "a NIC has no RDMA device",
+    "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
+    ok="every NIC has an RDMA device",
+    impact="The NIC carries Ethernet or IPoIB only. NCCL does not use it for RDMA, so one rail is missing.",
+    data_path=True,
 )
 def without_rdma_device(examination: Examination) -> Outcome:
-    """NICs that mlx5_core drives and that have no RDMA device."""
+    """Find NICs with mlx5_core and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
     if isinstance(functions, Unknown):
@@ -121,25 +137,40 @@ def without_rdma_device(examination: Examination) -> Outcome:
         and one.bdf not in taken
         and one.bdf.rpartition(".")[0] not in bonded
     ]
+    rdma = examination.node.rdma
+    elsewhere = () if isinstance(rdma, Unknown) else rdma.devices_elsewhere
+    moved = [one.bdf for one in bare if one.bdf in elsewhere]
+    bare = [one for one in bare if one.bdf not in elsewhere]
     if bare:
         bdfs = [one.bdf for one in bare]
         return found(
-            f"{several(bdfs)}: mlx5_ib is not loaded, RDMA is off for this device, or it belongs to "
-            "another network namespace",
+            f"{several(bdfs)}: mlx5_ib is not loaded, RDMA is disabled for this device, or its RDMA device "
+            "is in another network namespace.",
             *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
             fix=Plan(
-                "Bring up its RDMA device",
+                "Bring up the RDMA device",
                 (
-                    Step("loads mlx5's RDMA driver", ("modprobe", "mlx5_ib")),
+                    Step("Load mlx5's RDMA driver", ("modprobe", "mlx5_ib")),
                     Step(
-                        "shows whether RDMA is switched off",
+                        "Show whether RDMA is disabled",
                         ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
                     ),
-                    Step("shows whether it is in another namespace", ("rdma", "system", "show"), False),
+                    Step(
+                        "Show whether RDMA devices can be in other network namespaces",
+                        NAMESPACE_ARGV,
+                        False,
+                    ),
                 ),
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
+            part_of=("ib-core-not-loaded", "mlx5-ib-not-loaded"),
+        )
+    if moved and not isinstance(rdma, Unknown):
+        return unsure(
+            "needs the network namespace that the RDMA devices are in, a pod's for example",
+            *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
+            Evidence(" ".join(NAMESPACE_ARGV), f"netns {known(rdma.namespace_mode, 'mode unknown')}"),
         )
     shown = (Evidence("/sys/class/infiniband", f"{one.name} on {known(one.bdf, '?')}") for one in devices)
     return passed(*at_most(shown) or (_NO_NIC,))
@@ -148,11 +179,13 @@ def without_rdma_device(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-firmware-mismatch",
     Severity.WARNING,
-    "equal NICs run different firmware",
+    "NICs of one board run different firmware",
     "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
+    ok="NICs of one board run the same firmware",
+    impact="One rail can behave differently from the others: other features, rates or timeouts.",
 )
 def firmware_differs(examination: Examination) -> Outcome:
-    """Firmware of NICs of one board (PSID)."""
+    """Compare the firmware of NICs of one board (PSID)."""
     devices = _devices(examination)
     if isinstance(devices, Unknown):
         return unsure(f"needs the RDMA devices: {devices}")
@@ -169,19 +202,19 @@ def firmware_differs(examination: Examination) -> Outcome:
             odd += [one for one in equal if one.firmware != usual]
         board = next(iter(mixed))
         return found(
-            f"{several(one.name for one in odd)}: other firmware than most of board {board}. One rail "
-            "then behaves unlike the others",
+            f"{several(one.name for one in odd)}: firmware differs from most NICs of board {board}.",
             *at_most(_firmware(one) for equal in mixed.values() for one in equal),
             fix=Plan(
-                "Bring the NICs to one release",
+                "Install one firmware release",
                 (
-                    Step("shows what is installed and what there is", ("mlxfwmanager", "--query")),
+                    Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
                     instruction(
-                        "mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or power"
+                        "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
+                        "power cycle."
                     ),
                 ),
                 reversible=False,
-                disturbs="whoever uses these NICs loses them during the reset",
+                disturbs="processes that use these NICs lose them during the reset",
             ),
             devices=tuple(one.name for one in odd),
         )
@@ -203,24 +236,26 @@ def _is_bond(device: RdmaDevice) -> bool:
 @AREA.check(
     "single-rail-or-half-rate-bond",
     Severity.NOTE,
-    "an RDMA device is a bond: one connection uses one of its ports",
+    "an RDMA device is a bond",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION",
+    ok="no RDMA device is a bond",
+    impact="One connection uses one port of the bond: with one queue pair per connection NCCL gets half the "
+    "bond's rate.",
 )
 def bond(examination: Examination) -> Outcome:
-    """RDMA devices over a bond of two ports."""
+    """Find RDMA devices over a bond of two ports."""
     devices = _devices(examination)
     if isinstance(devices, Unknown):
         return unsure(f"needs the RDMA devices: {devices}")
     bonds = [one for one in devices if _is_bond(one)]
     if bonds:
         return found(
-            f"{several(one.name for one in bonds)}: with one queue pair for a connection NCCL gets one "
-            "port's rate",
+            f"{several(one.name for one in bonds)}: the RDMA device spans two bonded ports.",
             *at_most(Evidence(f"/sys/class/infiniband/{one.name}", "a bond") for one in bonds),
             fix=Plan(
                 "Let NCCL use both ports",
-                (instruction("set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure", False),),
-                disturbs="the job: it has to be restarted",
+                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
+                disturbs="the job has to be restarted",
             ),
             devices=tuple(one.name for one in bonds),
         )

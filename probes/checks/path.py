@@ -1,4 +1,4 @@
-"""Which way from NIC to GPU memory can be used: DMA-BUF, nvidia-peermem, both or neither."""
+"""Which path from NIC to GPU memory can be used: DMA-BUF, nvidia-peermem, both or neither."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AREA = Area("path")
 
 
 def _lacking(state: PathState) -> list[Evidence]:
-    """The requirements that are not met, with where that was seen."""
+    """List the requirements that are not met, with where that was seen."""
     return [
         Evidence(one.evidence.partition(": ")[0], one.lack or one.name)
         for one in state.requirements
@@ -25,31 +25,36 @@ def _lacking(state: PathState) -> list[Evidence]:
 @AREA.check(
     "no-gdr-path",
     Severity.CRITICAL,
-    "neither DMA-BUF nor nvidia-peermem can be used: NCCL copies through host memory",
+    "Neither DMA-BUF nor nvidia-peermem can be used",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/",
+    ok="A path between NICs and GPU memory can be used",
+    impact="NCCL copies every message through host memory: more latency, and less bandwidth on fast NICs.",
 )
 def no_gdr_path(examination: Examination) -> Outcome:
-    """Both ways are barred."""
+    """Find a node on which neither path can be used."""
     aside = no_ends(examination)
     if aside is not None and no_pair(examination) is not None:
         return aside
     direct = examination.node.gpudirect
     if isinstance(direct, Unknown):
-        return unsure(f"what GPUDirect needs could not be read: {direct}")
+        return unsure(f"needs the state of GPUDirect: {direct}")
+    if direct.by_design:
+        return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
     states = (direct.dmabuf, direct.peermem)
     for state in states:
         if isinstance(state.usable, Unknown):
-            return unsure(f"whether {state.path.value} can be used is unknown: {state.usable}")
+            return unsure(f"needs the state of {state.path.value}: {state.usable}")
     usable = [state.path.value for state in states if state.usable]
     if usable:
         return passed(Evidence("paths that can be used", ", ".join(usable)))
+    lacks = [evidence.value for state in states for evidence in _lacking(state)[:1]]
     return found(
-        "a NIC can reach GPU memory by DMA-BUF or through nvidia-peermem, and this node has neither",
+        f"A NIC reaches GPU memory by DMA-BUF or through nvidia-peermem. {'; '.join(dict.fromkeys(lacks))}.",
         *(evidence for state in states for evidence in _lacking(state)),
         fix=_load_peermem(examination, direct),
     )
 
 
 def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:
-    """Loading nvidia_peermem, where only that is missing."""
+    """Load nvidia_peermem, where only that is missing."""
     return plan_or_none(load_peermem(examination)) if len(_lacking(direct.peermem)) == 1 else None

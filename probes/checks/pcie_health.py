@@ -1,11 +1,21 @@
-"""PCIe errors that the kernel counted or that functions remember, and functions that do not answer."""
+"""PCIe errors that the kernel counted or that devices recorded, and devices that do not respond."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unsure
-from probes.checks.pcie_paths import DEVICES, ends, functions_of, judged, labels, near_paths, unread
+from probes.checks.pcie_paths import (
+    DEVICES,
+    OUT_OF_SERVICE,
+    ends,
+    functions_of,
+    judged,
+    labels,
+    near_paths,
+    plural,
+    unread,
+)
 from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.pcie_errors import ErrorCounts, PcieErrorFacts
@@ -15,19 +25,15 @@ from probes.unknown import Maybe, Reason, Unknown, known
 AREA = Area("pcie")
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
-_NO_AER = (
-    "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them; ask the BMC's log"
-)
+_NO_AER = "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them (BMC log)"
 _LOOK = Plan(
     "Find the link with the errors",
     (
-        instruction("read the kernel log for AER lines of these devices: journalctl -k --grep AER"),
-        instruction(
-            "with the power off, seat the card, its riser and cables anew; swap them with a good one"
-        ),
+        instruction("Read the AER lines of these devices in the kernel log: journalctl -k --grep AER."),
+        instruction("With the power off, reseat the card, its riser and cables. Swap them with good ones."),
     ),
     needs_reboot=True,
-    disturbs="the node has to be taken out of service",
+    disturbs=OUT_OF_SERVICE,
 )
 
 
@@ -41,10 +47,15 @@ def _name(examination: Examination, bdf: str) -> str:
 
 
 @AREA.check(
-    "pcie-aer-uncorrectable", Severity.WARNING, "PCIe errors that could not be corrected were counted", _AER
+    "pcie-aer-uncorrectable",
+    Severity.WARNING,
+    "uncorrectable PCIe errors on the path of GPUs or NICs",
+    _AER,
+    ok="no uncorrectable PCIe errors since boot",
+    impact="Transfers failed at that moment, and so did the jobs that waited for them.",
 )
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
-    """Non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
+    """Judge non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
     facts = examination.pcie_errors
     if not ends(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
@@ -68,20 +79,27 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     if not counted and not unknown and facts.functions:
         return unsure(_NO_AER)
     return judged(
-        "packets were lost or broken on the way since the node started: transfers failed with them",
+        "Packets were lost or damaged since boot.",
         bad,
         unknown,
-        Evidence(f"{DEVICES}/*/aer_dev_fatal", f"no such error in {len(facts.functions)} functions"),
+        Evidence(
+            f"{DEVICES}/*/aer_dev_fatal", f"no such error in {plural(len(facts.functions), 'function')}"
+        ),
         _LOOK,
         devices,
     )
 
 
 @AREA.check(
-    "pcie-aer-correctable", Severity.NOTE, "PCIe errors were corrected on the way of GPUs or NICs", _AER
+    "pcie-aer-correctable",
+    Severity.NOTE,
+    "corrected PCIe errors on the path of GPUs or NICs",
+    _AER,
+    ok="no corrected PCIe errors since boot",
+    impact="Each error costs a retransmission. A link with many of them often fails later.",
 )
 def pcie_aer_correctable(examination: Examination) -> Outcome:
-    """Corrected errors since boot; a warning where they rose since the reading before."""
+    """Judge corrected errors since boot; warn where they rose since the check before."""
     facts = examination.pcie_errors
     if not ends(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
@@ -103,28 +121,26 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         if not counts.total:
             continue
         before = _before(earlier, bdf)
-        told = f"{_words(counts)}: {_name(examination, bdf)}"
+        shown = f"{_words(counts)}: {_name(examination, bdf)}"
         if before is not None and counts.total > before:
             risen += 1
-            told = f"+{counts.total - before} since the reading before, {told}"
-        bad.append(Evidence(path, told))
+            shown = f"+{counts.total - before} since the last check, {shown}"
+        bad.append(Evidence(path, shown))
         devices.append(bdf)
     if not counted and not unknown and facts.functions:
         return unsure(_NO_AER)
     if bad:
         bad.sort(key=lambda one: not one.value.startswith("+"))
         cause = (
-            "errors rise now: a link is bad, and each of its errors costs a retransmission"
+            "The errors are rising now: a link is bad."
             if risen
-            else "a link had errors since the node started, which were made good; whether they "
-            "still rise takes "
-            "two readings"
+            else "A link has had errors since boot. A second check shows whether they still rise."
         )
         severity = Severity.WARNING if risen else None
         return found(cause, *few(bad, LIKE_THESE), fix=_LOOK, severity=severity, devices=tuple(devices))
     if unknown:
         return unread(unknown)
-    return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {counted} functions"))
+    return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
 
 def _before(earlier: Maybe[PcieErrorFacts] | None, bdf: str) -> int | None:
@@ -137,11 +153,13 @@ def _before(earlier: Maybe[PcieErrorFacts] | None, bdf: str) -> int | None:
 @AREA.check(
     "pcie-error-unreported",
     Severity.NOTE,
-    "a function remembers a fatal PCIe error that the kernel did not count",
+    "a device recorded a fatal PCIe error that the kernel did not count",
     "PCI Express Base Specification, Device Status Register, Fatal Error Detected",
+    ok="no unreported fatal PCIe error",
+    impact="The kernel's error counts of this device are not complete.",
 )
 def pcie_error_unreported(examination: Examination) -> Outcome:
-    """Device Status (DevSta: FatalErr) against the kernel's count of fatal errors."""
+    """Compare Device Status (DevSta: FatalErr) with the kernel's count of fatal errors."""
     spaces, counts = examination.config_space, examination.pcie_errors
     if isinstance(spaces, Unknown):
         return unread([spaces])
@@ -165,10 +183,10 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
             bad.append(Evidence(f"lspci -vvv -s {bdf}", f"DevSta: FatalErr+: {_name(examination, bdf)}"))
             devices.append(bdf)
     return judged(
-        "the error was seen by the function and reported to nobody, or before the kernel listened",
+        "The device detected the error, but did not report it, or did so before the kernel handled AER.",
         bad,
         unknown,
-        Evidence("lspci -vvv", "no function remembers a fatal error"),
+        Evidence("lspci -vvv", "no device recorded a fatal error"),
         _LOOK,
         devices,
     )
@@ -177,11 +195,13 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-config-unreachable",
     Severity.NOTE,
-    "PCI configuration beyond its first part cannot be read, not even by root",
+    "extended PCI configuration space is out of reach, even for root",
     "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
+    ok="extended PCI configuration space is readable",
+    impact="gdrtop cannot check ACS, ATS and other settings on the path between GPU and NIC.",
 )
 def pcie_config_unreachable(examination: Examination) -> Outcome:
-    """Where the extended configuration space (ACS, ATS) is out of reach."""
+    """Find functions whose extended configuration space (ACS, ATS) cannot be read."""
     spaces = examination.config_space
     if isinstance(spaces, Unknown):
         return unread([spaces])
@@ -193,23 +213,23 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
         if not isinstance(fact, Unknown) or (fact is not space and fact.reason is Reason.NOT_THERE):
             continue  # read, or read and without ACS
         if fact.reason is Reason.DRIVER_ERROR:
-            continue  # pcie-function-gone says it
+            continue  # pcie-function-gone reports it
         if fact.reason is Reason.IO_ERROR:
             bad.append(Evidence(f"{DEVICES}/{bdf}/config", fact.detail or str(fact)))
             devices.append(bdf)
         else:
             unknown.append(fact)
     return judged(
-        "whether ACS redirects on the way between GPU and NIC stays unknown: the memory-mapped configuration "
-        "(MMCONFIG) is off or broken, or this container lacks CAP_SYS_ADMIN",
+        "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
+        "container.",
         bad,
         unknown,
-        Evidence(f"{DEVICES}/*/config", f"read in whole of {len(spaces.functions)} functions"),
+        Evidence(f"{DEVICES}/*/config", f"all of it read for {plural(len(spaces.functions), 'function')}"),
         Plan(
             "Make the configuration readable",
             (
-                instruction("in a container: run gdrtop on the host, or with CAP_SYS_ADMIN"),
-                instruction("on the host: look for pci=nommconf on the kernel command line, and in the BIOS"),
+                instruction("In a container: run gdrtop on the host, or with CAP_SYS_ADMIN."),
+                instruction("On the host: look for pci=nommconf on the kernel command line and in the BIOS."),
             ),
         ),
         devices,
@@ -219,12 +239,15 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-function-gone",
     Severity.CRITICAL,
-    "a GPU, a NIC or a port above them does not answer on the PCIe bus",
+    "a GPU, a NIC or a port above them does not respond on the PCIe bus",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",
+    ok="every GPU, NIC and port above them responds on the PCIe bus",
+    impact="Nothing that uses this device works until it comes back.",
+    data_path=True,
 )
 def pcie_function_gone(examination: Examination) -> Outcome:
-    """Functions whose configuration reads as ones; the first 64 bytes are readable by everyone."""
+    """Find functions whose configuration reads as all ones; everyone may read the first 64 bytes."""
     spaces = examination.config_space
     if isinstance(spaces, Unknown):
         return unread([spaces])
@@ -240,18 +263,20 @@ def pcie_function_gone(examination: Examination) -> Outcome:
             bad.append(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"))
             devices.append(bdf)
     outcome = judged(
-        "it has lost its link or its power, or hangs: nothing that uses it works until it comes back",
+        "The device has lost its link or its power, or it hangs.",
         bad,
         unknown,
-        Evidence(f"{DEVICES}/*/config", f"{len(spaces.functions)} functions asked, none reads as ones"),
+        Evidence(
+            f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
+        ),
         Plan(
-            "Bring it back",
+            "Bring the device back",
             (
-                instruction("read the kernel log around the moment: Xid 79, 'link down', AER"),
-                instruction("take the power from the node and give it again; then seat or replace the card"),
+                instruction("Look in the kernel log for Xid 79, 'link down' and AER lines of this device."),
+                instruction("Power-cycle the node. If that does not help, reseat or replace the card."),
             ),
             needs_reboot=True,
-            disturbs="the node has to be taken out of service",
+            disturbs=OUT_OF_SERVICE,
         ),
         devices,
     )

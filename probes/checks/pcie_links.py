@@ -1,4 +1,4 @@
-"""PCIe links: what both ends can do, and what they run at."""
+"""PCIe links: what both ends support, and what they run at."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed
-from probes.checks.pcie_paths import DEVICES, ends, functions_of, is_grace, judged, labels, unread
+from probes.checks.pcie_paths import (
+    DEVICES,
+    OUT_OF_SERVICE,
+    ends,
+    functions_of,
+    is_grace,
+    judged,
+    labels,
+    plural,
+    unread,
+)
 from probes.examination import Examination
 from probes.link_speed import capacity, generation, most_of, words
 from probes.nvml import NvmlLive
@@ -20,16 +30,14 @@ AREA = Area("pcie")
 LOAD_PERCENT = 10  # from here on a GPU's link is at its full speed
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
 _RESEAT = Plan(
-    "Find what holds the link back",
+    "Find what limits the link",
     (
-        instruction("look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log"),
-        instruction(
-            "with the power off, seat the card, its riser and cables anew; swap them with a good one"
-        ),
-        instruction("in the BIOS, look for the slot's bifurcation and a limit of its link speed"),
+        instruction("Look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log."),
+        instruction("With the power off, reseat the card, its riser and cables. Swap them with good ones."),
+        instruction("In the BIOS, check the slot's bifurcation and its link speed limit."),
     ),
     needs_reboot=True,
-    disturbs="the node has to be taken out of service",
+    disturbs=OUT_OF_SERVICE,
 )
 
 
@@ -46,7 +54,7 @@ class _Link:
 
     @property
     def speed(self) -> Maybe[float]:
-        """Now; either end tells it."""
+        """The speed now; either end shows it."""
         now = self.lower.link.speed_gtps
         return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.speed_gtps
 
@@ -82,8 +90,8 @@ def _links(examination: Examination) -> list[_Link]:
     return list(links.values())
 
 
-def _untold(link: _Link, fact: Unknown) -> list[Unknown]:
-    """A link that does not tell; a function on the root bus has none (integrated, or in a guest)."""
+def _unknown_of(link: _Link, fact: Unknown) -> list[Unknown]:
+    """A fact that is unknown; a function on the root bus has no link (integrated, or in a guest)."""
     return [] if link.upper is None else [fact]
 
 
@@ -100,25 +108,25 @@ def _compared(
     cause: str,
     good: str,
 ) -> Outcome:
-    """What each link runs at and what both its ends can do, as `of` tells them, in a file of sysfs."""
+    """Compare what each link runs at with what both its ends support; `of` gives both for a file of sysfs."""
     bad: list[Evidence] = []
     devices: list[str] = []
     unknown: list[Unknown] = []
-    told = 0
+    fine = 0
     for link in links:
         now, best = of(link)
         if isinstance(now, Unknown):
-            unknown.extend(_untold(link, now))
+            unknown.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
-            unknown.extend(_untold(link, best))
+            unknown.extend(_unknown_of(link, best))
         elif now >= best:
-            told += 1
+            fine += 1
         else:
             shown = f"{now:g} of {best:g}{unit}: {_name(examination, link.lower)}"
             bad.append(Evidence(f"{link.source}/{file}", shown))
             devices.append(link.lower.bdf)
-    fine = Evidence(f"{DEVICES}/*/{file}", f"{told} links {good}")
-    return judged(cause, bad, unknown, fine, _RESEAT, devices)
+    well = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
+    return judged(cause, bad, unknown, well, _RESEAT, devices)
 
 
 @AREA.check(
@@ -126,37 +134,43 @@ def _compared(
     Severity.WARNING,
     "a PCIe link runs with fewer lanes than both ends have",
     _ABI,
+    ok="PCIe links run with all their lanes",
+    impact="Bandwidth falls in proportion: x8 instead of x16 is half. The whole job waits for the slowest "
+    "link.",
+    data_path=True,
 )
 def pcie_link_degraded_width(examination: Examination) -> Outcome:
-    """Lanes in use against those that both ends have, of every link on the way to a GPU or NIC."""
+    """Compare lanes in use with those that both ends have, of every link on the path to a GPU or NIC."""
     return _compared(
         examination,
         _links(examination),
         "current_link_width",
         lambda link: (link.width, link.best[1]),
         "",
-        "lanes were lost when the link was trained: bandwidth falls with them, and the whole job waits for "
-        "the slowest",
-        "have all their lanes",
+        "The link lost lanes during training: bad seating, riser, cable or slot.",
+        "with all lanes",
     )
 
 
 @AREA.check(
     "pcie-link-degraded-speed",
     Severity.WARNING,
-    "a NIC's or a switch's PCIe link runs slower than both ends can",
+    "a NIC's or a switch's PCIe link runs below the speed of both its ends",
     _ABI,
+    ok="PCIe links of NICs and switches run at full speed",
+    impact="Each PCIe generation less halves the bandwidth. The whole job waits for the slowest link.",
+    data_path=True,
 )
 def pcie_link_degraded_speed(examination: Examination) -> Outcome:
-    """Speed now against what both ends can do, of every link but the GPUs', which slow down when idle."""
+    """Compare the speed with what both ends support; not of GPUs, whose links slow down when idle."""
     return _compared(
         examination,
         [link for link in _links(examination) if link.lower.kind is not PciKind.GPU],
         "current_link_speed",
         lambda link: (link.speed, link.best[0]),
         " GT/s",
-        "the link fell back to a lower speed when it was trained: its bandwidth is halved at each step",
-        "run as fast as both ends can",
+        "The link fell back to a lower speed during training: a marginal signal, riser or retimer.",
+        "at the full speed of both ends",
     )
 
 
@@ -166,9 +180,12 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     "a GPU's PCIe link stays slow under load",
     "NVIDIA System Management Interface, nvidia-smi -q, GPU Link Info: the generation falls "
     "when the GPU is idle",
+    ok="PCIe links of busy GPUs run at full speed",
+    impact="Each PCIe generation less halves the bandwidth to and from this GPU.",
+    data_path=True,
 )
 def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
-    """The link of each GPU that works now; an idle one at 2.5 GT/s is no fault."""
+    """Judge the link of each busy GPU; an idle one at 2.5 GT/s is no fault."""
     live = examination.reading.gpus
     bad: list[Evidence] = []
     devices: list[str] = []
@@ -179,7 +196,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
         now, best = link.speed, link.best[0]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
-            unknown.extend(_untold(link, best))
+            unknown.extend(_unknown_of(link, best))
             continue
         number = generation(best)
         if number is None:
@@ -191,10 +208,11 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
         elif running < number:
             load = _load(reading)
             if isinstance(load, Unknown):
-                told = (
-                    f"{_name(examination, link.lower)} is slow, and whether it is idle is not known: {load}"
+                needs = (
+                    f"{_name(examination, link.lower)} is slow, and its load, which may be idle, is unknown "
+                    f"({load})"
                 )
-                unknown.append(Unknown(load.reason, f"{link.source}/current_link_speed", told))
+                unknown.append(Unknown(load.reason, f"{link.source}/current_link_speed", needs))
             elif load < LOAD_PERCENT:
                 idle += 1
             else:
@@ -205,11 +223,11 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
                     )
                 )
                 devices.append(link.lower.bdf)
-    good = f"{seen - idle} GPUs at full speed"
+    good = f"{plural(seen - idle, 'GPU')} at full speed"
     if idle:
-        good += f", {idle} idle at a lower one, which is how they save power: judged under load only"
+        good += f", {idle} idle at a lower one to save power (judged under load only)"
     return judged(
-        "a GPU that works brings its link up to full speed; this one did not",
+        "A busy GPU raises its link to full speed; this one did not.",
         bad,
         unknown,
         Evidence(f"{DEVICES}/*/current_link_speed", good),
@@ -236,11 +254,13 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
 @AREA.check(
     "pcie-link-limited-by-slot",
     Severity.NOTE,
-    "a GPU or NIC sits in a slot with fewer lanes or a lower speed than its own",
+    "a GPU or NIC supports more than its slot",
     _ABI.replace("current", "max"),
+    ok="slots support as much as their GPUs and NICs",
+    impact="The card never reaches its own PCIe bandwidth in this slot.",
 )
 def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
-    """What a card can do against what the port above it can."""
+    """Compare what a card supports with what the port above it supports."""
     bad: list[Evidence] = []
     devices: list[str] = []
     unknown: list[Unknown] = []
@@ -250,27 +270,30 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
         both = link.best
         facts = [fact for fact in (*own, *both) if isinstance(fact, Unknown)]
         if facts:
-            unknown.extend(_untold(link, facts[0]))
+            unknown.extend(_unknown_of(link, facts[0]))
             continue
         if own != both:
             assert link.upper is not None
             bad.append(
                 Evidence(
                     f"{DEVICES}/{link.upper.bdf}/max_link_speed",
-                    f"{_name(examination, link.lower)} can do {words(*own)}, its slot {words(*both)}",
+                    f"{_name(examination, link.lower)} supports {words(*own)}, its slot {words(*both)}",
                 )
             )
             devices.append(link.lower.bdf)
     return judged(
-        "the card could do more than the slot, riser or switch port above it",
+        "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
         bad,
         unknown,
-        Evidence(f"{DEVICES}/*/max_link_speed", f"{len(links)} cards have a slot that can do what they can"),
+        Evidence(
+            f"{DEVICES}/*/max_link_speed",
+            f"{plural(len(links), 'card')} in slots of their own speed and width",
+        ),
         Plan(
             "Use a better slot",
-            (instruction("move the card to a slot that can do as much, or look for a limit in the BIOS"),),
+            (instruction("Move the card to a slot that supports as much, or lift a limit in the BIOS."),),
             needs_reboot=True,
-            disturbs="the node has to be taken out of service",
+            disturbs=OUT_OF_SERVICE,
         ),
         devices,
     )
@@ -282,9 +305,12 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     "a NIC's PCIe link cannot carry the rate of its port",
     "PCI Express Base Specification, link data rates; Linux "
     "Documentation/ABI/stable/sysfs-class-infiniband, rate",
+    ok="PCIe links of NICs carry the rate of their ports",
+    impact="The port never reaches its rate; the PCIe link is the limit.",
+    data_path=True,
 )
 def pcie_link_below_port_rate(examination: Examination) -> Outcome:
-    """What a NIC's link carries at its best against the rate of its fastest port."""
+    """Compare what a NIC's link carries at its best with the rate of its fastest port."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         if rdma.reason is Reason.NOT_THERE:
@@ -308,15 +334,15 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
             )
             devices.extend((device.name, link.lower.bdf))
     return judged(
-        "even at its best the link is the narrower part: the port never reaches its rate",
+        "Even at its best, the NIC's slot carries less than the port.",
         bad,
         [],
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
         Plan(
             "Use a better slot",
-            (instruction("move the NIC to a slot with more lanes or a higher speed"),),
+            (instruction("Move the NIC to a slot with more lanes or a higher speed."),),
             needs_reboot=True,
-            disturbs="the node has to be taken out of service",
+            disturbs=OUT_OF_SERVICE,
         ),
         devices,
     )

@@ -1,4 +1,4 @@
-"""What the PCIe checks look at: functions, the paths between GPUs and near NICs, and how their checks end."""
+"""What the PCIe checks have in common: functions, the paths between GPUs and near NICs, and outcomes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from probes.topology import Path
 from probes.unknown import Maybe, Reason, Unknown, known
 
 DEVICES = "/sys/bus/pci/devices"
+OUT_OF_SERVICE = "the node has to be taken out of service"
 BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
-_GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8)  # rdma-core kernel-boot/rdma_topo
+# Grace's and Vera's: rdma-core kernel-boot/rdma_topo
+_GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8, 0x2F95, 0x2F96)
 _FOR_GUESTS = "vfio-pci"
 
 
@@ -104,8 +106,18 @@ def is_guest(examination: Examination) -> Maybe[bool]:
     return platform.hypervisor
 
 
+def plural(count: int, noun: str) -> str:
+    """As "1 NIC", "2 NICs"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def needs_place(guest: Unknown) -> str:
+    """What a check needs that judges bare metal and virtual machines differently."""
+    return f"needs the platform, bare metal or virtual machine: {guest}"
+
+
 def is_grace(examination: Examination) -> bool:
-    """Whether GPUs hang on the CPU by C2C, or the root ports are Grace's."""
+    """Whether GPUs are attached to the CPU by C2C, or the root ports are Grace's or Vera's."""
     gpus = examination.node.gpus
     if not isinstance(gpus, Unknown) and any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         return True

@@ -1,4 +1,4 @@
-"""How NICs ask for what they read: the size of a request, and how many are on their way."""
+"""NICs' PCIe read requests: their size, and how many are in flight."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ AREA = Area("pcie")
     "MaxReadReq (MRRS) of a NIC is below 4096 bytes",
     SPEC + "; "
     "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
+    ok="MaxReadReq (MRRS) of the NICs is 4096 bytes",
+    impact="The send rate can fall where the PCIe link is nearly full. Measure before and after a change.",
 )
 def pcie_devctl_read_request(examination: Examination) -> Outcome:
-    """Max_Read_Request_Size of each NIC."""
+    """Judge Max_Read_Request_Size of each NIC."""
 
     def wrong(express: PciExpress) -> str | Unknown:
         size = express.max_read_request_bytes
@@ -37,10 +39,8 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
     return each_nic(
         examination,
         wrong,
-        "the NIC fetches what it sends in small pieces: where the link is full of them its rate "
-        "can fall; measure "
-        "before and after",
-        "MaxReadReq 4096 bytes in all NICs",
+        "The NIC reads what it sends in small pieces.",
+        "MaxReadReq 4096 bytes on all NICs",
         lambda bad: raising({bdf: known(one.max_read_request_bytes, 0) for bdf, one in bad.items()}),
     )
 
@@ -48,28 +48,33 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-devctl-read-request-differs",
     Severity.NOTE,
-    "NICs of one kind have different MaxReadReq (MRRS)",
+    "NICs of one board have different MaxReadReq (MRRS)",
     SPEC,
+    ok="NICs of one board have the same MaxReadReq (MRRS)",
+    impact="The slowest NIC sets the pace of a job.",
 )
 def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
-    """Max_Read_Request_Size of NICs with the same board."""
+    """Compare Max_Read_Request_Size of NICs with the same board."""
     return _among_equals(
         examination,
         lambda express: express.max_read_request_bytes,
         lambda size: f"MaxReadReq {size} bytes",
-        "equal NICs are set differently: the slowest sets the pace of a job",
-        "MaxReadReq is the same in equal NICs",
+        "NICs of the same board are set differently.",
+        "MaxReadReq is the same on NICs of one board",
     )
 
 
 @AREA.check(
     "pcie-devctl-ten-bit-tags-differ",
     Severity.NOTE,
-    "10-bit tags are on in some NICs of one kind and off in others",
+    "10-bit tags are enabled on only some NICs of one board",
     "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
+    ok="10-bit tags are set the same on NICs of one board",
+    impact="Without 10-bit tags a NIC has at most 256 reads in flight. From PCIe Gen4 on that can be too "
+    "few over long paths.",
 )
 def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
-    """10-Bit Tag Requester Enable of NICs with the same board."""
+    """Compare 10-Bit Tag Requester Enable of NICs with the same board."""
     return _among_equals(
         examination,
         lambda express: (
@@ -78,10 +83,8 @@ def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
             else express.ten_bit_tags
         ),
         lambda on: f"DevCtl2: 10BitTagReq{'+' if on else '-'}",
-        "with 8-bit tags at most 256 requests are on their way at a time, which at Gen4 and "
-        "later can be too few "
-        "over long paths; the firmware decides it, slot by slot",
-        "10-bit tags are set alike in equal NICs",
+        "The firmware enables 10-bit tags slot by slot.",
+        "10-bit tags are set the same on NICs of one board",
     )
 
 
@@ -92,7 +95,7 @@ def _among_equals(
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compares a fact among NICs of one board; those below the greatest are named."""
+    """Compare a fact among NICs of one board, and name those below the greatest."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         return unread([rdma])
@@ -112,7 +115,7 @@ def _among_equals(
         else:
             by_board.setdefault(board, {})[bdf] = (device.name, fact)
     if not unknown and all(len(equals) < 2 for equals in by_board.values()):
-        return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of one kind to compare"))
+        return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of one board to compare"))
     evidence: list[Evidence] = []
     low: list[str] = []
     for equals in by_board.values():
@@ -126,8 +129,8 @@ def _among_equals(
                     Evidence(f"lspci -vvv -s {bdf}", f"{name}: {words(fact)}, others {words(max(values))}")
                 )
     plan = Plan(
-        "Set equal NICs alike",
-        (instruction("in the BIOS, set the slots of these NICs as those of the others"),),
+        "Set NICs of one board the same",
+        (instruction("In the BIOS, set the slots of these NICs as those of the others."),),
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
     )

@@ -1,4 +1,4 @@
-"""Where GPUs and NICs sit to each other, what NUMA says of it, and how much of a GPU a NIC can reach."""
+"""How near GPUs and NICs are to each other, their NUMA nodes, and how much GPU memory a NIC can reach."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from probes.checks.pcie_paths import (
     judged,
     labels,
     near_paths,
+    needs_place,
+    plural,
     unread,
 )
+from probes.checks.port_use import PORT_DOWN
 from probes.checks.wording import LIKE_THESE, few, several
 from probes.examination import Examination
 from probes.nccl_paths import ORDER, Nccl
@@ -35,23 +38,25 @@ _GPUS_A_NIC = 2
 
 
 def _judged_elsewhere(examination: Examination) -> Outcome | None:
-    """Where the tree does not say what lies between GPU and NIC, or it does not matter."""
+    """Outcome where the PCI tree does not show what is between GPU and NIC, or where that does not matter."""
     if not examination.topology.gpus or not examination.topology.nics:
         return passed(Evidence(DEVICES, "no GPU or no RDMA NIC here"))
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(f"needs to know whether this is a virtual machine: {guest}")
+        return unsure(needs_place(guest))
     if guest:
         return passed(
-            Evidence("/sys/class/dmi/id", "a virtual machine: its PCI tree is made up, see vm-without-p2p")
+            Evidence(
+                "/sys/class/dmi/id", "a virtual machine: its PCI tree is not the real one, see vm-without-p2p"
+            )
         )
     return None
 
 
 def _nearest(examination: Examination) -> dict[str, Path]:
-    """The best way of each GPU to a NIC that is up, by PCIe alone; where all are down, to any."""
+    """The best path of each GPU to a NIC that is up, by PCIe alone; where all are down, to any."""
     topology = examination.topology
     rdma = examination.node.rdma
     devices = {one.name: one for one in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
@@ -72,8 +77,8 @@ def _nearest(examination: Examination) -> dict[str, Path]:
     return nearest
 
 
-def _far(examination: Examination, word: Nccl, cause: str, good: str) -> Outcome:
-    """The GPUs whose nearest NIC is that far."""
+def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
+    """Find the GPUs whose nearest NIC is that far."""
     elsewhere = _judged_elsewhere(examination)
     if elsewhere is not None:
         return elsewhere
@@ -87,42 +92,69 @@ def _far(examination: Examination, word: Nccl, cause: str, good: str) -> Outcome
     for gpu, path in nearest.items():
         if path.nccl_pcie in _NEAR:
             continue
-        # Past the switches NCCL tells PHB from SYS by NUMA nodes: without them neither is known.
+        # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes: without them neither is known.
         sides = [node for node in (numa[gpu], numa[path.b]) if isinstance(node, Unknown)]
         if sides and not _one_numa_node(examination):
             unknown.extend(sides[:1])
         elif path.nccl_pcie is word:
             smi = "" if isinstance(path.smi, Unknown) else f", nvidia-smi says {path.smi.value}"
-            told = f"{named[gpu]} to {path.b}: {word.value}{smi}"
+            shown = f"{named[gpu]} to {path.b}: {word.value}{smi}"
             if path.nccl is Nccl.PXN:
-                told += "; NCCL goes by NVLink to a GPU that is near it"
-            bad.append(Evidence("nvidia-smi topo -m", told))
+                shown += "; NCCL uses NVLink to a GPU near it (PXN)"
+            bad.append(Evidence("nvidia-smi topo -m", shown))
             devices.append(gpu)
-    if len(bad) == len(nearest) and bad:
-        return found(
-            f"{cause}; no GPU of this node has a nearer one",
-            *few(bad, LIKE_THESE),
-            fix=_nearer(word),
-            severity=Severity.NOTE,
-            devices=tuple(devices),
-        )
-    return judged(cause, bad, unknown, Evidence("nvidia-smi topo -m", good), _nearer(word), devices)
+    if not bad:
+        return judged("", bad, unknown, Evidence("nvidia-smi topo -m", good))
+    lost = _near_ones_lost(examination, devices)
+    if len(bad) == len(nearest):
+        cause = "No GPU of this node has a nearer NIC."
+    elif lost:
+        cause = "The NICs near these GPUs are down or missing."
+    else:
+        cause = "Other GPUs of this node have a NIC below their PCIe switch; these have none."
+    return found(
+        cause,
+        *few(bad, LIKE_THESE),
+        fix=_nearer(word),
+        severity=Severity.NOTE if len(bad) == len(nearest) else None,
+        devices=tuple(devices),
+        part_of=_LOSSES if lost else (),
+    )
+
+
+# What takes a NIC away that is near a GPU.
+_LOSSES = (
+    "pcie-function-gone",
+    "ib-core-not-loaded",
+    "mlx5-core-not-loaded",
+    "mlx5-ib-not-loaded",
+    "nic-without-driver",
+    "nic-without-rdma-device",
+    *PORT_DOWN,
+)
+
+
+def _near_ones_lost(examination: Examination, gpus: list[str]) -> bool:
+    """Whether each of these GPUs has a near NIC that is down or has no RDMA device."""
+    near = {path.a for path in near_paths(examination)}
+    return set(gpus) <= near
 
 
 def _nearer(word: Nccl) -> Plan:
     return Plan(
         "Give these GPUs a NIC of their own",
         (
-            instruction("move or add a NIC to a slot below the same PCIe switch as these GPUs"),
+            instruction("Move or add a NIC to a slot below the same PCIe switch as these GPUs."),
             # The word, not a number: the numbers in NCCL's log are not those that the variable takes.
             instruction(
-                f"until then: in the job's environment, NCCL_NET_GDR_LEVEL={word.value} turns GPUDirect RDMA "
-                "on over this way; measure with and without it",
+                f"Until then, set NCCL_NET_GDR_LEVEL={word.value} in the job's environment to enable "
+                "GPUDirect RDMA on this path. Measure with and without it.",
                 needs_root=False,
             ),
         ),
         needs_reboot=True,
-        disturbs="moving a card takes the node out of service; a variable is read at a job's start",
+        disturbs="moving a card takes the node out of service; running jobs keep their path until they "
+        "restart",
     )
 
 
@@ -131,15 +163,21 @@ def _one_numa_node(examination: Examination) -> bool:
     return not isinstance(numa, Unknown) and len(numa.nodes) == 1
 
 
+# Not data_path: a near NIC that is lost degrades the verdict itself; else the machine is built like this.
 @AREA.check(
-    "gpu-nic-cross-socket", Severity.WARNING, "the nearest NIC of a GPU is on another socket (SYS)", _LEVELS
+    "gpu-nic-cross-socket",
+    Severity.WARNING,
+    "the nearest NIC of a GPU is on another socket (SYS)",
+    _LEVELS,
+    ok="no GPU has its nearest NIC on another socket",
+    impact="NCCL does not use GPUDirect RDMA over this distance by default: data of these GPUs is staged in "
+    "host memory.",
 )
 def gpu_nic_cross_socket(examination: Examination) -> Outcome:
-    """The nearest NIC that is up, for each GPU: SYS."""
+    """Find GPUs whose nearest NIC that is up is at SYS."""
     return _far(
         examination,
         Nccl.SYS,
-        "NCCL leaves GPUDirect RDMA off over this distance, and transfers between sockets are slow",
         "no GPU has its nearest NIC on another socket",
     )
 
@@ -149,23 +187,29 @@ def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     Severity.WARNING,
     "the nearest NIC of a GPU is behind the CPU's host bridge (PHB)",
     _LEVELS,
+    ok="no GPU has its nearest NIC behind the host bridge",
+    impact="NCCL does not use GPUDirect RDMA over this distance by default: data of these GPUs is staged in "
+    "host memory. CPUs forward traffic between root ports slowly.",
 )
 def gpu_nic_through_cpu(examination: Examination) -> Outcome:
-    """The nearest NIC that is up, for each GPU: PHB (nvidia-smi: PHB or NODE)."""
+    """Find GPUs whose nearest NIC that is up is at PHB (nvidia-smi: PHB or NODE)."""
     return _far(
         examination,
         Nccl.PHB,
-        "NCCL leaves GPUDirect RDMA off over this distance: CPUs pass traffic between their "
-        "root ports slowly",
         "no GPU has its nearest NIC behind the host bridge",
     )
 
 
 @AREA.check(
-    "gpu-nic-shared", Severity.NOTE, "more than two GPUs share a NIC below their PCIe switch", _LEVELS
+    "gpu-nic-shared",
+    Severity.NOTE,
+    "more than two GPUs share a NIC below their PCIe switch",
+    _LEVELS,
+    ok="at most two GPUs share a NIC",
+    impact="Each of these GPUs gets a part of one NIC's rate when all of them send.",
 )
 def gpu_nic_shared(examination: Examination) -> Outcome:
-    """GPUs against NICs of each group that hangs together below switches."""
+    """Count GPUs and NICs of each group below the same switches."""
     elsewhere = _judged_elsewhere(examination)
     if elsewhere is not None:
         return elsewhere
@@ -184,15 +228,16 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
             gpu_names, nic_names = several(gpu.label for gpu in gpus), several(sorted(nics), 4)
             bad.append(
                 Evidence(
-                    "nvidia-smi topo -m", f"{len(gpus)} GPUs, {len(nics)} NIC: {gpu_names} by {nic_names}"
+                    "nvidia-smi topo -m",
+                    f"{len(gpus)} GPUs, {plural(len(nics), 'NIC')}: {gpu_names} share {nic_names}",
                 )
             )
             devices.extend((*(gpu.id for gpu in gpus), *sorted(nics)))
     return judged(
-        "these GPUs share one NIC's rate: each gets a part of it when all send",
+        "There are fewer NICs than half the GPUs below this switch.",
         bad,
         [],
-        Evidence("nvidia-smi topo -m", "at most two GPUs to a NIC below the same switch"),
+        Evidence("nvidia-smi topo -m", "at most two GPUs per NIC below the same switch"),
         None,
         devices,
     )
@@ -201,11 +246,14 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
 @AREA.check(
     "numa-node-unknown",
     Severity.WARNING,
-    "the firmware does not say which NUMA node a GPU or NIC belongs to",
+    "the firmware does not report the NUMA node of a GPU or NIC",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node; NVIDIA/nccl issues 1843 and 1519",
+    ok="the NUMA node of every GPU and NIC is known",
+    impact="NCCL takes such a device for one on another socket (SYS) and does not use GPUDirect RDMA "
+    "between it and the others.",
 )
 def numa_node_unknown(examination: Examination) -> Outcome:
-    """numa_node of GPUs and NICs, on a node with more than one NUMA node."""
+    """Judge numa_node of GPUs and NICs, on a node with more than one NUMA node."""
     numa = examination.node.numa
     here, named = ends(examination), labels(examination)
     if not here:
@@ -232,19 +280,14 @@ def numa_node_unknown(examination: Examination) -> Outcome:
     guest = is_guest(examination)
     every = len(bad) == len(here)
     return found(
-        "NCCL takes -1 for a node of its own: "
-        + (
-            "all seem to hang on one CPU (PHB), and no process can be bound near its GPU"
-            if every
-            else "to the others these seem to be on another socket (SYS), and GPUDirect RDMA "
-            "stays off between them"
-        ),
+        "The BIOS or hypervisor gives no proximity data (numa_node is -1), and NCCL takes -1 for a NUMA "
+        "node of its own.",
         *few(bad, LIKE_THESE),
         fix=Plan(
-            "Let the firmware name NUMA nodes",
+            "Have the firmware report NUMA nodes",
             (
-                instruction("look for a newer BIOS; in it, turn NUMA (ACPI SRAT, _PXM) on"),
-                instruction("in a virtual machine: have the hypervisor show NUMA, or set NCCL_TOPO_FILE"),
+                instruction("Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it."),
+                instruction("In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE."),
             ),
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
@@ -252,18 +295,24 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         # A guest without any is the rule in clouds, whose providers hand out a topology file instead.
         severity=Severity.NOTE if every and not isinstance(guest, Unknown) and guest else None,
         devices=tuple(devices),
+        impact="All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
+        if every
+        else "",
     )
 
 
 @AREA.check(
     "bar1-too-small",
     Severity.WARNING,
-    "a GPU shows NICs only a part of its memory (BAR1)",
+    "BAR1 of a GPU is smaller than its memory",
     "NVIDIA GPUDirect RDMA, BAR sizes, https://docs.nvidia.com/cuda/gpudirect-rdma/; Mellanox/nv_peer_memory "
     "issue 27",
+    ok="BAR1 spans the memory of every GPU",
+    impact='Memory beyond BAR1 cannot be registered with a NIC: small buffers work, large ones fail ("Bad '
+    'address", "Cannot allocate memory").',
 )
 def bar1_too_small(examination: Examination) -> Outcome:
-    """BAR1 of each GPU against its memory."""
+    """Compare BAR1 of each GPU with its memory."""
     gpus = examination.node.gpus
     if isinstance(gpus, Unknown):
         return unread([gpus])
@@ -291,22 +340,24 @@ def bar1_too_small(examination: Examination) -> Outcome:
         )
         devices.append(gpu.bdf)
         grows = grows or _offers_more(examination, gpu.bdf, bar)
-    cause = "memory beyond BAR1 cannot be registered with a NIC: small buffers work, large ones fail"
-    if grows:
-        cause += "; the card offers a larger one (Resizable BAR)"
+    cause = (
+        "The BIOS assigned a small BAR1; the GPU supports a larger one (Resizable BAR)."
+        if grows
+        else "The BIOS or hypervisor assigned a small BAR1, or this GPU has no larger one."
+    )
     return judged(
         cause,
         bad,
         unknown,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
         Plan(
-            "Widen BAR1",
+            "Enlarge BAR1",
             (
-                instruction("in the BIOS, turn Above 4G Decoding and Resizable BAR on"),
+                instruction("In the BIOS, enable Above 4G Decoding and Resizable BAR."),
                 instruction(
-                    "in a virtual machine, give it more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)"
+                    "In a virtual machine, give it more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)."
                 ),
-                instruction("where the card has no larger one: register less at a time, in the job"),
+                instruction("Where the GPU has no larger BAR1, register less memory at a time in the job."),
             ),
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,

@@ -1,4 +1,4 @@
-"""Why an RDMA port carries no traffic: state, link layer, netdev and subnet manager say it together."""
+"""Why an RDMA port carries no traffic, from its state, link layer, netdev and subnet manager."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from probes.unknown import Maybe, Unknown
 class Condition(Enum):
     """Why a port carries no traffic."""
 
-    NONE = "it does"
-    NO_SIGNAL = "nothing answers at the other end"
-    DISABLED = "switched off"
-    NETDEV_DOWN = "its netdev is set down"
+    NONE = "carries traffic"
+    NO_SIGNAL = "no signal from the other end"
+    DISABLED = "disabled"
+    NETDEV_DOWN = "netdev set down"
     NO_SUBNET_MANAGER = "no subnet manager"
-    STALLED = "the subnet manager has not finished"
+    STALLED = "not configured to the end by the subnet manager"
 
 
 def condition_of(port: Port) -> Maybe[Condition]:
-    """Documentation/ABI/stable/sysfs-class-infiniband, state and phys_state."""
+    """Why a port carries no traffic: Documentation/ABI/stable/sysfs-class-infiniband, state, phys_state."""
     state, layer = port.facts.state, port.facts.link_layer
     if isinstance(state, Unknown):
         return state

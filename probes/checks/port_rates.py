@@ -7,6 +7,7 @@ from probes.checks.port_use import NO_PORTS, Port, alike, devices_of, names, por
 from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
 from probes.unknown import Unknown, known
 
 AREA = Area("nic")
@@ -15,11 +16,13 @@ AREA = Area("nic")
 @AREA.check(
     "rate-shown-as-sdr",
     Severity.NOTE,
-    "the kernel does not know the link's speed and shows it as SDR",
+    "the kernel does not know a link's speed and shows it as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
+    ok="the kernel knows the speed of every link",
+    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may compute with that.",
 )
 def rate_shown_as_sdr(examination: Examination) -> Outcome:
-    """Active InfiniBand ports of ConnectX-6 or later that show SDR."""
+    """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
@@ -27,14 +30,14 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
     chosen = [port for port in active if _shows_sdr(port)]
     if chosen:
         return found(
-            f"{names(chosen)}: such a NIC does not link at SDR with four lanes; this kernel has no word for "
-            "the true speed. The cable is not to blame, but NCCL may reckon with too little",
+            f"{names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as SDR. "
+            "The cable is fine.",
             *at_most(_rate(port) for port in chosen),
             fix=Plan(
                 "Use a kernel or OFED that knows the speed",
-                (instruction("install a newer kernel or OFED/DOCA; mlxlink -d BDF shows the true speed"),),
+                (instruction("Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed."),),
                 needs_reboot=True,
-                disturbs="every job on this node",
+                disturbs=REBOOT_ENDS_JOBS,
             ),
             devices=devices_of(chosen),
         )
@@ -59,6 +62,15 @@ def _shows_sdr(port: Port) -> bool:
     )
 
 
+def _is_one_lane(port: Port) -> bool:
+    return port.facts.link_layer == "InfiniBand" and known(port.facts.rate_text, "").startswith("1X ")
+
+
+def _lost_rate(slow: list[Port], best: float) -> str:
+    lost = best - min(known(port.facts.rate_gbps, best) for port in slow)
+    return f"The slowest port has {lost:g} of {best:g} Gb/s less. A job runs at the pace of its slowest port."
+
+
 def _rate(port: Port) -> Evidence:
     rate = port.facts.rate_gbps
     shown = "unknown" if isinstance(rate, Unknown) else f"{rate:g} Gb/sec ({known(port.facts.rate_text, '')})"
@@ -68,11 +80,14 @@ def _rate(port: Port) -> Evidence:
 @AREA.check(
     "single-rail-or-half-rate",
     Severity.WARNING,
-    "a port runs slower than its equals",
+    "a port is slower than others of the same board",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
+    ok="ports of one board run at the same rate",
+    impact="A job runs at the pace of its slowest port.",
+    data_path=True,
 )
 def slower_than_equals(examination: Examination) -> Outcome:
-    """Active ports of one board and link layer whose rate is below that of the fastest."""
+    """Find active ports whose rate is below the fastest of the same board and link layer."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
@@ -89,21 +104,26 @@ def slower_than_equals(examination: Examination) -> Outcome:
             best = max(best, fastest) if slower else best
     if slow:
         return found(
-            f"{names(slow)}: the same board reaches {best:g} Gb/s on another port. A job goes at the pace of "
-            "its slowest port",
+            f"{names(slow)}: the same board reaches {best:g} Gb/s on another port.",
             *at_most(_rate(port) for port in slow),
             fix=Plan(
                 "Find what limits the link",
                 (
                     *(
-                        Step(f"shows what both ends offer on {port.name}", ("mlxlink", "-d", port.device.bdf))
+                        Step(
+                            f"Show the speeds of both ends of {port.name}", ("mlxlink", "-d", port.device.bdf)
+                        )
                         for port in slow[:4]
                         if not isinstance(port.device.bdf, Unknown)
                     ),
-                    instruction("compare cable, optics and the switch port's speed with the others", False),
+                    instruction(
+                        "Compare cable, optics and the speed of the switch port with the others.", False
+                    ),
                 ),
             ),
             devices=devices_of(slow),
+            impact=_lost_rate(slow, best),
+            part_of=("single-rail-or-half-rate-one-lane",) if all(map(_is_one_lane, slow)) else (),
         )
     for port in active:
         if isinstance(port.facts.rate_gbps, Unknown):
@@ -116,31 +136,33 @@ def slower_than_equals(examination: Examination) -> Outcome:
     Severity.WARNING,
     "an InfiniBand link runs on one lane of four",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
+    ok="no InfiniBand link runs on one lane",
+    impact="The port has a quarter of its rate, and a job runs at the pace of its slowest port.",
+    data_path=True,
 )
 def one_lane(examination: Examination) -> Outcome:
-    """Active InfiniBand ports of width 1X; 2X is how split cables run."""
+    """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
-    narrow = [port for port in active if known(port.facts.rate_text, "").startswith("1X ")]
+    narrow = [port for port in active if _is_one_lane(port)]
     if narrow:
         return found(
-            f"{names(narrow)}: three of the four lanes carry nothing. A bad cable, connector or optic",
+            f"{names(narrow)}: three of the four lanes are down. The cable, a connector or the optics are "
+            "bad.",
             *at_most(_rate(port) for port in narrow),
             fix=Plan(
                 "Repair the link",
                 (
                     *(
-                        Step(
-                            f"shows the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c")
-                        )
+                        Step(f"Show the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c"))
                         for port in narrow[:4]
                         if not isinstance(port.device.bdf, Unknown)
                     ),
-                    instruction("clean, reseat or replace cable and optics", False),
+                    instruction("Clean, reseat or replace cable and optics.", False),
                 ),
-                disturbs="jobs that use this port, while the cable is out",
+                disturbs="jobs that use this port while the cable is out",
             ),
             devices=devices_of(narrow),
         )

@@ -1,4 +1,4 @@
-"""What the checks of RDMA ports have in common: the ports of real NICs, and what the loss of some costs."""
+"""What the checks of RDMA ports have in common: the ports of NICs, and how severe the loss of some is."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ from probes.unknown import Maybe, Reason, Unknown, known
 
 NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")
 ACTIVE = ("ACTIVE", "ACTIVE_DEFER")
+PORT_DOWN = (
+    "link-layer-wrong",
+    "ib-port-not-active",
+    "ib-port-not-active-disabled",
+    "ib-port-not-active-netdev-down",
+    "ib-port-not-active-no-subnet-manager",
+    "ib-port-not-active-subnet-manager-stalled",
+)
+"""The checks that find ports which are down; each such port is found by one of them at least."""
 _NEAR = (Smi.PIX, Smi.PXB)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a NIC, with all that was read of it."""
+    """A port of a NIC, with all facts about it."""
 
     device: RdmaDevice
     facts: RdmaPort
@@ -34,12 +43,12 @@ class Port:
 
     @property
     def is_ethernet(self) -> bool:
-        """It is known to speak RoCE."""
+        """Whether it is known to use RoCE."""
         return self.facts.link_layer == "Ethernet"
 
     @property
     def is_active(self) -> bool:
-        """It is known to carry traffic."""
+        """Whether it is known to carry traffic."""
         return self.facts.state in ACTIVE
 
     @property
@@ -49,7 +58,7 @@ class Port:
 
 
 def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
-    """The ports of NICs; software devices (rxe, siw) have none that could be repaired."""
+    """The ports of NICs, without those of software devices (rxe, siw)."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return () if rdma.reason is Reason.NOT_THERE else rdma
@@ -88,12 +97,24 @@ def alike(ports: Iterable[Port]) -> dict[str, list[Port]]:
     return boards
 
 
+def card_of(port: Port) -> str:
+    """The PCI address of its card without the function, "0000:41:00"; "" where it is not known."""
+    return known(port.device.bdf, "").rpartition(".")[0]
+
+
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
-    """What it costs that these ports carry no traffic."""
+    """How severe it is that these ports carry no traffic."""
     names = {port.device.name for port in lost}
     if gpus_without_nic(examination, names):
         return Severity.CRITICAL
     return Severity.NOTE if all(_is_spare(examination, port, names) for port in lost) else Severity.WARNING
+
+
+def same_cause_as_down(examination: Examination, names: Collection[str]) -> tuple[str, ...]:
+    """The findings that one about these RDMA devices is part of; none where they count as spare: a note."""
+    ports = ports_of(examination)
+    lost = () if isinstance(ports, Unknown) else [port for port in ports if port.device.name in names]
+    return () if cost_of_loss(examination, lost) is Severity.NOTE else PORT_DOWN
 
 
 def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[str, ...]:
@@ -115,8 +136,8 @@ def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
 
 
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
-    """Its card's other port works, or no port of this board does: nobody seems to want it."""
-    card = known(port.device.bdf, "").rpartition(".")[0]
+    """Whether its card's other port works, or no port of this board does: it seems to be unused."""
+    card = card_of(port)
     board = port.device.board_id
     equals = [
         device

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.pcie_paths import functions_of
 from probes.checks.port_condition import Condition, condition_of
-from probes.checks.port_use import NO_PORTS, Port, alike, cost_of_loss, devices_of, names, ports_of
-from probes.checks.wording import at_most
+from probes.checks.port_use import (
+    NO_PORTS,
+    Port,
+    alike,
+    card_of,
+    cost_of_loss,
+    devices_of,
+    names,
+    ports_of,
+)
+from probes.checks.wording import SHOWN, at_most, several
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.plans.ports import KEEP, enable_steps, netdev_steps
@@ -17,7 +27,7 @@ _IBPORTSTATE = "ibportstate(8) of infiniband-diags"
 
 
 def _sorted_out(examination: Examination, wanted: Condition) -> Outcome | list[Port]:
-    """The ports in this condition; else what the check says."""
+    """The ports in this condition; else the outcome."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
@@ -41,47 +51,72 @@ def _physical(port: Port) -> Evidence:
     return Evidence(f"{port.path}/phys_state", known(port.facts.physical_state, "unknown"))
 
 
+# Impact of every port that is down; how much it is depends on the GPUs near it.
+_LOST = (
+    "The port carries no traffic: one rail less. GPUs near it share another NIC, or lose GPUDirect RDMA if "
+    "there is none."
+)
+
+
 @AREA.check(
     "ib-port-not-active",
     Severity.CRITICAL,
-    "an RDMA port has no link: nothing answers at its other end",
+    "an RDMA port has no link",
     _ABI,
+    ok="every enabled RDMA port has a link",
+    impact=_LOST,
+    data_path=True,
 )
 def port_without_signal(examination: Examination) -> Outcome:
-    """Ports that are down though nobody has switched them off."""
+    """Find ports that are down although they are enabled."""
     chosen = _sorted_out(examination, Condition.NO_SIGNAL)
     if isinstance(chosen, Outcome):
         return chosen
     look = [
-        Step(f"shows cable, module and signal of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m"))
+        Step(f"Show cable, optics and signal of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m"))
         for port in chosen
         if not isinstance(port.device.bdf, Unknown)
     ][:2]
     return found(
-        f"{names(chosen)}: no link. The cable or its optics, the switch's port, or nothing is plugged in",
+        f"{names(chosen)}: no signal from the other end. The cable, optics or switch port is faulty, or "
+        "nothing is plugged in.",
         *at_most(_physical(port) for port in chosen),
         fix=Plan(
             "Bring the link up",
-            (*look, instruction("reseat or replace the cable; look at the switch's port", needs_root=False)),
-            note="a port that is not meant to be used is no fault: leave it out with --skip or NCCL_IB_HCA",
+            (*look, instruction("Reseat or replace the cable, and check the switch port.", needs_root=False)),
+            note="If the port is not meant to be used, exclude this check with --skip.",
         ),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
+        part_of=("link-layer-wrong",) if _are_wrong(examination, chosen) else (),
     )
 
 
+def _are_wrong(examination: Examination, chosen: list[Port]) -> bool:
+    """Whether all of these ports are down because they use the wrong link layer."""
+    ports = ports_of(examination)
+    wrong = set() if isinstance(ports, Unknown) else {port.name for port in _of_another_layer(ports)}
+    return {port.name for port in chosen} <= wrong
+
+
 @AREA.check(
-    "ib-port-not-active-disabled", Severity.CRITICAL, "an InfiniBand port is switched off", _IBPORTSTATE
+    "ib-port-not-active-disabled",
+    Severity.CRITICAL,
+    "an InfiniBand port is disabled",
+    _IBPORTSTATE,
+    ok="no InfiniBand port is disabled",
+    impact=_LOST,
+    data_path=True,
 )
 def port_disabled(examination: Examination) -> Outcome:
-    """InfiniBand ports whose physical state is Disabled."""
+    """Find InfiniBand ports whose physical state is Disabled."""
     chosen = _sorted_out(examination, Condition.DISABLED)
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names(chosen)}: somebody has disabled the port, here or at the switch",
+        f"{names(chosen)}: disabled by an admin, on this node or at the switch.",
         *at_most(_physical(port) for port in chosen),
-        fix=Plan("Switch the port on", enable_steps(chosen)),
+        fix=Plan("Enable the port", enable_steps(chosen)),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
     )
@@ -92,14 +127,17 @@ def port_disabled(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "a RoCE port is down because its netdev is",
     "ip-link(8) of iproute2",
+    ok="the netdev of every RoCE port is up",
+    impact=_LOST,
+    data_path=True,
 )
 def netdev_down(examination: Examination) -> Outcome:
-    """RoCE ports whose netdev an admin, or nobody, has set up."""
+    """Find RoCE ports whose netdev is set down."""
     chosen = _sorted_out(examination, Condition.NETDEV_DOWN)
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names(chosen)}: RoCE follows its netdev, and that is set down",
+        f"{names(chosen)}: a RoCE port follows its netdev, and the netdev is set down.",
         *at_most(
             Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
             for port in chosen
@@ -113,16 +151,19 @@ def netdev_down(examination: Examination) -> Outcome:
 @AREA.check(
     "ib-port-not-active-no-subnet-manager",
     Severity.CRITICAL,
-    "an InfiniBand port waits for a subnet manager",
+    "an InfiniBand port has no subnet manager",
     "opensm(8)",
+    ok="every InfiniBand port knows a subnet manager",
+    impact=_LOST,
+    data_path=True,
 )
 def no_subnet_manager(examination: Examination) -> Outcome:
-    """Ports in state INIT that know of no subnet manager."""
+    """Find ports in state INIT without a subnet manager."""
     chosen = _sorted_out(examination, Condition.NO_SUBNET_MANAGER)
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names(chosen)}: the link is up, but no subnet manager has configured the port",
+        f"{names(chosen)}: the link is up, but no subnet manager has configured the port.",
         *at_most(Evidence(f"{port.path}/sm_lid", "0x0") for port in chosen),
         *at_most(_state(port) for port in chosen[:1]),
         fix=_subnet_manager(chosen[0]),
@@ -134,16 +175,19 @@ def no_subnet_manager(examination: Examination) -> Outcome:
 @AREA.check(
     "ib-port-not-active-subnet-manager-stalled",
     Severity.CRITICAL,
-    "the subnet manager began to configure an InfiniBand port and did not finish",
+    "the subnet manager has not finished configuring an InfiniBand port",
     "opensm(8)",
+    ok="no InfiniBand port is half configured",
+    impact=_LOST,
+    data_path=True,
 )
 def subnet_manager_stalled(examination: Examination) -> Outcome:
-    """Ports in state ARMED, or in INIT with a subnet manager that is known."""
+    """Find ports in state ARMED, or in INIT with a known subnet manager."""
     chosen = _sorted_out(examination, Condition.STALLED)
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names(chosen)}: the subnet manager stopped half-way, is overloaded or refuses this port",
+        f"{names(chosen)}: the subnet manager stopped halfway, is overloaded or refuses this port.",
         *at_most(_state(port) for port in chosen),
         fix=_subnet_manager(chosen[0]),
         severity=cost_of_loss(examination, chosen),
@@ -153,11 +197,11 @@ def subnet_manager_stalled(examination: Examination) -> Outcome:
 
 def _subnet_manager(port: Port) -> Plan:
     ask = Step(
-        "asks for the fabric's subnet manager",
+        "Query the fabric's subnet manager",
         ("sminfo", "-C", port.device.name, "-P", str(port.facts.number)),
     )
     start = instruction(
-        "start or repair the subnet manager: on the switch, in UFM, or opensm on one node", False
+        "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node.", False
     )
     return Plan("Have the subnet manager configure the port", (ask, start))
 
@@ -165,33 +209,27 @@ def _subnet_manager(port: Port) -> Plan:
 @AREA.check(
     "link-layer-wrong",
     Severity.CRITICAL,
-    "a port speaks another fabric than its equals",
-    "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
+    "a port has another link layer than the ports of the same board",
+    "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
+    "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
+    ok="ports of one board have the same link layer, or work",
+    impact=_LOST,
+    data_path=True,
 )
 def link_layer_wrong(examination: Examination) -> Outcome:
-    """Ports that do not come up and speak another fabric than most of the same board."""
+    """Find ports that are down and have another link layer than most ports of the same board."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return unsure(f"needs the RDMA devices: {ports}")
-    odd: list[Port] = []
-    for board in alike(ports).values():
-        layers = [known(port.facts.link_layer, "") for port in board]
-        usual = max(sorted(set(layers)), key=layers.count)
-        # Half and half is a plan: one fabric for compute, the other for storage.
-        if usual and 2 * layers.count(usual) > len(board):
-            odd += [port for port, layer in zip(board, layers, strict=True) if layer not in (usual, "")]
-    # One that works serves another fabric, and is meant to; one of the wrong type never comes up.
-    odd = [port for port in odd if not port.is_active]
+    odd = _of_another_layer(ports)
     if odd:
-        kind = "2" if odd[0].facts.link_layer == "InfiniBand" else "1"
+        layer = known(odd[0].facts.link_layer, "")
         return found(
-            f"{names(odd)}: {odd[0].facts.link_layer} without a link, while most ports of the same board are "
-            "not. A card that can do both was set to the wrong one, or is plugged into the wrong switch",
+            f"{names(odd)}: {layer} without a link, unlike most ports of the same board. The link type of "
+            "the card is wrong, or the cable is in the wrong switch.",
             *at_most(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
-            fix=Plan(
-                "Set the link type and reset the NIC",
-                tuple(step for port in odd[:4] for step in _link_type(port, kind)),
-                disturbs="whoever uses these NICs loses them during the reset",
+            fix=_set_link_type(
+                examination, odd, _LINK_TYPES["InfiniBand" if layer == "Ethernet" else "Ethernet"]
             ),
             severity=cost_of_loss(examination, odd),
             devices=devices_of(odd),
@@ -205,17 +243,67 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     )
 
 
-def _link_type(port: Port, kind: str) -> tuple[Step, ...]:
-    if isinstance(port.device.bdf, Unknown):
-        return ()
-    number = port.facts.number
-    other = "1" if kind == "2" else "2"
-    command = ("mlxconfig", "-y", "-d", port.device.bdf, "set")
-    return (
-        Step(
-            f"has {port.name} speak {'Ethernet' if kind == '2' else 'InfiniBand'} after its next reset",
-            (*command, f"LINK_TYPE_P{number}={kind}"),
-            undo=(*command, f"LINK_TYPE_P{number}={other}"),
-        ),
-        Step("makes the setting work", ("mlxfwreset", "-y", "-d", port.device.bdf, "reset")),
+def _of_another_layer(ports: tuple[Port, ...]) -> list[Port]:
+    odd: list[Port] = []
+    for board in alike(ports).values():
+        layers = [known(port.facts.link_layer, "") for port in board]
+        usual = max(sorted(set(layers)), key=layers.count)
+        # Half and half is a plan: one fabric for compute, the other for storage.
+        if usual and 2 * layers.count(usual) > len(board):
+            odd += [port for port, layer in zip(board, layers, strict=True) if layer not in (usual, "")]
+    # One that works serves another fabric, and is meant to; one of the wrong type never comes up.
+    return [port for port in odd if not port.is_active]
+
+
+_LINK_TYPES = {"InfiniBand": "1", "Ethernet": "2"}
+
+
+def _set_link_type(examination: Examination, odd: list[Port], kind: str) -> Plan:
+    """Set the type by the port's own parameter and reset the card, with all that the reset takes down."""
+    steps = tuple(step for port in odd[:SHOWN] for step in _link_type(examination, port, kind))
+    cards = {card_of(port) for port in odd[:SHOWN]} - {""}
+    ports = ports_of(examination)
+    beside = () if isinstance(ports, Unknown) else [port for port in ports if card_of(port) in cards]
+    hit = several(
+        port.name if isinstance(port.facts.netdev, Unknown) else f"{port.name} ({port.facts.netdev})"
+        for port in beside
     )
+    return Plan(
+        "Set the link type and reset the NIC",
+        steps,
+        disturbs=f"the reset takes down every port of the card: {hit}",
+        note="If your SSH session uses one of these ports, work on the console. If the cable is in the wrong "
+        "switch, move it instead.",
+    )
+
+
+def _link_type(examination: Examination, port: Port, kind: str) -> tuple[Step, ...]:
+    """The two commands; undone from the last to the first, they set the old type and reset again."""
+    bdf = port.device.bdf
+    if isinstance(bdf, Unknown) or port.device.is_virtual_function:
+        return ()
+    other = "1" if kind == "2" else "2"
+    name = f"LINK_TYPE_P{_parameter_of(examination, port)}"
+    reset = ("mlxfwreset", "-d", bdf, "reset")
+    command = ("mlxconfig", "-d", bdf, "set")
+    layer = "Ethernet" if kind == "2" else "InfiniBand"
+    return (
+        Step(f"Set {port.name} to {layer} from its next reset on", (*command, f"{name}={kind}"), undo=reset),
+        Step("Reset the card to apply the setting", reset, undo=(*command, f"{name}={other}")),
+    )
+
+
+def _parameter_of(examination: Examination, port: Port) -> int:
+    """The port's number in mlxconfig: that of its function on a card of several, where each has one port.
+
+    mlx5 calls the port of each function 1, so port 1 of function 1 is LINK_TYPE_P2.
+    """
+    bdf = known(port.device.bdf, "")
+    siblings = [
+        one.bdf
+        for one in functions_of(examination).values()
+        if one.bdf.rpartition(".")[0] == card_of(port) and one.physical_function is None
+    ]
+    if len(port.device.ports) > 1 or len(siblings) < 2:
+        return port.facts.number
+    return int(bdf.rpartition(".")[2]) + 1

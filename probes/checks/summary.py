@@ -1,4 +1,4 @@
-"""The verdict with what the doctor found: one word, one line."""
+"""The verdict with what the checks found: one object that decides word, color, counts and exit status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from probes.checks.finding import Finding, Severity, Status
 from probes.checks.verdict import State, Verdict
 
 _WELL = (State.ACTIVE, State.READY)
-_NAMED = 3  # findings named in the line; the rest is counted
 
 
 def found_of(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
@@ -20,24 +19,26 @@ def found_of(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, 
 
 
 def summed_up(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
-    """The node's verdict, DEGRADED where it is well but a critical finding stands; warnings are named."""
+    """Add the counts; a critical finding, or a warning on the data path, makes a green verdict DEGRADED."""
     all_found = tuple(findings)
     critical, warnings = found_of(all_found, Severity.CRITICAL), found_of(all_found, Severity.WARNING)
-    state, reason = verdict.state, verdict.reason
-    if critical and state in _WELL:
-        state, reason = State.DEGRADED, critical[0].title
-    if warnings:
-        names = ", ".join(one.id for one in warnings[:_NAMED])
-        more = f" and {len(warnings) - _NAMED} more" if len(warnings) > _NAMED else ""
-        reason = f"{reason} · {len(warnings)} warning{'s' if len(warnings) > 1 else ''}: {names}{more}"
-    return replace(verdict, state=state, reason=reason, critical=len(critical), warnings=len(warnings))
+    costly = (*critical, *(one for one in warnings if one.data_path))
+    counted = replace(verdict, critical=len(critical), warnings=len(warnings))
+    if not costly or verdict.state not in _WELL:
+        return counted
+    more = f", and {len(costly) - 1} more" if len(costly) > 1 else ""
+    return replace(counted, state=State.DEGRADED, reason=f"{costly[0].title}{more}")
 
 
-def exit_status(verdict: Verdict, findings: Iterable[Finding]) -> int:
-    """Monitoring's numbers: 0 fine, 1 warnings, 2 critical, 3 unknown or not applicable."""
-    all_found = tuple(findings)
-    if found_of(all_found, Severity.CRITICAL) or verdict.state is State.BROKEN:
-        return 2
-    if verdict.state in (State.UNKNOWN, State.NOT_APPLICABLE):
+def exit_status(verdict: Verdict) -> int:
+    """Monitoring's numbers, of a verdict with its findings: 0 well, 1 warnings, 2 critical, 3 unknown or n/a.
+
+    A node that GPUDirect RDMA does not apply to is never critical.
+    """
+    if verdict.state is State.NOT_APPLICABLE:
         return 3
-    return 1 if verdict.state is State.DEGRADED or found_of(all_found, Severity.WARNING) else 0
+    if verdict.critical or verdict.state is State.BROKEN:
+        return 2
+    if verdict.state is State.UNKNOWN:
+        return 3
+    return 1 if verdict.warnings or verdict.state is State.DEGRADED else 0

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from probes.gpudirect import GdrPath, GpuDirectFacts, PathState
+from probes.gpudirect import GdrPath, GpuDirectFacts, PathState, hardware_of
 from probes.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node
 from probes.origin import Source
-from probes.pci import PciFacts
-from probes.platform import Environment, PlatformFacts, in_container
-from probes.rates import Reading
+from probes.pci import PciFacts, PciKind, is_for_guests
+from probes.platform import in_container, is_guest
+from probes.rates import Reading, port_rates
 from probes.rdma import RdmaDevice
 from probes.topology import Nccl, Topology
+from probes.topology_files import TopologyFileFacts
 from probes.unknown import Maybe, Reason, Unknown, known
 
 
 class State(Enum):
     """The one word."""
 
-    ACTIVE = "ACTIVE"  # ready, and memory regions are registered (refcnt or dma-buf attachments) now
-    READY = "READY"
-    DEGRADED = "DEGRADED"  # works, but not for every GPU or not on the best path
-    BROKEN = "BROKEN"
+    ACTIVE = "ACTIVE"  # usable, in use now, and nothing on the data path is below what the hardware can do
+    READY = "READY"  # the same, not in use now
+    DEGRADED = "DEGRADED"  # usable, but not for every GPU, or something on the data path costs bandwidth
+    BROKEN = "BROKEN"  # no usable path
     UNKNOWN = "UNKNOWN"  # what decides could not be read
-    NOT_APPLICABLE = "NOT APPLICABLE"  # no NVIDIA GPU or no RDMA-capable NIC
+    NOT_APPLICABLE = "NOT APPLICABLE"  # no NVIDIA GPU, no RDMA NIC, or hardware that cannot do it by design
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Verdict:
 
     state: State
     path: GdrPath | None
-    gpus_served: int  # GPUs with a usable NIC at NCCL's default GDR level (PXB, or P2C with C2C)
+    gpus_served: int  # GPUs that can use GPUDirect RDMA at NCCL's default level (PXB, or P2C with C2C)
     gpus: int
-    reason: str  # one sentence
+    reason: str  # one or two sentences without a full stop at the end
     nics: int = 0  # NICs that serve these GPUs
     critical: int | None = None  # findings, those with the same cause counted once; None: not checked yet
     warnings: int | None = None
@@ -49,37 +51,85 @@ class _Use:
 
     dmabuf: Maybe[bool]
     peermem: Maybe[bool]
+    by_peers: GdrPath  # nvidia_peermem's path, or EFA's own
     regions: int  # registered by nvidia-peermem now
-    attached: bool  # a dma-buf of the GPU driver is attached to a device now
+    attached: bool  # a dma-buf of the GPU driver is attached to a NIC now
 
     @property
     def path(self) -> GdrPath | None:
         """The path in use, else the one NCCL takes: DMA-BUF before peermem."""
         if self.attached or (not self.regions and not isinstance(self.dmabuf, Unknown) and self.dmabuf):
             return GdrPath.DMABUF
-        return GdrPath.PEERMEM if not isinstance(self.peermem, Unknown) and self.peermem else None
+        return self.by_peers if not isinstance(self.peermem, Unknown) and self.peermem else None
+
+
+@dataclass(frozen=True)
+class _Served:
+    """What one GPU has: NICs that serve it, or why none does."""
+
+    nics: tuple[str, ...] = ()
+    by_pxn: bool = False  # through another GPU's NVLink
+    reason: str = ""  # why no NIC serves it
+    doubt: str = ""  # what is not known and could serve it
+    far: bool = False  # a NIC could serve it, but none is near
 
 
 # Up to these NCCL uses GPUDirect RDMA unless told otherwise; P2C stands only where a GPU has C2C links
-# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB). A NIC behind another GPU's
-# NVLink (PXN) serves too, but is not near.
+# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
 _NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
-_NOT_OURS = ("vfio-pci",)  # the GPU belongs to a virtual machine
+# NICs of clouds and supercomputers that reach GPU memory without verbs, by their drivers.
+_UNFINISHED_FABRIC = ("not started", "in progress", "failed")
+_WITHOUT_VERBS = {
+    "cxi": "Slingshot (cxi) uses libfabric, which gdrtop does not read",
+    "gve": "gVNIC (gve) uses GPUDirect-TCPX, which gdrtop does not read",
+}
 
 
-def judge(node: Node, topology: Topology, reading: Reading | None) -> Verdict:
-    """The verdict of one node at one moment; without a reading, as the node's own facts have it."""
+def judge(
+    node: Node,
+    topology: Topology,
+    reading: Reading | None,
+    before: Reading | None = None,
+    files: Maybe[TopologyFileFacts] | None = None,
+) -> Verdict:
+    """The verdict of one node at one moment; without a reading, as the node's own facts have it.
+
+    `before`: the reading before, for the traffic between the two; `files`: NCCL's topology files.
+    """
     early = _missing_devices(node, topology)
     if early is not None:
         return early
     gpus = _our_gpus(node)
     count = len(gpus) if gpus else len(topology.gpus)
-    if isinstance(node.gpudirect, Unknown):
-        return Verdict(State.UNKNOWN, None, 0, count, f"GPUDirect could not be judged: {node.gpudirect}")
-    use = _use(node, node.gpudirect, reading)
+    direct = node.gpudirect
+    if isinstance(direct, Unknown):
+        return Verdict(State.UNKNOWN, None, 0, count, f"the state of GPUDirect is unknown: {direct}")
+    if gpus and all(_never(direct, gpu.bdf) for gpu in gpus):
+        reason = direct.gpu_support[gpus[0].bdf].reason
+        return Verdict(State.NOT_APPLICABLE, None, 0, count, f"by design: {reason}")
+    if not _devices(node):
+        return _no_devices(node, topology)
+    use = _use(node, direct, reading)
     if use.path is None:
-        return _no_path(node, node.gpudirect, use, count)
-    return _served(node, topology, reading, node.gpudirect, use)
+        return _no_path(node, direct, use, count)
+    verdict = _served(node, topology, reading, direct, use, _topology_file(node, files))
+    if direct.cuda_failure and verdict.state in (State.ACTIVE, State.READY, State.DEGRADED):
+        return replace(verdict, state=State.DEGRADED, reason=direct.cuda_failure)
+    hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
+    if verdict.state is State.READY and hidden:
+        return replace(verdict, reason=_joined(_unproved(node, reading, before), verdict.reason))
+    return verdict
+
+
+def _never(direct: GpuDirectFacts, gpu: str) -> bool:
+    """Whether a GPU cannot use GPUDirect RDMA by design."""
+    return gpu in direct.gpu_support and direct.gpu_support[gpu].by_design
+
+
+def _joined(*sentences: str) -> str:
+    """Sentences as one text; each begins with a small letter where it stands first."""
+    said = [sentence for sentence in sentences if sentence]
+    return ". ".join(said[:1] + [f"{sentence[:1].upper()}{sentence[1:]}" for sentence in said[1:]])
 
 
 def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
@@ -90,6 +140,11 @@ def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
 
     if not topology.gpus and isinstance(node.pci, Unknown):
         return say(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
+    unplaced = () if isinstance(node.gpus, Unknown) else node.gpus.unplaced
+    if not topology.gpus and unplaced:
+        plural = "s" if len(unplaced) > 1 else ""
+        told = f"the NVIDIA driver lists {len(unplaced)} GPU{plural}, but /sys/bus/pci/devices shows none"
+        return say(State.UNKNOWN, told)
     nothing_known = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
     if not topology.gpus:
         if topology.nics or nothing_known:
@@ -97,9 +152,9 @@ def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
         try_this = "; see `gdrtop --demo`" if node.origin.source is Source.LIVE else ""
         return say(State.NOT_APPLICABLE, f"no NVIDIA GPU and no RDMA NIC here{try_this}")
     if isinstance(node.gpus, GpuFacts) and not _our_gpus(node):
-        drivers = sorted({known(gpu.driver, "") for gpu in node.gpus.gpus} & set(_NOT_OURS))
+        drivers = sorted({str(gpu.driver) for gpu in node.gpus.gpus if is_for_guests(gpu.driver)})
         if drivers:
-            told = f"all GPUs are bound to {drivers[0]}, for virtual machines"
+            told = f"all GPUs are bound to {drivers[0]} for virtual machines"
             return say(State.NOT_APPLICABLE, told)
     if not topology.nics:
         if isinstance(node.rdma, Unknown) and nothing_known:
@@ -108,22 +163,45 @@ def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
             return say(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
         software = [] if isinstance(node.rdma, Unknown) else [device.name for device in node.rdma.devices]
         besides = f": {_listed(software)} on no PCI device" if software else ""
-        return say(State.NOT_APPLICABLE, f"no RDMA NIC here{besides}")
+        other = _without_verbs(node.pci)
+        return say(State.NOT_APPLICABLE, other or f"no RDMA NIC here{besides}")
     if isinstance(node.rdma, Unknown) and nothing_known:
         return say(State.UNKNOWN, f"the RDMA devices could not be read: {node.rdma}")
-    if not _devices(node):
-        ours = _our_nics(node, topology)
-        if not ours:
-            return say(State.NOT_APPLICABLE, "all RDMA NICs are bound to vfio-pci, for virtual machines")
-        return say(State.BROKEN, _no_rdma_device(node, ours))
     return None
+
+
+def _without_verbs(pci: PciFacts) -> str:
+    """What to say of NICs that reach GPU memory by something else than verbs."""
+    for function in pci.functions.values():
+        driver = known(function.driver, "")
+        for name, told in _WITHOUT_VERBS.items():
+            if function.kind is PciKind.NIC and driver.startswith(name):
+                return f"no verbs NIC here: {told}"
+    return ""
+
+
+def _no_devices(node: Node, topology: Topology) -> Verdict:
+    """NICs on the bus, but no RDMA device."""
+
+    def say(state: State, reason: str) -> Verdict:
+        return Verdict(state, None, 0, len(topology.gpus), reason)
+
+    ours = _our_nics(node, topology)
+    if not ours:
+        return say(State.NOT_APPLICABLE, "all RDMA NICs are bound to vfio-pci for virtual machines")
+    elsewhere = () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere
+    if elsewhere:
+        plural = "s are" if len(elsewhere) > 1 else " is"
+        told = f"{len(elsewhere)} RDMA device{plural} in another network namespace: run gdrtop in that pod"
+        return say(State.UNKNOWN, told)
+    return say(State.BROKEN, _no_rdma_device(node, ours))
 
 
 def _our_nics(node: Node, topology: Topology) -> int:
     """How many NICs are not handed to virtual machines."""
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     drivers = [functions[nic.id].driver for nic in topology.nics if nic.id in functions]
-    return len(topology.nics) - sum(known(driver, "") in _NOT_OURS for driver in drivers)
+    return len(topology.nics) - sum(is_for_guests(driver) for driver in drivers)
 
 
 def _no_rdma_device(node: Node, count: int) -> str:
@@ -138,9 +216,8 @@ def _no_rdma_device(node: Node, count: int) -> str:
 
 
 def _devices(node: Node) -> dict[str, RdmaDevice]:
-    """RDMA devices that are hardware, by name; rxe and siw reach no GPU memory."""
-    devices = () if isinstance(node.rdma, Unknown) else node.rdma.devices
-    return {device.name: device for device in devices if not isinstance(device.bdf, Unknown)}
+    """RDMA devices that are hardware, by name."""
+    return {device.name: device for device in hardware_of(node.rdma)}
 
 
 def _our_gpus(node: Node) -> tuple[Gpu, ...]:
@@ -151,7 +228,7 @@ def _our_gpus(node: Node) -> tuple[Gpu, ...]:
     return tuple(
         gpu
         for gpu in node.gpus.gpus
-        if known(gpu.driver, "") not in _NOT_OURS and not (contained and _not_listed(gpu))
+        if not is_for_guests(gpu.driver) and not (contained and _not_listed(gpu))
     )
 
 
@@ -169,6 +246,9 @@ def _gpu_fault(node: Node, gpu: Gpu) -> str:
         return f"GPU{gpu.index} is bound to {gpu.driver}"
     if isinstance(node.gpus, GpuFacts) and node.gpus.driver.nvml is None and isinstance(gpu.nvml, Unknown):
         return f"GPU{gpu.index} does not answer: {gpu.nvml.detail or gpu.nvml.reason.value}"
+    if not isinstance(gpu.nvml, Unknown) and known(gpu.nvml.fabric, "") in _UNFINISHED_FABRIC:
+        state = known(gpu.nvml.fabric, "")
+        return f"GPU{gpu.index}'s NVLink fabric is {state}: CUDA programs may fail with error 802"
     return ""
 
 
@@ -187,6 +267,7 @@ def _use(node: Node, direct: GpuDirectFacts, reading: Reading | None) -> _Use:
     return _Use(
         True if attached else direct.dmabuf.usable,
         True if regions else direct.peermem.usable,
+        direct.peermem.path,
         regions,
         attached,
     )
@@ -199,7 +280,7 @@ def _first_lack(state: PathState) -> str:
             return one.lack or f"{state.path.value} needs {one.name}"
     for one in state.requirements:
         if isinstance(one.met, Unknown):
-            return f"not known for {state.path.value}: {one.name} ({one.met})"
+            return f"{state.path.value}: {one.name} unknown ({one.met})"
     return f"{state.path.value} is unknown"
 
 
@@ -211,7 +292,10 @@ def _no_path(node: Node, direct: GpuDirectFacts, use: _Use, gpus: int) -> Verdic
         driver = node.modules.modules.get("nvidia")
     if not unknown and driver is not None and driver.state is ModuleState.NOT_LOADED:
         reasons = reasons[:1]  # nothing else matters before that
-    return Verdict(State.UNKNOWN if unknown else State.BROKEN, None, 0, gpus, "; ".join(reasons))
+    if direct.cuda_failure and not unknown:
+        reasons = [direct.cuda_failure]
+    state = State.UNKNOWN if unknown else State.BROKEN
+    return Verdict(state, None, 0, gpus, "; ".join(dict.fromkeys(reasons)))
 
 
 def _port_states(device: RdmaDevice, reading: Reading | None) -> list[Maybe[str]]:
@@ -228,124 +312,249 @@ def _active(device: RdmaDevice, reading: Reading | None) -> Maybe[bool]:
     return next((state for state in states if isinstance(state, Unknown)), False)
 
 
-def _takes_part(
-    device: RdmaDevice, direct: GpuDirectFacts, use: _Use, reading: Reading | None
-) -> Maybe[bool]:
-    """Whether a NIC is up and has a path to GPU memory."""
-    active = _active(device, reading)
-    by_peermem = not isinstance(use.peermem, Unknown) and use.peermem
-    if by_peermem or isinstance(active, Unknown) or not active:
-        return active
-    answer = direct.nic_dmabuf.get(device.name, Unknown(Reason.NOT_THERE, device.name, "not asked"))
-    return True if use.attached and isinstance(answer, Unknown) else answer
+def _any(answers: Iterable[Maybe[bool]]) -> Maybe[bool]:
+    """True where one is, else the first reason why one is unknown, else False."""
+    unsure: Unknown | None = None
+    for answer in answers:
+        if isinstance(answer, Unknown):
+            unsure = answer if unsure is None else unsure
+        elif answer:
+            return True
+    return False if unsure is None else unsure
+
+
+def _all(*answers: Maybe[bool]) -> Maybe[bool]:
+    """False where one is, else the first reason why one is unknown, else True."""
+    unsure: Unknown | None = None
+    for answer in answers:
+        if isinstance(answer, Unknown):
+            unsure = answer if unsure is None else unsure
+        elif not answer:
+            return False
+    return True if unsure is None else unsure
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What NICs and GPUs can do, pair by pair."""
+
+    direct: GpuDirectFacts
+    use: _Use
+    active: dict[str, Maybe[bool]]  # RDMA device -> has an ACTIVE port
+
+    def reaches(self, nic: str, gpu: str) -> Maybe[bool]:
+        """Whether a NIC is up and reaches this GPU's memory by either path."""
+        direct, use = self.direct, self.use
+        support = direct.gpu_support.get(gpu)
+        not_asked = Unknown(Reason.NOT_THERE, nic, "not asked")
+        takes = direct.nic_dmabuf.get(nic, not_asked)
+        if use.attached and isinstance(takes, Unknown):
+            takes = True
+        registers = direct.nic_peermem.get(nic, use.peermem)
+        if use.regions and (isinstance(registers, Unknown) or direct.peermem.usable is not True):
+            registers = True
+        by_dmabuf = _all(use.dmabuf, takes, True if support is None else support.dmabuf)
+        by_peers = _all(use.peermem, registers, True if support is None else support.peermem)
+        return _all(self.active[nic], _any((by_dmabuf, by_peers)))
 
 
 def _served(
-    node: Node, topology: Topology, reading: Reading | None, direct: GpuDirectFacts, use: _Use
+    node: Node, topology: Topology, reading: Reading | None, direct: GpuDirectFacts, use: _Use, file: str
 ) -> Verdict:
-    """A path is usable: does every GPU have a NIC near that is up."""
+    """A path is usable: which GPUs have a NIC near that is up; `file` is NCCL's topology file."""
     devices = _devices(node)
-    parts = {name: _takes_part(device, direct, use, reading) for name, device in devices.items()}
+    ends = _Ends(direct, use, {name: _active(device, reading) for name, device in devices.items()})
     facts = {gpu.bdf: gpu for gpu in _our_gpus(node)}
-    ends = [end for end in topology.gpus if end.id in facts or isinstance(node.gpus, Unknown)]
-    served: list[str] = []
-    unserved: list[str] = []
-    faults: list[str] = []
-    first_reason = first_doubt = ""
-    for end in ends:
-        near = _near(topology, end.id, devices)
-        if end.id in facts and (fault := _gpu_fault(node, facts[end.id])):
-            faults.append(fault)
-        elif any(parts[name] is True for name in near):
-            served.append(end.label)
-        elif doubt := _doubt(topology, end.id, parts):
-            first_doubt = first_doubt or f"{end.label}: {doubt}"
-        else:
-            unserved.append(end.label)
-            if not first_reason:
-                states = _port_states(devices[near[0]], reading) if near else []
-                first_reason = _why_unserved(topology, end.id, near, states, parts)
+    here = [end for end in topology.gpus if end.id in facts or isinstance(node.gpus, Unknown)]
+    # Those that never can are not missed beside others that can.
+    here = [end for end in here if not _never(direct, end.id)]
+    faulty = {end.id: _gpu_fault(node, facts[end.id]) for end in here if end.id in facts}
+    faults = {gpu: fault for gpu, fault in faulty.items() if fault}
+    answers = {end.id: _served_gpu(node, topology, end.id, ends, reading) for end in here}
+    served = [end for end in here if end.id not in faults and answers[end.id].nics]
+    guest_paths = is_guest(node.platform) is True and any(one.far for one in answers.values())
+    if guest_paths and (file or use.attached or use.regions):
+        # NCCL has other paths than this PCI tree shows, or uses them already.
+        served = [end for end in here if end.id not in faults]
+        answers = {end.id: replace(answers[end.id], nics=_reaching(end.id, ends)) for end in here}
+    nics = {nic for end in served for nic in answers[end.id].nics}
 
-    def say(state: State, reason: str) -> Verdict:
-        return Verdict(state, use.path, len(served), len(ends), reason)
+    def say(state: State, *reasons: str) -> Verdict:
+        return Verdict(state, use.path, len(served), len(here), _joined(*reasons), len(nics))
 
-    if not any(isinstance(part, Unknown) or part for part in parts.values()):
-        if all("ACTIVE" not in _port_states(device, reading) for device in devices.values()):
-            return say(State.BROKEN, f"no port of {_listed(list(devices))} is ACTIVE")
-        return say(State.BROKEN, f"no NIC that is up takes dma-buf regions: {_listed(list(devices))}")
+    reaching = [ends.reaches(name, end.id) for name in devices for end in here]
+    if here and not any(isinstance(answer, Unknown) or answer for answer in reaching):
+        return replace(say(State.BROKEN, _no_nic(devices, ends)), path=None)
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-        return say(State.DEGRADED, faults[0] + more)
+        return say(State.DEGRADED, next(iter(faults.values())) + more)
+    left = [end for end in here if end not in served]
+    doubts = [f"{end.label}: {answers[end.id].doubt}" for end in left if answers[end.id].doubt]
+    unserved = [end for end in left if not answers[end.id].doubt]
+    if unserved and guest_paths:
+        told = (
+            "paths between GPUs and NICs are unknown: this virtual machine hides its PCIe switches, and NCCL "
+            "has no topology file"
+        )
+        return replace(say(State.UNKNOWN, told), gpus_served=0, nics=0)
     if unserved:
-        return say(State.DEGRADED, _degraded(node, facts, unserved, first_reason))
-    if first_doubt:
-        return say(State.UNKNOWN, first_doubt)
+        names = _listed([end.label for end in unserved])
+        return say(State.DEGRADED, _degraded(facts, names, len(unserved), answers[unserved[0].id].reason))
+    if doubts:
+        return say(State.UNKNOWN, doubts[0])
+    notes = [_by_pxn([end.label for end in served if answers[end.id].by_pxn])]
+    if guest_paths:
+        notes.append(
+            f"paths come from NCCL's topology file {file}, and were not checked"
+            if file
+            else "paths between GPUs and NICs are unknown: this virtual machine hides its PCIe switches"
+        )
     if use.attached or use.regions:
-        return say(State.ACTIVE, _in_use(use))
-    return say(State.READY, _idle(direct, use))
+        return say(State.ACTIVE, _in_use(use, direct), *notes)
+    return say(State.READY, _idle(direct, use), *notes)
 
 
-def _near(topology: Topology, gpu: str, devices: dict[str, RdmaDevice]) -> list[str]:
-    return [
-        name
-        for name in topology.best_nics.get(gpu, ())
-        if name in devices and topology.paths[gpu, name].nccl in _NEAR
-    ]
+def _served_gpu(node: Node, topology: Topology, gpu: str, ends: _Ends, reading: Reading | None) -> _Served:
+    """The NICs that serve one GPU: near ones that are up; where none is near at all, those behind NVLink."""
+    devices = _devices(node)
+    words = {name: topology.paths[gpu, name].nccl for name in devices}
+    order = [name for name in topology.best_nics.get(gpu, ()) if name in devices]
+    near = [name for name in order if words[name] in _NEAR]
+    serving = [name for name in near if ends.reaches(name, gpu) is True]
+    if serving:
+        best = words[serving[0]]
+        return _Served(tuple(name for name in serving if words[name] is best))
+    if doubt := _doubt(node, topology, gpu, ends):
+        return _Served(doubt=doubt)
+    by_nvlink = [name for name in order if words[name] is Nccl.PXN and ends.reaches(name, gpu) is True]
+    if by_nvlink and not near:
+        return _Served(tuple(by_nvlink), by_pxn=True)
+    far = not near and bool(_reaching(gpu, ends))
+    return _Served(reason=_why_unserved(topology, gpu, near, devices, ends, reading), far=far)
 
 
-def _doubt(topology: Topology, gpu: str, parts: dict[str, Maybe[bool]]) -> str:
-    """What is not known that could serve the GPU: a near NIC's port, or the way to one that is up."""
-    for name, part in parts.items():
+def _reaching(gpu: str, ends: _Ends) -> tuple[str, ...]:
+    return tuple(name for name in ends.active if ends.reaches(name, gpu) is True)
+
+
+def _no_nic(devices: dict[str, RdmaDevice], ends: _Ends) -> str:
+    names = _listed(list(devices))
+    if not any(active is True for active in ends.active.values()):
+        return f"no port of {names} is ACTIVE"
+    return f"no NIC with an ACTIVE port can register GPU memory: {names}"
+
+
+def _doubt(node: Node, topology: Topology, gpu: str, ends: _Ends) -> str:
+    """What is not known that could serve the GPU: a near NIC, or the path to one that is up."""
+    for name in ends.active:
         path = topology.paths.get((gpu, name))
-        if path is None or (not isinstance(part, Unknown) and not part):
+        reaches = ends.reaches(name, gpu)
+        if path is None or (not isinstance(reaches, Unknown) and not reaches):
             continue
         if isinstance(path.nccl, Unknown):
             return f"the path to {name} is unknown: {path.nccl}"
-        if isinstance(part, Unknown) and path.nccl in _NEAR:
-            return f"whether {name} can be used is unknown: {part}"
+        if isinstance(reaches, Unknown) and path.nccl in _NEAR:
+            return f"the state of {name} is unknown: {reaches}"
+    for bdf in () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere:
+        path = topology.paths.get((gpu, bdf))
+        if path is not None and path.nccl in _NEAR:
+            return f"the RDMA device of {bdf} is in another network namespace: run gdrtop in that pod"
     return ""
 
 
 def _why_unserved(
-    topology: Topology, gpu: str, near: list[str], states: list[Maybe[str]], parts: dict[str, Maybe[bool]]
+    topology: Topology,
+    gpu: str,
+    near: list[str],
+    devices: dict[str, RdmaDevice],
+    ends: _Ends,
+    reading: Reading | None,
 ) -> str:
-    """Why no NIC serves a GPU; `states` are those of the ports of the nearest."""
+    """Why no NIC serves a GPU."""
+    support = ends.direct.gpu_support.get(gpu)
+    if support is not None and support.reason:
+        return support.reason
     if near:
+        states = _port_states(devices[near[0]], reading)
         if "ACTIVE" in states:
-            return f"{near[0]} takes no dma-buf regions"
+            return f"{near[0]} cannot register GPU memory"
         return f"{near[0]} is {states[0] if states else 'without ports'}"
-    up = [name for name in topology.best_nics.get(gpu, ()) if parts.get(name) is True]
+    up = [name for name in topology.best_nics.get(gpu, ()) if name in devices and ends.active[name] is True]
     if not up:
         return "no NIC is up"
     nccl = topology.paths[gpu, up[0]].nccl
     return f"the nearest is {up[0]} at {nccl if isinstance(nccl, Unknown) else nccl.value}"
 
 
-def _degraded(node: Node, facts: dict[str, Gpu], unserved: list[str], first: str) -> str:
+def _degraded(facts: dict[str, Gpu], names: str, count: int, first: str) -> str:
     by_c2c = any(known(gpu.c2c_links, 0) for gpu in facts.values())
     level = "P2C" if by_c2c else "PXB"
-    verb = "has" if len(unserved) == 1 else "have"
-    reason = f"{_listed(unserved)} {verb} no ACTIVE NIC within {level}: {first}"
-    guest = isinstance(node.platform, PlatformFacts) and (
-        node.platform.environment is Environment.VIRTUAL_MACHINE
-    )
-    # Clouds give NCCL the real tree in a file (NCCL_TOPO_FILE, /var/run/nvidia-topologyd).
-    return f"{reason}, as far as this virtual machine shows its PCI tree" if guest else reason
+    return f"{names} {'has' if count == 1 else 'have'} no usable NIC within {level}: {first}"
+
+
+def _by_pxn(names: list[str]) -> str:
+    if not names:
+        return ""
+    plural = "s" if len(names) > 1 else ""
+    return f"{len(names)} GPU{plural} by PXN: {_listed(names)} reach NICs through another GPU's NVLink"
+
+
+def _topology_file(node: Node, files: Maybe[TopologyFileFacts] | None) -> str:
+    """The file from which NCCL takes the PCI tree of a virtual machine; "" where there is none."""
+    if files is None or isinstance(files, Unknown):
+        return ""
+    for file in files.files:
+        # A file of another user's container may not be readable from here; a job names it all the same.
+        if not isinstance(file.endpoints, Unknown) or file.endpoints.reason is Reason.NEEDS_ROOT:
+            return file.path
+    return ""
 
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
-def _in_use(use: _Use) -> str:
-    if use.regions:
-        regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''}"
-        more = ", and GPU buffers attached by DMA-BUF" if use.attached else ""
-        return f"{regions} registered by nvidia-peermem now{more}"
-    return "GPU buffers are attached by DMA-BUF now"
+def _in_use(use: _Use, direct: GpuDirectFacts) -> str:
+    if not use.regions:
+        return "a NIC is attached to GPU memory by DMA-BUF"
+    regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''}"
+    if use.attached:
+        return f"{regions} registered by peermem, and a NIC is attached to GPU memory by DMA-BUF"
+    told = f"a job registered {regions} by peermem"
+    if direct.preferred is GdrPath.DMABUF:
+        return f"{told}; DMA-BUF is also usable, and NCCL prefers it for new jobs"
+    return told
 
 
 def _idle(direct: GpuDirectFacts, use: _Use) -> str:
     if use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown):
-        return f"whether it is in use now: {direct.dmabuf_in_use.reason.value}"
+        return ""
     return "no memory region is registered now"
+
+
+def _unproved(node: Node, reading: Reading | None, before: Reading | None) -> str:
+    """What is known of use where only root could see DMA-BUF: programs, open devices, traffic."""
+    seen: list[str] = []
+    if reading is not None and not isinstance(reading.gpus, Unknown):
+        pids = {pid for gpu in reading.gpus.values() for pid in known(gpu.processes, ())}
+        if pids:
+            seen.append(f"{len(pids)} GPU process{'es run' if len(pids) > 1 else ' runs'}")
+    opened = _open_devices(node, reading)
+    if opened:
+        seen.append(f"RDMA devices are open {opened} time{'s' if opened > 1 else ''}")
+    if reading is not None and before is not None:
+        rates = port_rates(before, reading).values()
+        gbps = sum(max(known(rate.sent_gbps, 0.0), known(rate.received_gbps, 0.0)) for rate in rates)
+        if gbps >= 1:
+            seen.append(f"the NICs carry {gbps:.0f} Gb/s")
+    facts = f"{', '.join(seen[:-1])} and {seen[-1]}" if len(seen) > 1 else "".join(seen)
+    return _joined(facts, f"only root can tell whether DMA-BUF {'is in use' if facts else 'is in use now'}")
+
+
+def _open_devices(node: Node, reading: Reading | None) -> int:
+    """How often programs have RDMA devices open: references to ib_uverbs that no module holds."""
+    if reading is None or isinstance(node.modules, Unknown):
+        return 0
+    module = node.modules.modules.get("ib_uverbs")
+    users = 0 if module is None else len(known(module.used_by, ()))
+    return max(0, known(reading.module_refcnts.get("ib_uverbs", 0), 0) - users)

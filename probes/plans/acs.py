@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.checks.acs_redirects import REDIRECTS, not_to_be_judged, redirects_of
-from probes.checks.pcie_paths import for_guests, is_guest, reason_of
+from probes.checks.acs_redirects import REDIRECTS, is_translated, not_to_be_judged, redirects_of
+from probes.checks.pcie_paths import for_guests, is_guest, near_paths, reason_of
 from probes.examination import Examination
 from probes.pci_capabilities import Acs
 from probes.plan import Plan, Step, instruction
@@ -27,6 +27,8 @@ def redirects_off(examination: Examination) -> Plan | str:
         if found.unknown:
             return reason_of(found.unknown[0])
         return f"no redirect on the {found.looked_at} switch ports between GPUs and NICs"
+    if any(is_translated(examination, path) for path in near_paths(examination)):
+        return "the IOMMU translates, so clearing ACS alone does not help: fix iommu-translated first"
     guest, guests = is_guest(examination), for_guests(examination)
     if isinstance(guest, Unknown):
         return f"whether this is a virtual machine, where ACS has to be on, is unknown: {guest}"

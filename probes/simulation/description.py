@@ -143,6 +143,12 @@ class NodeDescription:
         str, ...
     ] = ()  # of "gdrcopy", "nvbandwidth", "nccl-tests": what is installed beside perftest
 
+    @property
+    def offers_gdr(self) -> bool:
+        """Whether the GPUs can use GPUDirect RDMA at all: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED."""
+        by_name = "GeForce" in self.gpu.name or "GB10" in self.gpu.name
+        return not (by_name or self.nvml.is_vgpu or self.nvml.confidential_computing)
+
 
 def simulated_names() -> tuple[str, ...]:
     """The names `--demo` takes, the default first."""

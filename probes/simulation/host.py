@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from probes.command import CommandOutput
+from probes.cuda import CudaGpu
 from probes.host import READ_LIMIT_BYTES
 from probes.link_speed import generation
 from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
@@ -186,7 +187,16 @@ class SimulatedHost:
             persistence=number in self.tree.persistent,
             mig=number in self.tree.mig,
             is_vgpu=special.is_vgpu,
+            fabric=self._fabric(),
         )
+
+    def _fabric(self) -> str:
+        """Hopper and newer register with the NVSwitches' manager, on this node or on the switches' own."""
+        gpu = self._description.gpu
+        if gpu.capability < (9, 0) or not (self.tree.nvswitches or gpu.c2c):
+            return "not supported"
+        runs = not self.tree.nvswitches or self.tree.units.get("nvidia-fabricmanager") == "active"
+        return "completed" if runs else "in progress"
 
     def _nvlink_peers(self) -> tuple[tuple[str, int], ...]:
         """The NVLinks shared out over the NVSwitches; where none is on this PCI tree, one far switch."""
@@ -250,6 +260,20 @@ class SimulatedHost:
             else Unknown(Reason.NOT_THERE, device)
             for device in devices
         }
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda of the described driver says, or the error of its cuInit."""
+        from probes.simulation.bandwidth.cuda import devices, exports_dmabuf
+
+        for module in ("nvidia", "nvidia_uvm"):
+            if module not in self.tree.live_modules:
+                detail = f"not asked, because /sys/module/{module} is missing"
+                return Unknown(Reason.NOT_THERE, "libcuda", detail)
+        found = devices(self.tree, {})
+        if isinstance(found, int):
+            return Unknown(Reason.DRIVER_ERROR, "libcuda", f"cuInit(0) returned {found}")
+        rdma, dmabuf = self._description.offers_gdr, exports_dmabuf(self.tree)
+        return tuple(CudaGpu(device.bdf, rdma, dmabuf) for device in found)
 
     def environment(self, name: str) -> Maybe[str]:
         """No variables are set."""

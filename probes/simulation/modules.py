@@ -20,7 +20,7 @@ def grow_modules(tree: Tree) -> None:
     for name in node.modules.live:
         version = node.driver.version if name.startswith("nvidia") else ""
         show_module(tree, name, version, srcversion_of(name))
-    if node.gpudirect.memory_peers:
+    if node.gpudirect.memory_peers and node.offers_gdr:
         show_memory_peers(tree, node.gpudirect.regions)
 
 
@@ -59,9 +59,19 @@ def hold_modules(tree: Tree) -> None:
     for module, count in counts.items():
         if module in tree.live_modules:
             _hold(tree, module, "job", count)
-    if PEERMEM in tree.live_modules:
+    if PEERMEM in tree.live_modules and tree.description.offers_gdr:
         mean, angle = tree.description.gpudirect.regions, phase(tree.seed, "regions")
         tree.holds[PEERMEM, "job"] = lambda seconds: regions(mean, angle, seconds)
+
+
+def end_rdma_traffic(tree: Tree) -> None:
+    """The job uses no RDMA: the NICs' byte counters stand still, and it holds no memory region."""
+    tree.holds.pop((PEERMEM, "job"), None)
+    for nic in tree.nics:
+        for name in ("port_xmit_data", "port_rcv_data"):
+            path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"
+            if path in tree.files:
+                tree.add(path, "3200000000\n")
 
 
 def hold_by_service(tree: Tree, service: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.cuda import CudaGpu
 from probes.gpudirect import (
     GdrPath,
     GpuDirectFacts,
@@ -237,10 +238,19 @@ def test_gpus_older_than_turing_are_too_old(tmp_path: Path) -> None:
 
 
 def test_a_driver_told_to_refuse_says_so(tmp_path: Path) -> None:
-    driver = replace(a_driver(), parameters={"GrdmaPciTopoCheckOverride": "2"})
-    state = facts_of(tmp_path, gpus=gpus_of(driver)).dmabuf
-    assert state.usable is False
-    assert "GrdmaPciTopoCheckOverride" in lacks(state)[0]
+    driver = replace(a_driver(version="580.95.05"), parameters={"GrdmaPciTopoCheckOverride": "2"})
+    facts = facts_of(tmp_path, gpus=gpus_of(driver), modules=modules_of(a_module("nvidia_peermem", LIVE)))
+    for state in (facts.dmabuf, facts.peermem):
+        assert state.usable is False
+        assert "GrdmaPciTopoCheckOverride" in lacks(state)[0]
+
+
+def test_that_option_has_no_effect_on_older_drivers_and_behind_chip_to_chip_links(tmp_path: Path) -> None:
+    option = {"GrdmaPciTopoCheckOverride": "2"}
+    older = gpus_of(replace(a_driver(version="570.124.06"), parameters=option))
+    assert facts_of(tmp_path, gpus=older).dmabuf.usable is True
+    grace = gpus_of(replace(a_driver(version="580.95.05"), parameters=option), replace(a_gpu(), c2c_links=10))
+    assert facts_of(tmp_path, gpus=grace).dmabuf.usable is True
 
 
 def test_without_ib_uverbs_no_program_reaches_a_nic(tmp_path: Path) -> None:
@@ -268,6 +278,143 @@ def test_the_kernels_own_name_is_asked_not_the_cleaned_one(tmp_path: Path) -> No
     host = Nics(tmp_path, errno.EBADF)
     probe(host, a_kernel(), modules_of(), gpus_of(), RdmaFacts((device,)))
     assert host.asked == ["mlx5\x07"]
+
+
+# What the GPUs themselves support
+
+
+def cuda(*answers: tuple[Maybe[bool], Maybe[bool]]) -> tuple[CudaGpu, ...]:
+    """libcuda's answers (116, 124) for GPUs in order."""
+    return tuple(CudaGpu(a_gpu(number).bdf, *answer) for number, answer in enumerate(answers))
+
+
+def with_cuda(
+    tmp_path: Path,
+    answer: Maybe[tuple[CudaGpu, ...]],
+    *gpus: Gpu,
+    driver: DriverFacts | None = None,
+) -> GpuDirectFacts:
+    modules = modules_of(a_module("nvidia_peermem", LIVE))
+    host = Nics(tmp_path, errno.EBADF)
+    return probe(host, a_kernel(), modules, gpus_of(driver, *gpus), rdma_of("mlx5_0"), lambda: answer)
+
+
+def test_each_attribute_of_libcuda_decides_its_path(tmp_path: Path) -> None:
+    facts = with_cuda(tmp_path, cuda((True, False)))
+    assert (facts.dmabuf.usable, facts.peermem.usable) == (False, True)
+    assert any("cuDeviceGetAttribute(124) = 0" in one.evidence for one in facts.dmabuf.requirements)
+    facts = with_cuda(tmp_path, cuda((False, True)))
+    assert (facts.dmabuf.usable, facts.peermem.usable) == (True, False)
+    assert any("cuDeviceGetAttribute(116) = 0" in one.evidence for one in facts.peermem.requirements)
+
+
+def test_a_path_is_there_for_the_gpus_that_support_it(tmp_path: Path) -> None:
+    facts = with_cuda(tmp_path, cuda((True, False), (True, True)), a_gpu(0), a_gpu(1))
+    assert facts.dmabuf.usable is True
+    assert [facts.gpu_support[a_gpu(number).bdf].dmabuf for number in (0, 1)] == [False, True]
+
+
+@pytest.mark.parametrize("answer", [ABSENT, DENIED, cuda((ABSENT, ABSENT)), ()])
+def test_a_libcuda_that_does_not_say_leaves_the_verdict_to_other_facts(
+    tmp_path: Path, answer: Maybe[tuple[CudaGpu, ...]]
+) -> None:
+    facts = with_cuda(tmp_path, answer)
+    assert (facts.dmabuf.usable, facts.peermem.usable) == (True, True)
+    proprietary = with_cuda(tmp_path, answer, driver=a_driver(Flavour.PROPRIETARY))
+    assert (proprietary.dmabuf.usable, proprietary.peermem.usable) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 4090", "NVIDIA GB10"])
+@pytest.mark.parametrize("answer", [ABSENT, cuda((False, False))])
+def test_geforce_and_gb10_cannot_by_design(
+    tmp_path: Path, name: str, answer: Maybe[tuple[CudaGpu, ...]]
+) -> None:
+    facts = with_cuda(tmp_path, answer, replace(a_gpu(), name=name))
+    assert (facts.dmabuf.usable, facts.peermem.usable) == (False, False)
+    assert facts.by_design
+
+
+def test_gb100_and_gb200_are_not_gb10(tmp_path: Path) -> None:
+    for name in ("NVIDIA GB200", "NVIDIA GB100"):
+        assert with_cuda(tmp_path, ABSENT, replace(a_gpu(), name=name)).dmabuf.usable is True
+
+
+def test_confidential_computing_bars_both_paths_whatever_libcuda_says(tmp_path: Path) -> None:
+    driver = replace(a_driver(), confidential_computing=True)
+    facts = with_cuda(tmp_path, cuda((True, True)), driver=driver)
+    assert (facts.dmabuf.usable, facts.peermem.usable) == (False, False)
+    assert "confidential computing" in facts.by_design
+
+
+def test_only_libcuda_can_tell_of_a_vgpu(tmp_path: Path) -> None:
+    share = replace(a_gpu(), name="NVIDIA A30-8C")
+    unknown = with_cuda(tmp_path, ABSENT, share)
+    assert isinstance(unknown.dmabuf.usable, Unknown)
+    assert isinstance(unknown.peermem.usable, Unknown)
+    assert not unknown.by_design
+    assert with_cuda(tmp_path, cuda((False, False)), share).by_design
+    assert with_cuda(tmp_path, cuda((True, True)), share).dmabuf.usable is True
+
+
+def test_a_cuda_that_does_not_start_bars_both_paths(tmp_path: Path) -> None:
+    """Fabric Manager or NVLSM down on HGX B200: no NVSwitch on the bus, and CUDA fails with 802."""
+    failed = Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
+    facts = with_cuda(tmp_path, failed, replace(a_gpu(), name="NVIDIA B200"))
+    assert (facts.dmabuf.usable, facts.peermem.usable) == (False, False)
+    assert "802" in facts.cuda_failure
+    no_device = Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 100")
+    assert with_cuda(tmp_path, no_device).dmabuf.usable is True
+
+
+# NICs by their drivers
+
+
+def nic(name: str, driver: str) -> RdmaDevice:
+    return replace(rdma_of(name).devices[0], driver=driver)
+
+
+def with_nics(tmp_path: Path, *devices: RdmaDevice) -> GpuDirectFacts:
+    """The proprietary driver with nvidia_peermem, and NICs that refuse DMA-BUF."""
+    live, gpus = modules_of(a_module("nvidia_peermem", LIVE)), gpus_of(a_driver(Flavour.PROPRIETARY))
+    return facts_of(tmp_path, errno.EOPNOTSUPP, gpus=gpus, rdma=RdmaFacts(devices), modules=live)
+
+
+def test_only_some_drivers_ask_peer_memory_clients(tmp_path: Path) -> None:
+    """OFED's mlx5 does, bnxt_re with ib_peer_mem; irdma and EFA beside it do not."""
+    drivers = {"mlx5_0": "mlx5_core", "bnxt_re0": "bnxt_en", "irdma0": "ice", "efa_0": "efa"}
+    devices = [nic(name, driver) for name, driver in drivers.items()]
+    facts = with_nics(tmp_path, *devices)
+    assert facts.nic_peermem == {"mlx5_0": True, "bnxt_re0": False, "irdma0": False, "efa_0": False}
+    write(tmp_path, "/sys/module/ib_peer_mem/initstate", "live\n")
+    assert with_nics(tmp_path, *devices).nic_peermem["bnxt_re0"] is True
+
+
+def test_a_driver_that_was_not_recorded_is_taken_for_one_that_can(tmp_path: Path) -> None:
+    assert with_nics(tmp_path, *rdma_of("mlx5_0").devices).nic_peermem == {"mlx5_0": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "usable"),
+    [
+        ("/sys/module/efa_nv_peermem/initstate", "live\n", True),
+        ("/sys/class/infiniband/efa_0/device/gdr", "1\n", True),
+        ("/sys/class/infiniband/efa_0/device/p2p", "NVIDIA peermem\n", True),
+        ("/sys/class/infiniband/efa_0/device/p2p", "NEURON\n", False),
+        ("/sys/class/infiniband/efa_0/fw_ver", "0.0.0.0\n", False),
+    ],
+)
+def test_efa_has_a_peer_memory_of_its_own(tmp_path: Path, path: str, text: str, usable: bool) -> None:
+    """The proprietary driver of p4d: nvidia_peermem plays no part, loaded or not."""
+    write(tmp_path, path, text)
+    facts = with_nics(tmp_path, nic("efa_0", "efa"))
+    assert (facts.peermem.path, facts.peermem.usable) == (GdrPath.EFA, usable)
+    assert not any("nvidia_peermem" in one.name for one in facts.peermem.requirements)
+    assert facts.nic_peermem == {"efa_0": usable}
+
+
+def test_efa_with_the_open_driver_is_decided_by_the_probe(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, rdma=RdmaFacts((nic("efa_0", "efa"),)))
+    assert facts.preferred is GdrPath.DMABUF
 
 
 # nvidia-peermem
@@ -372,7 +519,7 @@ FENCE = "\tkernel fence:nvidia 0000:1b:00.0 seq 1 signalled\n"
     ],
 )
 def test_a_buffer_of_the_gpu_driver_with_a_device_is_in_use(text: str, in_use: bool) -> None:
-    assert parse_bufinfo(text) is in_use
+    assert parse_bufinfo(text) == (frozenset({"0000:18:00.0"}) if in_use else frozenset())
 
 
 def test_whether_dmabuf_is_in_use_is_unknown_without_debugfs(tmp_path: Path) -> None:
@@ -383,9 +530,19 @@ def test_whether_dmabuf_is_in_use_is_unknown_without_debugfs(tmp_path: Path) -> 
     assert facts_of(tmp_path).dmabuf_in_use is True
 
 
+@pytest.mark.parametrize(("vendor", "in_use"), [("0x10de\n", False), ("0x15b3\n", True), (None, False)])
+def test_only_a_nic_that_is_attached_is_use(tmp_path: Path, vendor: str | None, in_use: bool) -> None:
+    """Another GPU, a camera or a capture card attached to GPU memory is no GPUDirect RDMA of a NIC."""
+    bufinfo = HEADER + OURS + NIC.replace("0000:18:00.0", "0000:c1:00.0")
+    write(tmp_path, "/sys/kernel/debug/dma_buf/bufinfo", bufinfo)
+    if vendor is not None:
+        write(tmp_path, "/sys/bus/pci/devices/0000:c1:00.0/vendor", vendor)
+    assert facts_of(tmp_path).dmabuf_in_use is in_use
+
+
 @given(st.text() | st.lists(st.sampled_from([HEADER, OURS, OTHER, NIC, NOBODY, FENCE])).map("".join))
 def test_no_bufinfo_crashes_the_parser(text: str) -> None:
-    assert parse_bufinfo(text) in (True, False)
+    assert len(parse_bufinfo(text)) <= len(text)
 
 
 @given(st.text())

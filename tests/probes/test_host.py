@@ -24,6 +24,12 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
+def test_a_nul_at_the_end_of_an_attribute_is_no_part_of_it(tmp_path: Path) -> None:
+    """Linux 5.15-rc ended cpulist so."""
+    (tmp_path / "cpulist").write_bytes(b"0-1\n\0")
+    assert LocalHost(str(tmp_path)).read("/cpulist") == "0-1"
+
+
 def test_reads_below_the_root(tree: Path) -> None:
     host = LocalHost(str(tree))
     assert host.origin.source is Source.TREE
@@ -120,7 +126,7 @@ def test_what_may_not_be_read_needs_root(tree: Path, monkeypatch: pytest.MonkeyP
 def test_a_tree_runs_no_commands_and_asks_no_driver(tree: Path) -> None:
     host = LocalHost(str(tree))
     dmabuf = host.dmabuf_errnos(["mlx5_0"])["mlx5_0"]
-    for answer in (host.run(["uname"]), host.nvml(), host.nvml_live(), dmabuf):
+    for answer in (host.run(["uname"]), host.nvml(), host.nvml_live(), host.cuda_gpus(), dmabuf):
         assert reason(answer) is Reason.NOT_THERE
     assert isinstance(host.environment("PATH"), Unknown)
 
@@ -154,3 +160,17 @@ def test_looking_does_not_load_the_nvidia_driver(tmp_path: Path, monkeypatch: py
     host.nvml()
     host.nvml_live()
     assert asked == ["facts", "live"]
+
+
+def test_libcuda_is_not_asked_where_that_would_load_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # cuInit loads nvidia_uvm and makes device files by the same helper.
+    here, gone = tmp_path / "nvidiactl", tmp_path / "nvidia-uvm"
+    here.write_text("")
+    monkeypatch.setattr("probes.host.NEEDED", (str(here), str(gone)))
+    monkeypatch.setattr("probes.host.probe_cuda", lambda: ())
+    answer = LocalHost().cuda_gpus()
+    assert reason(answer) is Reason.NOT_THERE
+    gone.write_text("")
+    assert LocalHost().cuda_gpus() == ()

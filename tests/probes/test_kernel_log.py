@@ -176,6 +176,27 @@ def test_module_messages_name_module_and_symbol(
         (
             "DMAR: [DMA Read NO_PASID] Request device [3b:00.0] fault addr 0xdeadb000",
             LogKind.IOMMU_FAULT,
+            "0000:3b:00.0",
+        ),
+        ("DMAR: DRHD: handling fault status reg 2", LogKind.IOMMU_FAULT, None),
+        (
+            "AMD-Vi: Event logged [IO_PAGE_FAULT device=41:00.1 domain=0x0021 address=0x0 flags=0x0020]",
+            LogKind.IOMMU_FAULT,
+            "0000:41:00.1",
+        ),
+        (
+            "arm-smmu-v3 arm-smmu-v3.6.auto: event: F_TRANSLATION client: 0009:01:00.0 sid: 0x10100",
+            LogKind.IOMMU_FAULT,
+            "0009:01:00.0",
+        ),
+        (
+            "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",
+            LogKind.NVLINK,
+            None,
+        ),
+        (
+            "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+            LogKind.NVLINK,
             None,
         ),
         (
@@ -196,6 +217,30 @@ def test_module_messages_name_module_and_symbol(
 def test_what_a_message_is_about(line: str, kind: LogKind, bdf: str | None) -> None:
     message = one(line)
     assert (message.kind, message.bdf) == (kind, bdf)
+
+
+def test_a_gpu_lost_in_a_message_of_three_lines_has_its_bdf() -> None:
+    log = (
+        "<3>[   12.1] NVRM: The NVIDIA GPU 0000:18:00.0\n"
+        "<3>[   12.1] NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        "<3>[   12.1] NVRM: fallen off the bus and is not responding to commands.\n"
+        "<3>[   12.2] NVRM: Xid (PCI:0000:3b:00): 31, pid=7\n"
+    )
+    lost, xid = parse_log(log).messages
+    assert (lost.kind, lost.bdf) == (LogKind.GPU_LOST, "0000:18:00.0")
+    assert lost.text.endswith("has fallen off the bus and is not responding to commands.")
+    assert xid.number == 31
+
+
+def test_a_message_of_several_lines_that_ends_early_swallows_nothing() -> None:
+    log = (
+        "[1.5] NVRM: The NVIDIA GPU 0000:18:00.0\n"
+        "[1.5] NVRM: The NVIDIA GPU 0000:3b:00.0\n"
+        "[1.6] mlx5_core 0000:41:00.0: Link down\n"
+        "[1.7] NVRM: fallen off the bus\n"
+        "[1.8] NVRM: The NVIDIA GPU 0000:9b:00.0\n"
+    )
+    assert [one.kind for one in parse_log(log).messages] == [LogKind.NIC_LINK, LogKind.GPU_LOST]
 
 
 @pytest.mark.parametrize(

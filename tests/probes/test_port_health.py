@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from probes import rdma
 from probes.host import LocalHost
 from probes.port_health import (
+    CounterValue,
     ErrorCounter,
     PortHealth,
+    counter_values,
     parse_counter,
     probe,
     roce_mtu,
@@ -49,6 +52,32 @@ def test_error_counters_with_names_and_values(tmp_path: Path) -> None:
     assert found.errors == {"symbol_error": ErrorCounter(3, False), "link_downed": ErrorCounter(255, True)}
     assert found.hw_errors == {"out_of_sequence": 7}
     assert found.sm_lid == 0
+
+
+def test_counters_for_showing_are_those_above_zero_and_rising_ones_first(tmp_path: Path) -> None:
+    write(tmp_path, f"{BASE}/ports/1/hw_counters/out_of_sequence", "7\n")
+    write(tmp_path, f"{BASE}/ports/1/hw_counters/packet_seq_err", "0\n")
+    now = health(node(tmp_path, symbol_error=3, link_downed=255, port_rcv_errors=9))
+    assert counter_values(now) == (
+        CounterValue("symbol_error", 3),
+        CounterValue("link_downed", 255, is_full=True),
+        CounterValue("port_rcv_errors", 9),
+        CounterValue("out_of_sequence", 7),
+    )
+    earlier: dict[str, Maybe[ErrorCounter]] = {
+        "symbol_error": ErrorCounter(3, False),
+        "link_downed": Unknown(Reason.IO_ERROR),
+        "port_rcv_errors": ErrorCounter(40, False),
+    }
+    before = replace(now, errors=earlier, hw_errors={"out_of_sequence": 5})
+    assert counter_values(now, before) == (
+        CounterValue("out_of_sequence", 7, 2),
+        CounterValue("symbol_error", 3, 0),
+        CounterValue("link_downed", 255, is_full=True),
+        CounterValue("port_rcv_errors", 9),
+    )
+    unread = Unknown(Reason.NOT_THERE, "counters")
+    assert counter_values(replace(now, errors=unread, hw_errors=unread)) == ()
 
 
 def test_a_port_without_counters_is_not_a_port_without_errors(tmp_path: Path) -> None:

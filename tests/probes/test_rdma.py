@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from probes import rdma
 from probes.host import LocalHost
 from probes.rdma import RdmaFacts
+from probes.simulation import SimulatedHost
 from probes.unknown import Maybe, Reason, Unknown
 from tests.machines import machine_file
 from tests.trees import add_function, add_rdma_device, link, write
@@ -49,6 +50,54 @@ def test_a_software_device_is_on_no_pci_function(tmp_path: Path) -> None:
     add_rdma_device(tmp_path, "rxe0", link_layer="Ethernet")
     (device,) = facts(tmp_path).devices
     assert isinstance(device.bdf, Unknown)
+    assert "software" in device.bdf.detail
+
+
+def test_a_nic_whose_link_is_missing_is_no_software_device(tmp_path: Path) -> None:
+    write(tmp_path, "/sys/class/infiniband/mlx4_0/node_type", "1: CA\n")
+    (device,) = facts(tmp_path).devices
+    assert isinstance(device.bdf, Unknown)
+    assert device.bdf.detail == "the link to its PCI function is missing"
+
+
+def add_auxiliary(root: Path, path: tuple[str, ...], name: str, driver: str = "mlx5_ib.rdma") -> None:
+    """A device on the auxiliary bus below a PCI function, with its driver."""
+    directory = f"/sys/devices/{'/'.join(path)}/{name}"
+    link(root, f"/sys/bus/auxiliary/devices/{name}", f"../../../devices/{'/'.join(path)}/{name}")
+    write(root, f"{directory}/uevent", "")
+    if driver:
+        link(root, f"{directory}/driver", f"../../../bus/auxiliary/drivers/{driver}")
+
+
+def test_a_device_in_another_network_namespace_is_elsewhere(tmp_path: Path) -> None:
+    """`rdma-cni` moves devices into pods: they vanish from /sys/class/infiniband of the host."""
+    other, bare, sub = (
+        ("0000:00:01.0", "0000:02:00.0"),
+        ("0000:00:01.0", "0000:03:00.0"),
+        (*NIC, "mlx5_core.sf.4"),
+    )
+    for path in (NIC, ("pci0000:00", *other), ("pci0000:00", *bare)):
+        add_function(tmp_path, path, 0x15B3, 0x1021, 0x020700)
+    add_rdma_device(tmp_path, "mlx5_0", NIC)
+    add_auxiliary(tmp_path, NIC, "mlx5_core.rdma.0")
+    add_auxiliary(tmp_path, ("pci0000:00", *other), "mlx5_core.rdma.1")
+    add_auxiliary(tmp_path, ("pci0000:00", *bare), "mlx5_core.rdma.2", driver="")
+    add_auxiliary(tmp_path, ("pci0000:00", *bare), "mlx5_core.eth.2", driver="mlx5_core.eth")
+    add_auxiliary(tmp_path, sub, "mlx5_core.rdma.3")
+    found = facts(tmp_path)
+    assert found.devices_elsewhere == ("0000:02:00.0",)
+    assert isinstance(found.namespace_mode, Unknown)  # a tree has no commands
+
+
+def test_the_namespace_mode_is_asked_where_a_device_is_elsewhere() -> None:
+    moved = rdma.probe(SimulatedHost("pcie-l40s+rdma-devices-in-pods"))
+    assert isinstance(moved, RdmaFacts)
+    assert moved.namespace_mode == "exclusive"
+    assert moved.devices_elsewhere
+    usual = rdma.probe(SimulatedHost("pcie-l40s"))
+    assert isinstance(usual, RdmaFacts)
+    assert usual.devices_elsewhere == ()
+    assert isinstance(usual.namespace_mode, Unknown)
 
 
 def test_a_thousand_empty_gids_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

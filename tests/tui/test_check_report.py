@@ -92,19 +92,38 @@ def test_the_status_says_what_the_findings_cost() -> None:
     verdict = examination_of("hgx-h100").verdict
     found = replace(findings_on(BROKEN)["no-gdr-path"])
     for severity, status in ((Severity.CRITICAL, 2), (Severity.WARNING, 1), (Severity.NOTE, 0)):
-        assert exit_status(verdict, [replace(found, severity=severity)]) == status
-    assert exit_status(verdict, [replace(found, status=Status.UNKNOWN)]) == 0
-    assert exit_status(replace(verdict, state=State.UNKNOWN), []) == 3
-    assert exit_status(replace(verdict, state=State.NOT_APPLICABLE), []) == 3
+        assert exit_status(summed_up(verdict, [replace(found, severity=severity)])) == status
+    assert exit_status(summed_up(verdict, [replace(found, status=Status.UNKNOWN)])) == 0
+    unknown = replace(verdict, state=State.UNKNOWN)
+    assert exit_status(summed_up(unknown, [])) == 3
+    assert exit_status(summed_up(unknown, [found])) == 2
+    assert exit_status(summed_up(replace(verdict, state=State.BROKEN), [])) == 2
+    assert exit_status(summed_up(replace(verdict, state=State.DEGRADED), [])) == 1
 
 
-def test_the_verdict_names_the_warnings_and_gives_way_to_a_critical_finding() -> None:
+def test_a_node_that_cannot_by_design_is_never_critical() -> None:
+    verdict = replace(examination_of("hgx-h100").verdict, state=State.NOT_APPLICABLE)
+    assert exit_status(summed_up(verdict, [findings_on(BROKEN)["no-gdr-path"]])) == 3
+
+
+def test_the_verdict_counts_the_findings_and_gives_way_to_what_costs() -> None:
     verdict = examination_of("hgx-h100").verdict
     found = findings_on(BROKEN)["no-gdr-path"]
-    warned = summed_up(verdict, [replace(found, id="mtu", severity=Severity.WARNING)])
-    assert warned.state is verdict.state
-    assert "1 warning: mtu" in warned.reason
-    assert summed_up(verdict, [found]).state is State.DEGRADED
+    warning = replace(found, id="mtu", severity=Severity.WARNING)
+    warned = summed_up(verdict, [warning])
+    assert (warned.state, warned.critical, warned.warnings) == (verdict.state, 0, 1)
+    costly = summed_up(verdict, [replace(warning, data_path=True)])
+    assert (costly.state, costly.warnings) == (State.DEGRADED, 1)
+    critical = summed_up(verdict, [found, warning])
+    assert (critical.state, critical.critical, critical.warnings) == (State.DEGRADED, 1, 1)
+    assert found.title in critical.reason
+
+
+def test_findings_with_one_cause_count_once() -> None:
+    verdict = examination_of("hgx-h100").verdict
+    found = findings_on(BROKEN)["no-gdr-path"]
+    part = replace(found, id="peermem-not-loaded", part_of="no-gdr-path")
+    assert summed_up(verdict, [found, part]).critical == 1
 
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)

@@ -55,6 +55,14 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
     )
 
 
+def exports_dmabuf(tree: Tree) -> bool:
+    """CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: the open modules, new enough, and a GPU that they serve."""
+    node = tree.description
+    numbers = tuple(int(part) for part in node.driver.version.split(".") if part.isdecimal())
+    is_new = numbers >= (515, 43, 4) and node.gpu.capability >= (7, 5)
+    return node.offers_gdr and node.driver.flavour == "open" and is_new
+
+
 def _is_open(tree: Tree, name: str) -> bool:
     return f"/dev/{name}" in tree.files and f"/dev/{name}" not in tree.denied
 

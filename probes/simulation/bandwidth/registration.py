@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.examination import Examination
-from probes.gpudirect import GpuDirectFacts
-from probes.gpus import Flavour, GpuFacts
+from probes.gpus import GpuFacts
 from probes.simulation.bandwidth import cuda, perftest_text
 from probes.simulation.bandwidth.called import Called, program_of
 from probes.simulation.bandwidth.cuda import CudaDevice
@@ -18,12 +17,11 @@ from probes.simulation.bandwidth.perftest_options import Options
 from probes.simulation.bandwidth.perftest_text import Numbers
 from probes.simulation.processes import library_directory
 from probes.simulation.tree import Tree
-from probes.unknown import Unknown, known
+from probes.unknown import Unknown
 
 _NOT_CREATED = ("failed to create mr", "Failed to create MR", " Couldn't create IB resources")
 _NO_CONTEXT = "Couldn't init GPU context: 1"
 _EFAULT, _ENOMEM, _EINVAL, _EOPNOTSUPP, _ENOTSUPP = 14, 12, 22, 95, 524
-_OLDEST_CAPABILITY = (7, 5)
 _OLD_VERBS = "/usr/local/lib/libibverbs.so.1"
 
 
@@ -60,7 +58,7 @@ def register(
         return Registered((*begun, missing, _NO_CONTEXT, " Couldn't create IB resources"), True)
     integrated = "GB10" in device.name
     picked = (*begun, *perftest_text.cuda_picks(device, numbers, integrated))
-    if options.dmabuf and (tree.description.nvml.is_vgpu or not _exports(examination, integrated)):
+    if options.dmabuf and not cuda.exports_dmabuf(tree):
         gone = ("DMA-BUF is not supported on this GPU", _NO_CONTEXT, " Couldn't create IB resources")
         return Registered((*picked, *gone), True)
     lines = (*picked, *perftest_text.cuda_buffer(options, numbers, integrated))
@@ -68,7 +66,7 @@ def register(
         lines = (*lines, perftest_text.cuda_registers(options, numbers))
         errno = _by_dmabuf(tree, examination, nic)
     else:
-        errno = None if integrated else _by_peermem(examination)
+        errno = None if integrated else _by_peermem(tree, examination)
     if errno is not None:
         return Registered((*lines, *_refused(errno, options.dmabuf)), True)
     return Registered(lines, gpu=device)
@@ -99,49 +97,30 @@ def _chosen(options: Options, devices: tuple[CudaDevice, ...]) -> CudaDevice | N
     return next((one for one in devices if one.index == options.cuda_index), None)
 
 
-def _exports(examination: Examination, integrated: bool) -> bool:
-    """CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: the open modules, new enough, and a GPU that they serve."""
-    gpus, direct = examination.node.gpus, examination.node.gpudirect
-    if integrated or not isinstance(gpus, GpuFacts):
-        return False
-    capability = next((known(one.compute_capability, (0, 0)) for one in gpus.gpus), (0, 0))
-    driver = known(gpus.driver.version, "0").split(".")
-    numbers = tuple(int(part) for part in driver if part.isdecimal())
-    if known(gpus.driver.flavour, Flavour.PROPRIETARY) is not Flavour.OPEN or numbers < (515, 43, 4):
-        return False
-    if capability < _OLDEST_CAPABILITY or "GeForce" in gpus.gpus[0].name:
-        return False
-    return isinstance(direct, GpuDirectFacts)
-
-
 def _by_dmabuf(tree: Tree, examination: Examination, nic: str) -> int | None:
     """What ibv_reg_dmabuf_mr says: library, NIC driver, and the GPU driver when the NIC attaches."""
-    gpus, direct = examination.node.gpus, examination.node.gpudirect
+    direct = examination.node.gpudirect
     if tree.is_there(_OLD_VERBS):
         return _EOPNOTSUPP
     if isinstance(direct, Unknown) or direct.nic_dmabuf.get(nic) is False:
         return _EOPNOTSUPP
-    if _denies(gpus) or any("dma-buf attach failed" in line for line in tree.kernel_log):
+    if _denies(tree, examination) or any("dma-buf attach failed" in line for line in tree.kernel_log):
         return _ENOTSUPP
-    return _EINVAL if _is_confidential(gpus) else None
+    return None
 
 
-def _by_peermem(examination: Examination) -> int | None:
+def _by_peermem(tree: Tree, examination: Examination) -> int | None:
     """What ibv_reg_mr says of a GPU's address: without a peer-memory client it is nobody's (EFAULT)."""
-    gpus, direct = examination.node.gpus, examination.node.gpudirect
-    if isinstance(direct, Unknown) or direct.peermem.usable is not True:
+    if not {"nvidia_peermem", "nv_peer_mem"}.intersection(tree.live_modules):
         return _EFAULT
-    if _denies(gpus):
+    if _denies(tree, examination):
         return _ENOTSUPP
-    named = isinstance(gpus, GpuFacts) and bool(gpus.gpus) and "GeForce" in gpus.gpus[0].name
-    return _EINVAL if named or _is_confidential(gpus) else None
+    return None if tree.description.offers_gdr else _EINVAL
 
 
-def _denies(gpus: object) -> bool:
-    """NVreg_GrdmaPciTopoCheckOverride=2 refuses every NIC."""
+def _denies(tree: Tree, examination: Examination) -> bool:
+    """NVreg_GrdmaPciTopoCheckOverride=2 refuses every NIC, but for GPUs on a CPU's chip-to-chip links."""
+    gpus = examination.node.gpus
     parameters = gpus.driver.parameters if isinstance(gpus, GpuFacts) else {}
-    return not isinstance(parameters, Unknown) and parameters.get("GrdmaPciTopoCheckOverride") == "2"
-
-
-def _is_confidential(gpus: object) -> bool:
-    return isinstance(gpus, GpuFacts) and known(gpus.driver.confidential_computing, False)
+    is_set = not isinstance(parameters, Unknown) and parameters.get("GrdmaPciTopoCheckOverride") == "2"
+    return is_set and not tree.description.gpu.c2c

@@ -8,7 +8,8 @@ from itertools import count
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.processes import NCCL_VERSION, add_rank, default_libraries
+from probes.simulation.modules import end_rdma_traffic
+from probes.simulation.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
 from probes.simulation.tree import Tree
 
 _pids = count(43000)
@@ -32,6 +33,20 @@ def _job(
         add_rank(tree, pid, gpu, variables, (*dict.fromkeys(mapped), *libraries))
 
     return Fault(name, frozenset(finds or (name,)), spoil=spoil, on=on)
+
+
+def _over_tcp(name: str, variable: str) -> Fault:
+    """The training job with a variable that keeps NCCL from RDMA: no region is registered, no NIC is busy."""
+
+    def spoil(tree: Tree) -> None:
+        for number in range(len(tree.gpus)):
+            path = f"/proc/{FIRST_RANK + number}/environ"
+            given = tree.files.get(path)
+            if isinstance(given, bytes):
+                tree.add(path, given + f"{variable}\0".encode())
+        end_rdma_traffic(tree)
+
+    return Fault(name, frozenset({name}), spoil=spoil)
 
 
 def _port_down() -> Fault:
@@ -101,8 +116,8 @@ FAULTS: tuple[Fault, ...] = (
     _job("nccl-gdr-level-number", {"NCCL_NET_GDR_LEVEL": "3"}),
     _job("nccl-gdr-read-off", {"NCCL_NET_GDR_READ": "0"}),
     _job("nccl-gdr-c2c-off", {"NCCL_NET_GDR_C2C": "0"}, on="gb200"),
-    _job("nccl-ib-disabled", {"NCCL_IB_DISABLE": "1"}),
-    _job("nccl-net-socket", {"NCCL_NET": "Socket"}),
+    _over_tcp("nccl-ib-disabled", "NCCL_IB_DISABLE=1"),
+    _over_tcp("nccl-net-socket", "NCCL_NET=Socket"),
     _job("nccl-ib-hca-mismatch", {"NCCL_IB_HCA": "mthca"}),
     _job("nccl-ib-hca-entry-without-device", {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"}),
     _prefix(),

@@ -105,6 +105,17 @@ def _unbind(tree: Tree, name: str, driver: str = "") -> None:
     tree.add(f"{nic.path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
 
 
+def _in_pods(tree: Tree) -> None:
+    """All RDMA devices in network namespaces of pods, as rdma-cni moves them there."""
+    for number, nic in enumerate(tree.nics):
+        _without_rdma(tree, nic.name)
+        name = f"mlx5_core.rdma.{number}"
+        tree.add(f"{nic.path}/{name}/uevent", "")
+        tree.link(f"{nic.path}/{name}/driver", "/sys/bus/auxiliary/drivers/mlx5_ib.rdma")
+        tree.link(f"/sys/bus/auxiliary/devices/{name}", f"{nic.path}/{name}")
+    tree.commands["rdma"] = lambda argv, seconds: "netns exclusive copy-on-fork on\n"
+
+
 def _old_firmware(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_2")
     _write(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
@@ -236,6 +247,8 @@ FAULTS: tuple[Fault, ...] = (
         "nic-without-rdma-device",
         lambda tree: _without_rdma(tree, _WITHOUT_RDMA),
     ),
+    # Healthy: nothing is found.
+    Fault("rdma-devices-in-pods", frozenset(), spoil=_in_pods, on="pcie-l40s"),
     _fault("nic-firmware-mismatch", "nic-firmware-mismatch", _old_firmware),
     _fault(
         "nic-health-errors",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.nvbandwidth_output import NvbandwidthOutput
-from probes.bandwidth.samples import About, Fact, Sample
+from probes.bandwidth.samples import About, Fact, Sample, number_of
 from probes.bandwidth.troubles import Trouble
 from tests.machines import machine_file, machine_files
 
@@ -55,6 +55,28 @@ def test_every_sum_of_real_files_is_that_of_the_samples(path: Path) -> None:
         total = [one.gbps or one.latencies[0].microseconds * 8000 for one in of if one.variant == "sum"]
         assert total == [pytest.approx(float(printed) * 8)]
         assert sum(cells) == pytest.approx(float(printed) * 8, abs=0.2)
+
+
+def test_copies_inside_a_gpu_have_one_row() -> None:
+    text = """Running device_local_copy.
+memcpy local GPU(column) bandwidth (GB/s)
+           0         1
+ 0   1250.50   1249.25
+
+SUM device_local_copy 2499.75
+"""
+    found = [(one.variant, one.gbps) for one in samples(text)]
+    assert found == [("GPU 0", 10004.0), ("GPU 1", 9994.0), ("sum", 19998.0)]
+
+
+def test_a_sum_in_json_has_all_digits_of_a_double() -> None:
+    (total,) = [one for one in samples(document({**CASE, "sum": 225.50828814500002})) if one.variant == "sum"]
+    assert total.gbps == pytest.approx(225.50828814500002 * 8)
+
+
+@given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
+def test_every_number_that_json_can_write_is_read(number: float) -> None:
+    assert number_of(json.dumps(number)) == number
 
 
 def test_the_pairs_of_a_real_matrix() -> None:

@@ -34,6 +34,7 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
         ((*DMABUF, "Couldn't allocate MR with error=22"), "not mapped by PCIe"),
         ((*CUDA, "Couldn't allocate MR with error=12"), "BAR1 is full"),
         (("Couldn't allocate MR with error=12",), "ulimit -l"),
+        ((*DMABUF, "Couldn't allocate MR with error=12"), "no resources left"),
         (("Couldn't allocate MR with error=77",), "errno 77"),
         ((" Unsupported memory type", " Parser function exited with Error"), "built without CUDA"),
         (("ib_write_bw: unrecognized option '--use_cuda=0'",), "built without CUDA"),
@@ -135,6 +136,14 @@ def test_what_was_asked_for_decides_where_the_lines_do_not() -> None:
     assert asked.told == MR_ERRORS[14][1]
 
 
+def test_no_room_with_dmabuf_is_no_matter_of_locked_memory() -> None:
+    """The kernel counts no pages of a dma-buf as locked."""
+    trouble = explain((*DMABUF, "Couldn't allocate MR with error=12"), 1)
+    assert trouble is not None
+    assert "BAR1" in trouble.told
+    assert "ulimit" not in trouble.told
+
+
 @pytest.mark.parametrize(
     ("status", "told"),
     [
@@ -170,7 +179,7 @@ def test_real_failures() -> None:
     lines = machine_file("perftest/moc-bm-gpu-socket-init-fail.log").read_text().splitlines()
     trouble = explain(lines, 1)
     assert trouble is not None
-    assert "no server waits there" in trouble.told
+    assert "no server listens on this port" in trouble.told
     lines = machine_file("perftest/gke-h200-rdma-write_bw.txt").read_text().splitlines()
     trouble = explain(lines, 1)
     assert trouble is not None

@@ -7,7 +7,7 @@ import pytest
 
 from probes.checks.finding import Finding, Severity, Status
 from probes.checks.registry import findings
-from probes.checks.summary import exit_status
+from probes.checks.summary import exit_status, summed_up
 from probes.checks.verdict import State
 from probes.examination import examine
 from probes.host import LocalHost
@@ -21,7 +21,8 @@ def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
     examination = examine(host)
     all_findings = findings(examination)
     found = {one.id: one for one in all_findings if one.status is Status.FOUND}
-    return examination.verdict.state, exit_status(examination.verdict, all_findings), found
+    verdict = summed_up(examination.verdict, all_findings)
+    return verdict.state, exit_status(verdict), found
 
 
 @pytest.mark.parametrize("name", TREES)

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from probes.checks.finding import Severity, Status
+from probes.checks.registry import findings
 from probes.pci import PciFacts, PciFunction
 from probes.unknown import Maybe, Reason, Unknown
-from tests.probes.checks.changed import said, status, with_devices, with_log
+from tests.probes.checks.changed import said, status, with_devices, with_log, without
 from tests.probes.checks.doctor import examination_of
 
 HGX = examination_of("hgx-h100")
@@ -57,6 +58,22 @@ def test_the_second_port_of_a_bond_has_no_rdma_device_of_its_own() -> None:
     assert status("nic-without-rdma-device", bonded) is Status.PASSED
 
 
+def test_an_rdma_device_in_a_pod_is_not_missing() -> None:
+    """In exclusive mode rdma-cni moves devices into pods, and the node is healthy."""
+    finding = said("nic-without-rdma-device", examination_of("pcie-l40s+rdma-devices-in-pods"))
+    assert finding.status is Status.UNKNOWN
+    assert "network namespace" in finding.cause
+    assert finding.evidence[-1].value == "netns exclusive"
+
+
+def test_a_missing_driver_module_is_one_finding() -> None:
+    found = {one.id: one for one in findings(without(HGX, "mlx5_ib")) if one.status is Status.FOUND}
+    assert "mlx5-ib-not-loaded" in found
+    bare = replace(HGX, node=replace(HGX.node, rdma=Unknown(Reason.NOT_THERE)))
+    found = {one.id: one for one in findings(without(bare, "mlx5_ib")) if one.status is Status.FOUND}
+    assert found["nic-without-rdma-device"].part_of == "mlx5-ib-not-loaded"
+
+
 def test_nics_of_other_boards_may_have_other_firmware() -> None:
     assert status("nic-firmware-mismatch", HGX) is Status.PASSED
     denied = with_devices(HGX, lambda one: replace(one, firmware=Unknown(Reason.IO_ERROR)), "mlx5_0")
@@ -87,6 +104,13 @@ def test_a_flood_may_have_pushed_out_what_matters() -> None:
 def test_a_flap_in_the_log_has_happened() -> None:
     flapped = said("link-flaps-log", examination_of("hgx-h100+link-flaps-log"))
     assert flapped.severity is Severity.NOTE
+
+
+def test_a_flap_in_the_log_that_counters_show_is_not_counted_twice() -> None:
+    flapped = examination_of("hgx-h100+link-flaps-log,link-flaps-carrier")
+    assert said("link-flaps-log", flapped).part_of == ""  # checked alone
+    found = {one.id: one for one in findings(flapped, only=["link-flaps-log", "link-flaps-carrier"])}
+    assert found["link-flaps-log"].part_of == "link-flaps-carrier"
 
 
 def test_an_empty_cage_is_no_flap() -> None:

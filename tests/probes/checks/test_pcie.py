@@ -7,19 +7,31 @@ from typing import Any
 
 import pytest
 
-from probes.checks.finding import Finding, Severity, Status
+from probes.checks.acs_redirects import detours
+from probes.checks.counter_limits import AREA as LIMITS
+from probes.checks.counters import AREA as COUNTERS
+from probes.checks.finding import Area, Finding, Severity, Status
+from probes.checks.nic import AREA as NIC
+from probes.checks.nic_log import AREA as LOG
 from probes.checks.pcie import AREA
+from probes.checks.port_rates import AREA as RATES
+from probes.checks.ports import AREA as PORTS
 from probes.checks.registry import findings
+from probes.checks.roce_packets import AREA as PACKETS
 from probes.config_space import ConfigSpaceFacts
 from probes.examination import Examination
+from probes.gpudirect import GdrPath
 from probes.gpus import GpuFacts
+from probes.nccl_paths import Nccl
 from probes.numa import NumaFacts
 from probes.pci import PciFacts, PciFunction, PciKind
 from probes.pci_capabilities import Acs, ConfigSpace, acs_flags
 from probes.pcie_errors import ErrorCounts, PcieErrorFacts
+from probes.plans.acs import redirects_off
 from probes.platform import Environment, PlatformFacts
 from probes.rdma_topo import RdmaTopoFacts
 from probes.unknown import Reason, Unknown
+from tests.probes.checks.changed import with_log
 from tests.probes.checks.doctor import examination_of, findings_on
 
 IDS = [check.id for check in AREA.checks]
@@ -183,7 +195,22 @@ def test_each_redirecting_bit_of_acs_is_found(control: int) -> None:
 
 def test_redirects_that_meet_a_translating_iommu_are_critical() -> None:
     translated = with_functions(healthy(), iommu_type="DMA-FQ")
-    assert finding(with_acs(translated, 0x1D), "acs-redirect-enabled").severity is Severity.CRITICAL
+    one = finding(with_acs(translated, 0x1D), "acs-redirect-enabled")
+    assert one.severity is Severity.CRITICAL
+
+
+def test_a_translating_iommu_is_fixed_before_acs() -> None:
+    """Translated addresses go up whatever ACS says: clearing it alone changes nothing."""
+    translated = with_acs(with_functions(healthy(), iommu_type="DMA-FQ"), 0x1D)
+    found = {one.id: one for one in findings(translated, only=["acs-redirect-enabled", "iommu-translated"])}
+    redirect, iommu = found["acs-redirect-enabled"], found["iommu-translated"]
+    assert redirect.part_of == "iommu-translated"
+    assert redirect.fix is not None
+    assert all(step.is_instruction for step in redirect.fix.steps)
+    assert redirect.fix == iommu.fix
+    # The finding that is counted weighs as much as the one that is part of it.
+    assert iommu.severity is Severity.CRITICAL
+    assert "iommu-translated first" in str(redirects_off(translated))
 
 
 def test_the_fix_clears_the_redirects_alone_and_can_be_taken_back() -> None:
@@ -268,6 +295,35 @@ def test_rdma_topo_is_the_judge_on_direct_nic_platforms() -> None:
     one = findings_on("gb200+acs-direct-nic")["acs-direct-nic"]
     assert one.evidence[0].source == "rdma_topo check"
     assert one.devices
+    assert "ACS for grace_rp" in one.cause
+    assert "DMA function" in one.cause
+
+
+def test_what_rdma_topo_fails_on_is_explained_by_how_gpu_and_nic_are_attached() -> None:
+    failed = RdmaTopoFacts((), ("ACS for cx_switch 0000:17:00.0 has incorrect values 0011101 != xx000x0",))
+    numa = finding(replace(healthy("gb200"), rdma_topo=failed), "acs-direct-nic")
+    assert "each attached to the CPU" in numa.cause
+    examination = replace(healthy(), rdma_topo=failed)
+    ports = {one for gpu in examination.topology.gpus for one in first(examination, PciKind.GPU).chain[:-1]}
+    for port in ports:
+        examination = with_function(examination, port, vendor_id=0x15B3)
+    inline = finding(examination, "acs-direct-nic")
+    assert "share the ConnectX's own switch" in inline.cause
+    assert failed.failed[0] in inline.cause
+
+
+def test_the_boot_loader_is_left_to_the_admin() -> None:
+    fix = findings_on("gb200+acs-direct-nic")["acs-direct-nic"].fix
+    assert fix is not None
+    assert all(step.is_instruction for step in fix.steps)
+    assert any("rdma_topo write-grub-acs" in step.why for step in fix.steps)
+
+
+def test_vera_root_ports_are_like_graces() -> None:
+    examination = with_acs(healthy(), 0x1D)
+    port = first(examination, PciKind.GPU).chain[0]
+    vera = with_function(examination, port, vendor_id=0x10DE, device_id=0x2F96)
+    assert finding(vera, "acs-redirect-enabled").status is Status.PASSED
 
 
 def direct_nic(port_to_nic: int, port_to_gpu: int, root_port: int) -> Examination:
@@ -304,6 +360,50 @@ def test_without_rdma_topo_its_rules_are_read_from_the_ports() -> None:
     assert finding(unread, "acs-direct-nic").status is Status.UNKNOWN
 
 
+def test_redirects_send_every_near_pair_on_a_detour() -> None:
+    examination = healthy()
+    assert detours(examination) == frozenset()
+    bent = detours(with_acs(examination, 0x1D))
+    near = {(gpu.id, nic) for gpu in examination.topology.gpus for nic in near_nics(examination, gpu.id)}
+    assert near
+    assert bent == near
+
+
+def near_nics(examination: Examination, gpu: str) -> list[str]:
+    topology = examination.topology
+    return [nic.id for nic in topology.nics if topology.paths[gpu, nic.id].nccl_pcie in (Nccl.PIX, Nccl.PXB)]
+
+
+def test_a_translating_iommu_sends_pairs_on_a_detour_without_acs() -> None:
+    """An IOVA lies in no window of a switch."""
+    assert detours(with_functions(healthy(), iommu_type="DMA-FQ"))
+
+
+def test_nics_that_translate_by_ats_take_no_detour() -> None:
+    examination = with_acs(healthy(), 0x5D)
+    changed = {
+        bdf: replace(space, ats_enabled=True)
+        for bdf, space in spaces(examination).items()
+        if isinstance(space, ConfigSpace)
+    }
+    assert detours(with_spaces(examination, changed)) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["gb200", "cloud-vm", "hgx-h100", "dgx-a100", "pcie-l40s"])
+def test_nodes_as_they_are_meant_to_be_have_no_detours(name: str) -> None:
+    assert detours(healthy(name)) == frozenset()
+
+
+def test_a_redirect_marks_the_switch_and_its_gpus_and_nics() -> None:
+    """The overview draws a switch by its upstream port."""
+    one = findings_on("hgx-h100+acs-on")["acs-redirect-enabled"]
+    examination = healthy()
+    gpu = first(examination, PciKind.GPU)
+    assert gpu.chain[-3] in one.devices
+    assert gpu.bdf in one.devices
+    assert set(near_nics(examination, gpu.bdf)) <= set(one.devices)
+
+
 # IOMMU and virtual machines
 
 
@@ -323,6 +423,68 @@ def test_an_iommu_that_translates_is_found(kind: str) -> None:
     assert one.status is Status.FOUND
     assert one.fix is not None
     assert one.fix.needs_reboot
+
+
+def test_translation_on_the_path_of_dmabuf_is_critical() -> None:
+    """OGK issue 1324: raw BAR addresses are handed out, and writes are lost without an error."""
+    translated = with_functions(healthy(), iommu_type="DMA-FQ")
+    for path, severity in ((GdrPath.DMABUF, Severity.CRITICAL), (GdrPath.PEERMEM, Severity.WARNING)):
+        one = finding(replace(translated, verdict=replace(translated.verdict, path=path)), "iommu-translated")
+        assert one.severity is severity
+        assert one.data_path
+        assert ("lost without an error" in one.impact) == (path is GdrPath.DMABUF)
+
+
+def test_iommu_faults_of_the_path_are_quoted_and_those_of_others_not() -> None:
+    translated = with_functions(healthy(), iommu_type="DMA")
+    gpu = first(translated, PciKind.GPU)
+    other = "DMAR: [DMA Write NO_PASID] Request device [fe:1f.0] fault addr 0x1"
+    for bdf in (gpu.bdf, gpu.chain[1]):
+        line = f"DMAR: [DMA Write NO_PASID] Request device [{bdf[5:]}] fault addr 0x2"
+        one = finding(with_log(translated, other, line), "iommu-translated")
+        assert one.severity is Severity.CRITICAL
+        assert one.evidence[0].value == line
+        assert other not in said(one)
+    assert finding(with_log(translated, other), "iommu-translated").severity is Severity.WARNING
+
+
+def test_the_option_that_passes_dma_through_is_that_of_the_processor() -> None:
+    def option(architecture: str) -> str:
+        translated = with_functions(healthy(), iommu_type="DMA")
+        platform = translated.node.platform
+        assert isinstance(platform, PlatformFacts)
+        here = with_node(translated, platform=replace(platform, cpu_architecture=architecture))
+        fix = finding(here, "iommu-translated").fix
+        assert fix is not None
+        return fix.steps[0].why
+
+    assert "iommu=pt" in option("x86_64")
+    assert "iommu.passthrough=1" in option("aarch64")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "cmdline", "status"),
+    [
+        ("x86_64", "iommu=pt", Status.PASSED),
+        ("x86_64", "iommu.passthrough=1", Status.PASSED),
+        ("aarch64", "iommu.passthrough=1", Status.PASSED),
+        ("aarch64", "iommu=pt", Status.UNKNOWN),
+        ("aarch64", "iommu.passthrough=0", Status.UNKNOWN),
+    ],
+)
+def test_an_old_kernels_command_line_is_read_as_its_processor_reads_it(
+    architecture: str, cmdline: str, status: Status
+) -> None:
+    old = with_functions(healthy(), iommu_type=ABSENT)
+    kernel, platform = old.node.kernel, old.node.platform
+    assert not isinstance(kernel, Unknown)
+    assert isinstance(platform, PlatformFacts)
+    here = with_node(
+        old,
+        kernel=replace(kernel, cmdline=cmdline),
+        platform=replace(platform, cpu_architecture=architecture),
+    )
+    assert finding(here, "iommu-translated").status is status
 
 
 def test_no_groups_is_no_iommu() -> None:
@@ -357,13 +519,13 @@ def test_a_guest_that_hides_ats_leaves_it_unknown() -> None:
     }
     one = finding(with_spaces(examination, changed), "vm-without-p2p-ats")
     assert one.status is Status.UNKNOWN
-    assert "ask on the host" in one.cause
+    assert "check on the host" in one.cause
 
 
 def test_a_guest_without_a_switch_is_told_about_the_topology_file() -> None:
     one = findings_on("cloud-vm")["vm-without-p2p"]
     assert (one.status, one.severity) == (Status.FOUND, Severity.NOTE)
-    assert "NCCL_TOPO_FILE" in said(one)
+    assert "NCCL_TOPO_FILE" in one.impact
     assert finding(as_guest(healthy()), "vm-without-p2p").status is Status.PASSED
 
 
@@ -377,8 +539,30 @@ def test_noacs_is_no_option_of_the_kernel() -> None:
     ):
         here = with_node(healthy(), kernel=replace(kernel, cmdline=cmdline))
         assert finding(here, "acs-option-ignored").status is status
+    fix = finding(with_node(healthy(), kernel=replace(kernel, cmdline="pci=noacs")), "acs-option-ignored").fix
+    assert fix is not None
+    assert any('pci=disable_acs_redir=\\"BDF;BDF\\"' in step.why for step in fix.steps)
     lost = with_node(healthy(), kernel=SLOW)
     assert finding(lost, "acs-option-ignored").status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("area", [AREA, NIC, PORTS, RATES, COUNTERS, LIMITS, PACKETS, LOG])
+def test_every_check_says_what_is_lost_and_what_is_well(area: Area) -> None:
+    assert [check.id for check in area.checks if not (check.ok and check.impact)] == []
+
+
+def test_what_costs_bandwidth_degrades_the_verdict_and_what_is_built_so_does_not() -> None:
+    costly = {check.id for area in (AREA, PORTS, RATES, PACKETS) for check in area.checks if check.data_path}
+    assert {
+        "acs-redirect-enabled",
+        "iommu-translated",
+        "ib-port-not-active",
+        "single-rail-or-half-rate",
+        "pcie-link-degraded-width",
+        "pcie-link-degraded-speed",
+        "mtu-mismatch-small",
+    } <= costly
+    assert not costly & {"gpu-nic-cross-socket", "gpu-nic-through-cpu", "numa-node-unknown"}
 
 
 # Links

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from probes.checks.finding import Severity, Status
+from probes.checks.registry import findings
+from probes.examination import Examination
+from probes.rdma import RdmaPort
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import said, status, with_devices, with_health, with_ports
-from tests.probes.checks.doctor import examination_of
+from tests.probes.checks.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 PORT_CHECKS = (
@@ -114,6 +117,67 @@ def test_a_roce_port_on_a_card_that_can_do_infiniband_is_no_fault() -> None:
     storage = with_ports(HGX, lambda port: replace(port, link_layer="Ethernet"), "mlx5_0")
     assert status("link-layer-wrong", storage) is Status.PASSED
     assert status("link-layer-wrong", examination_of("dgx-a100")) is Status.PASSED
+
+
+def test_the_link_type_is_set_by_the_ports_own_parameter() -> None:
+    """mlx5 calls the port of each function 1: for function 1 of a card the parameter is LINK_TYPE_P2."""
+    plan = said("link-layer-wrong", examination_of("hgx-h100+link-layer-wrong")).fix
+    assert plan is not None
+    assert plan.steps[0].argv[-1] == "LINK_TYPE_P1=1"
+    assert not any("-y" in step.argv for step in plan.steps)
+    dual = said("link-layer-wrong", dual_port_card()).fix
+    assert dual is not None
+    assert [step.argv[-1] for step in dual.steps] == ["LINK_TYPE_P2=1", "reset"]
+    # Undone from the last to the first: the old type, then a reset again.
+    assert [step.undo[-1] for step in reversed(dual.steps)] == ["LINK_TYPE_P2=2", "reset"]
+    assert "mlx5_8" in dual.disturbs
+    assert "mlx5_7" in dual.disturbs
+    assert "SSH" in dual.note
+
+
+def dual_port_card() -> Examination:
+    """mlx5_7 and mlx5_8 as the two ports of one card, the second with the wrong link layer."""
+    examination = examination_of("hgx-h100+link-layer-wrong")
+    pci = examination.node.pci
+    assert not isinstance(pci, Unknown)
+    bdf = next(str(nic.bdf) for nic in examination.topology.nics if nic.id == "mlx5_7")
+    second = f"{bdf[:-1]}1"
+    functions = {**pci.functions, second: replace(pci.functions[bdf], bdf=second)}
+    node = replace(examination.node, pci=replace(pci, functions=functions))
+    return with_devices(replace(examination, node=node), lambda device: replace(device, bdf=second), "mlx5_8")
+
+
+def test_a_port_of_the_wrong_link_layer_is_one_finding() -> None:
+    found = findings_on("hgx-h100+link-layer-wrong")
+    assert found["link-layer-wrong"].status is Status.FOUND
+    assert found["ib-port-not-active"].part_of == "link-layer-wrong"
+    assert findings_on("hgx-h100+link-layer-wrong,port-down")["ib-port-not-active"].part_of == ""
+
+
+def test_a_job_that_names_a_port_that_is_down_is_the_same_cause() -> None:
+    down = "hgx-h100+port-down,nccl-ib-hca-port-down"
+    found = {one.id: one for one in findings(examination_of(down)) if one.status is Status.FOUND}
+    assert found["nccl-ib-hca-port-down"].part_of == "ib-port-not-active"
+
+
+def test_one_lane_is_why_a_port_is_slower() -> None:
+    found = findings_on("hgx-h100+one-lane")
+    assert found["single-rail-or-half-rate"].part_of == "single-rail-or-half-rate-one-lane"
+    assert findings_on("hgx-h100+half-rate")["single-rail-or-half-rate"].part_of == ""
+
+
+def test_a_gpu_is_far_from_its_nics_because_the_near_ones_are_down() -> None:
+    def polling(port: RdmaPort) -> RdmaPort:
+        return replace(port, state="DOWN", physical_state="Polling")
+
+    near = with_ports(HGX, polling, "mlx5_0", "mlx5_1")
+    only = ["gpu-nic-cross-socket", "gpu-nic-through-cpu", "ib-port-not-active"]
+    found = {one.id: one for one in findings(near, only=only) if one.status is Status.FOUND}
+    far = set(found) - {"ib-port-not-active"}
+    assert far
+    assert {found[name].part_of for name in far} == {"ib-port-not-active"}
+    alone = findings_on("dgx-a100+gpu-nic-through-cpu")["gpu-nic-through-cpu"]
+    assert alone.part_of == ""
 
 
 def test_half_of_the_ports_on_another_fabric_is_a_plan() -> None:

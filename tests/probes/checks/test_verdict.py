@@ -9,17 +9,26 @@ from typing import Any
 import pytest
 
 from probes.checks.verdict import State, Verdict, judge
-from probes.gpudirect import GdrPath, GpuDirectFacts, MemoryPeer, PathState, PeermemReading, Requirement
+from probes.gpudirect import (
+    GdrPath,
+    GpuDirectFacts,
+    GpuSupport,
+    MemoryPeer,
+    PathState,
+    PeermemReading,
+    Requirement,
+)
 from probes.gpus import NOT_LISTED, GpuFacts
 from probes.modules import ModuleFacts, ModuleState
 from probes.node import Node, probe_node
 from probes.origin import Origin, Source
 from probes.pci import PciFacts, PciKind
 from probes.platform import Environment, PlatformFacts
-from probes.rates import Reading
+from probes.rates import Reading, read
 from probes.rdma import RdmaFacts
 from probes.simulation import SimulatedHost
 from probes.topology import build
+from probes.topology_files import TopologyFile, TopologyFileFacts
 from probes.unknown import Maybe, Reason, Unknown
 
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
@@ -113,8 +122,24 @@ def with_module(node: Node, name: str, state: ModuleState) -> Node:
 
 
 def in_place(node: Node, place: Environment) -> Node:
+    """The node as this kind of place; bare metal has no hypervisor."""
     assert isinstance(node.platform, PlatformFacts)
-    return replace(node, platform=replace(node.platform, environment=place))
+    hypervisor = node.platform.hypervisor if place is Environment.VIRTUAL_MACHINE else ABSENT
+    return replace(node, platform=replace(node.platform, environment=place, hypervisor=hypervisor))
+
+
+def driven_by(node: Node, kind: PciKind, driver: str) -> Node:
+    """The node with all of its GPUs or NICs bound to a driver."""
+    assert isinstance(node.pci, PciFacts)
+    functions = {
+        bdf: replace(one, driver=driver) if one.kind is kind else one
+        for bdf, one in node.pci.functions.items()
+    }
+    return replace(node, pci=replace(node.pci, functions=functions))
+
+
+def without_nvlink(node: Node) -> Node:
+    return with_gpus(node, nvlinks=0, nvlink_peers=())
 
 
 def nearest(node: Node, index: int) -> list[str]:
@@ -153,6 +178,24 @@ def test_a_refcnt_above_zero_is_active_by_peermem() -> None:
     verdict = verdict_of(a_node(direct(peermem=True)), reading_of(refcnt=112))
     assert (verdict.state, verdict.path) == (State.ACTIVE, GdrPath.PEERMEM)
     assert "112 memory regions" in verdict.reason
+    assert "NCCL prefers it for new jobs" in verdict.reason
+
+
+def test_peermem_in_use_where_it_is_the_only_path_needs_no_explanation() -> None:
+    verdict = verdict_of(a_node(direct(dmabuf=False, peermem=True)), reading_of(refcnt=112))
+    assert verdict.state is State.ACTIVE
+    assert "DMA-BUF" not in verdict.reason
+
+
+def test_what_is_known_of_use_is_said_where_only_root_can_see_dmabuf() -> None:
+    node = simulated("gb200")
+    host = SimulatedHost("gb200", clock=iter([0.0, *range(1, 999)]).__next__)
+    before, reading = read(host, node), read(host, node)
+    reason = judge(node, build(node), reading, before).reason
+    assert "GPU processes" in reason
+    assert "RDMA devices are open" in reason
+    assert "the NICs carry" in reason
+    assert reason.endswith("Only root can tell whether DMA-BUF is in use")
 
 
 def test_memory_peers_prove_use_where_refcnt_cannot_be_read() -> None:
@@ -171,7 +214,7 @@ def test_what_is_in_use_can_be_used_whatever_could_not_be_read() -> None:
 
 
 def test_use_that_only_root_can_see_is_said_to_need_root() -> None:
-    assert "needs root" in verdict_of(a_node(direct(in_use=DENIED))).reason
+    assert "only root can tell" in verdict_of(a_node(direct(in_use=DENIED))).reason.lower()
     assert "no memory region" in verdict_of(a_node(direct(in_use=False))).reason
 
 
@@ -205,7 +248,7 @@ def test_a_gpu_whose_nics_are_down_degrades_the_node_and_is_named() -> None:
     verdict = verdict_of(with_ports(node, "DOWN", *near))
     assert verdict.state is State.DEGRADED
     assert verdict.gpus_served == 8 - len(alone)
-    assert "no ACTIVE NIC within PXB" in verdict.reason
+    assert "no usable NIC within PXB" in verdict.reason
     assert any(f"{nic} is DOWN" in verdict.reason for nic in near)
 
 
@@ -226,15 +269,10 @@ def test_only_an_active_port_counts(state: str) -> None:
 
 def test_gpus_behind_the_cpu_are_not_served_by_default() -> None:
     """The default level is PXB: PHB, nvidia-smi's NODE and SYS are past it."""
-    node = in_place(a_node(name="cloud-vm"), Environment.BARE_METAL)
+    node = without_nvlink(in_place(a_node(name="cloud-vm"), Environment.BARE_METAL))
     verdict = verdict_of(node)
     assert (verdict.state, verdict.gpus_served) == (State.DEGRADED, 0)
     assert "PHB" in verdict.reason
-
-
-def test_a_virtual_machine_is_told_that_its_pci_tree_may_mislead() -> None:
-    node = in_place(a_node(name="cloud-vm"), Environment.VIRTUAL_MACHINE)
-    assert "virtual machine" in verdict_of(node).reason
 
 
 def test_a_nic_that_takes_no_dmabuf_serves_nobody_but_by_peermem() -> None:
@@ -242,7 +280,7 @@ def test_a_nic_that_takes_no_dmabuf_serves_nobody_but_by_peermem() -> None:
     refusing: dict[str, Maybe[bool]] = dict.fromkeys(nearest(node, 0), False)
     verdict = verdict_of(a_node(direct(nics=refusing)))
     assert verdict.state is State.DEGRADED
-    assert "takes no dma-buf regions" in verdict.reason
+    assert "cannot register GPU memory" in verdict.reason
     assert verdict_of(a_node(direct(peermem=True, nics=refusing))).state is State.READY
 
 
@@ -385,3 +423,219 @@ def test_every_verdict_has_a_reason() -> None:
     for name in ("hgx-h100", "dgx-a100", "pcie-l40s", "cloud-vm", "gb200"):
         node = simulated(name)
         assert judge(node, build(node), None).reason
+
+
+# Numbers
+
+
+def test_the_numbers_say_how_many_gpus_can_and_how_many_nics_serve_them() -> None:
+    node = a_node()
+    assert (verdict_of(node).gpus_served, verdict_of(node).nics) == (8, 8)  # mlx5_4 and mlx5_9 are far
+    one_down = verdict_of(with_ports(node, "DOWN", "mlx5_1"))
+    assert (one_down.gpus_served, one_down.nics) == (8, 7)
+    broken = verdict_of(a_node(direct(False, False)))
+    assert (broken.gpus_served, broken.gpus, broken.nics) == (0, 8, 0)
+
+
+# Not possible by design
+
+
+def supporting(node: Node, support: GpuSupport, *indexes: int) -> Node:
+    """The node with this support of its GPUs, all or some."""
+    assert isinstance(node.gpus, GpuFacts)
+    assert isinstance(node.gpudirect, GpuDirectFacts)
+    chosen = {gpu.bdf: support for gpu in node.gpus.gpus if not indexes or gpu.index in indexes}
+    return replace(node, gpudirect=replace(node.gpudirect, gpu_support=chosen))
+
+
+NEVER = GpuSupport(False, False, "GeForce GPUs do not support GPUDirect RDMA", "GPU0: RTX 4090", True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pcie-l40s+geforce-no-gdr",
+        "gb200+c2c-grace-specifics-gb10",
+        "hgx-h100+confidential-computing-on",
+        "cloud-vm+vgpu-without-gdr",
+    ],
+)
+def test_hardware_that_cannot_by_design_is_not_applicable_and_named(name: str) -> None:
+    node = simulated(name)
+    verdict = judge(node, build(node), read(SimulatedHost(name), node))
+    assert verdict.state is State.NOT_APPLICABLE
+    assert verdict.reason.startswith("by design: ")
+
+
+def test_by_design_comes_before_what_is_broken() -> None:
+    node = supporting(a_node(direct(False, False)), NEVER)
+    assert verdict_of(node).state is State.NOT_APPLICABLE
+    assert verdict_of(replace(node, rdma=RdmaFacts(()))).state is State.NOT_APPLICABLE
+
+
+def test_a_gpu_that_cannot_by_design_is_not_missed_beside_those_that_can() -> None:
+    verdict = verdict_of(supporting(a_node(), NEVER, 7))
+    assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.READY, 7, 7)
+
+
+def test_a_vgpu_that_nobody_could_ask_is_unknown() -> None:
+    unknown = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not asked")
+    node = a_node(direct(unknown, unknown), "cloud-vm")
+    assert verdict_of(supporting(node, GpuSupport(unknown, unknown))).state is State.UNKNOWN
+
+
+def test_a_gpu_that_libcuda_denies_is_not_served() -> None:
+    denied = GpuSupport(False, False, "GPU3 does not support it", "GPU3: cuDeviceGetAttribute(116) = 0")
+    verdict = verdict_of(supporting(a_node(), denied, 3))
+    assert (verdict.state, verdict.gpus_served) == (State.DEGRADED, 7)
+    assert "GPU3" in verdict.reason
+
+
+# Each kind of node: what trials of 0.1.0 found right and wrong
+
+
+def by_nics(driver: str, **answers: Any) -> Node:
+    """hgx-h100 with NICs of another driver: `dmabuf`, `peermem` and `nic` are what each of them answers."""
+    node = a_node(direct(answers.get("dmabuf", False), answers.get("peermem", False)))
+    assert isinstance(node.rdma, RdmaFacts)
+    assert isinstance(node.gpudirect, GpuDirectFacts)
+    names = [device.name for device in node.rdma.devices]
+    facts = replace(node.gpudirect, nic_peermem=dict.fromkeys(names, answers.get("nic", False)))
+    devices = tuple(replace(device, driver=driver) for device in node.rdma.devices)
+    return replace(node, rdma=RdmaFacts(devices), gpudirect=facts)
+
+
+def test_a_driver_that_asks_no_peer_memory_client_is_not_served_by_peermem() -> None:
+    """irdma or bnxt_re without ib_peer_mem beside a live nvidia_peermem."""
+    assert verdict_of(by_nics("ice", peermem=True)).state is State.BROKEN
+    assert verdict_of(by_nics("ice", peermem=True, dmabuf=True)).path is GdrPath.DMABUF
+    assert verdict_of(by_nics("bnxt_en", peermem=True, nic=True)).state is State.READY
+
+
+def test_efa_with_its_own_peer_memory_is_ready_without_nvidia_peermem() -> None:
+    node = by_nics("efa", nic=True)
+    assert isinstance(node.gpudirect, GpuDirectFacts)
+    own = state_of(GdrPath.EFA, True)
+    verdict = verdict_of(replace(node, gpudirect=replace(node.gpudirect, peermem=own)))
+    assert (verdict.state, verdict.path) == (State.READY, GdrPath.EFA)
+
+
+def test_a_library_too_old_to_ask_says_that_a_container_has_its_own() -> None:
+    old = Unknown(Reason.NOT_THERE, "ibv_reg_dmabuf_mr on mlx5_0", "a container has its own")
+    verdict = verdict_of(a_node(direct(dmabuf=old)))
+    assert verdict.state is State.UNKNOWN
+    assert "a container has its own" in verdict.reason
+
+
+@pytest.mark.parametrize(("driver", "word"), [("cxi_ss1", "cxi"), ("gve", "TCPX")])
+def test_nics_that_need_no_verbs_are_named(driver: str, word: str) -> None:
+    node = without(a_node(), PciKind.NIC)
+    assert isinstance(node.pci, PciFacts)
+    card = next(one for one in simulated_pci(a_node()).values() if one.kind is PciKind.NIC)
+    card = replace(card, driver=driver, vendor_id=0x17DB)
+    node = replace(node, pci=replace(node.pci, functions={**node.pci.functions, card.bdf: card}))
+    verdict = verdict_of(node)
+    assert verdict.state is State.NOT_APPLICABLE
+    assert "no verbs NIC" in verdict.reason
+    assert word in verdict.reason
+
+
+def simulated_pci(node: Node) -> dict[str, Any]:
+    assert isinstance(node.pci, PciFacts)
+    return node.pci.functions
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub"])
+def test_every_vfio_driver_keeps_a_device_for_virtual_machines(driver: str) -> None:
+    one = verdict_of(with_gpu(a_node(), 2, driver=driver))
+    assert (one.state, one.gpus) == (State.READY, 7)
+    assert verdict_of(with_gpus(a_node(), driver=driver)).state is State.NOT_APPLICABLE
+    nics = driven_by(replace(a_node(), rdma=ABSENT), PciKind.NIC, driver)
+    assert verdict_of(nics).state is State.NOT_APPLICABLE
+
+
+def test_a_fabric_that_is_not_set_up_is_not_ready() -> None:
+    """HGX B200: no NVSwitch on the bus; Fabric Manager or NVLSM is down, and CUDA fails with 802."""
+    node = a_node()
+    assert isinstance(node.gpus, GpuFacts)
+    for state in ("in progress", "not started", "failed"):
+        nvml = replace(node.gpus.gpus[0].nvml, fabric=state)  # type: ignore[type-var]
+        verdict = verdict_of(with_gpus(node, nvml=nvml, name="NVIDIA B200"))
+        assert verdict.state is State.DEGRADED
+        assert "802" in verdict.reason
+    failure = "no CUDA program starts: cuInit(0) returned 802"
+    assert verdict_of(a_node(replace(direct(False, False), cuda_failure=failure))).state is State.BROKEN
+    in_use = a_node(replace(direct(False, False), cuda_failure=failure))
+    assert verdict_of(in_use, reading_of(refcnt=9)).state is State.DEGRADED
+
+
+def topology_file(endpoints: Maybe[tuple[str, ...]]) -> TopologyFileFacts:
+    return TopologyFileFacts((TopologyFile("/opt/microsoft/ndv5/topo.xml", None, endpoints),))
+
+
+def test_the_paths_of_a_virtual_machine_are_unknown_not_degraded() -> None:
+    verdict = verdict_of(a_node(name="cloud-vm"))
+    assert verdict.state is State.UNKNOWN
+    assert "no topology file" in verdict.reason
+    missing = topology_file(Unknown(Reason.NOT_THERE, "/opt/microsoft/ndv5/topo.xml"))
+    node = a_node(name="cloud-vm")
+    assert judge(node, build(node), reading_of(), files=missing).state is State.UNKNOWN
+
+
+@pytest.mark.parametrize("endpoints", [("0001:00:00.0",), Unknown(Reason.NEEDS_ROOT, "/proc/7/root/topo")])
+def test_a_virtual_machine_with_a_topology_file_is_ready(endpoints: Maybe[tuple[str, ...]]) -> None:
+    node = a_node(name="cloud-vm")
+    verdict = judge(node, build(node), reading_of(), files=topology_file(endpoints))
+    assert (verdict.state, verdict.gpus_served) == (State.READY, 8)
+    assert "/opt/microsoft/ndv5/topo.xml, and were not checked" in verdict.reason
+
+
+def test_a_virtual_machine_whose_jobs_registered_memory_is_active() -> None:
+    node = a_node(direct(peermem=True), "cloud-vm")
+    verdict = verdict_of(node, reading_of(refcnt=5))
+    assert verdict.state is State.ACTIVE
+    assert "unknown" in verdict.reason
+
+
+def test_devices_in_another_network_namespace_are_unknown_not_broken() -> None:
+    node = a_node()
+    assert isinstance(node.rdma, RdmaFacts)
+    bdfs = {device.name: device.bdf for device in node.rdma.devices if not isinstance(device.bdf, Unknown)}
+    gone = replace(node, rdma=RdmaFacts((), tuple(bdfs.values())))
+    assert verdict_of(gone).state is State.UNKNOWN
+    assert "another network namespace" in verdict_of(gone).reason
+    near = nearest(node, 0)
+    left = tuple(device for device in node.rdma.devices if device.name not in near)
+    some = replace(node, rdma=RdmaFacts(left, tuple(bdfs[name] for name in near)))
+    assert verdict_of(some).state is State.UNKNOWN
+    assert "another network namespace" in verdict_of(some).reason
+
+
+def test_gpus_without_a_nic_below_their_switch_are_served_by_pxn() -> None:
+    """Eight GPUs with NVLink, and NICs below some of their switches only."""
+    node = simulated("dgx-a100+gpu-nic-through-cpu")
+    node = replace(node, gpudirect=direct(dmabuf=False, peermem=True))
+    verdict = verdict_of(node)
+    assert (verdict.state, verdict.gpus_served) == (State.READY, 8)
+    assert "2 GPUs by PXN" in verdict.reason
+    assert verdict_of(without_nvlink(node)).state is State.DEGRADED
+
+
+def test_a_near_nic_that_is_down_is_not_made_up_for_by_pxn() -> None:
+    node = a_node()
+    verdict = verdict_of(with_ports(node, "DOWN", *nearest(node, 0)))
+    assert verdict.state is State.DEGRADED
+
+
+# What sysfs does not show
+
+
+@pytest.mark.parametrize("listed", [("0000:1b:00.0", "0000:2b:00.0"), ("0000:1b:00.0",)])
+def test_gpus_that_only_the_driver_lists_are_unknown(listed: tuple[str, ...]) -> None:
+    """A sandbox that hides /sys; a dump whose vendor files could not be read."""
+    node = without(a_node(), PciKind.GPU)
+    assert isinstance(node.gpus, GpuFacts)
+    verdict = verdict_of(replace(node, gpus=replace(node.gpus, unplaced=listed)))
+    assert verdict.state is State.UNKNOWN
+    assert f"lists {len(listed)} GPU" in verdict.reason
+    assert "/sys/bus/pci/devices" in verdict.reason

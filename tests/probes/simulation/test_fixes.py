@@ -26,7 +26,6 @@ _NO_SUCH_PROGRAM = "it asks a program that the simulated node has not"
 STAYS = {
     "peermem-reference-leak": _NO_SUCH_PROGRAM,
     "p2p-topology-refused-force-pcie": _NO_SUCH_PROGRAM,
-    "acs-direct-nic": _NO_SUCH_PROGRAM,
     "port-down": _NO_SUCH_PROGRAM,
     "no-subnet-manager": "nobody answers: the subnet manager is elsewhere",
     "subnet-manager-stalled": _ASKS,

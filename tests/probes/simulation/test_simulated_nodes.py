@@ -33,7 +33,7 @@ STATES = {
     "dgx-a100": (State.ACTIVE, 8),
     "pcie-l40s": (State.DEGRADED, 2),
     "gb200": (State.READY, 4),
-    "cloud-vm": (State.DEGRADED, 0),
+    "cloud-vm": (State.UNKNOWN, 0),
 }
 
 

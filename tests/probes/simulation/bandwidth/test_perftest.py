@@ -162,7 +162,7 @@ def test_without_end_a_row_comes_every_few_seconds_until_it_is_ended() -> None:
     assert server.status == 1
     gone = server.trouble()
     assert gone is not None
-    assert "far side ended" in gone.told
+    assert "peer ended" in gone.told
     ended = client.trouble()
     assert ended is not None
     assert ended.told == "it was ended"

@@ -32,10 +32,10 @@ def trouble_of(run: Run) -> Trouble:
         ("hgx-h100+dmabuf-nic-driver-lacks-support", 5, {"dmabuf": True, "nic": "mlx5_6"}, "cannot register"),
         ("hgx-h100+rdma-core-without-dmabuf", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
         ("gb200+p2p-topology-refused", 0, {}, "errno 524"),
-        ("gb200+p2p-topology-refused-override", 0, {"dmabuf": True}, "errno 524"),
-        ("hgx-h100+confidential-computing-on", 0, {}, "refuses the DMA-BUF"),
-        ("hgx-h100+fabric-manager-down", 0, {}, "fabric manager is not running"),
-        ("dgx-a100+driver-library-mismatch", 0, {}, "driver's parts differ"),
+        ("hgx-h100+p2p-topology-refused-override", 0, {"dmabuf": True}, "errno 524"),
+        ("hgx-h100+confidential-computing-on", 0, {"dmabuf": True}, "open kernel modules"),
+        ("hgx-h100+fabric-manager-down", 0, {"dmabuf": True}, "fabric manager is not running"),
+        ("dgx-a100+driver-library-mismatch", 0, {"dmabuf": True}, "driver's parts differ"),
         ("hgx-h100+nvidia-uvm-not-loaded", 0, {"dmabuf": True}, "CUDA does not start (error 999)"),
         ("hgx-h100+libcuda-link-missing", 0, {}, "libcuda.so was not found"),
         ("hgx-h100+xid-79-fell-off-bus", 5, {}, "CUDA does not see a GPU at this PCI address"),
@@ -93,7 +93,7 @@ def test_with_every_fault_a_test_ends_and_says_why(name: str) -> None:
     [
         ({"tool": "ib_read_bw"}, "different tests run at the two ends"),
         ({"size_bytes": 4096}, "start both ends with the same sizes"),
-        ({"queue_pairs": 4}, "the far side ended"),
+        ({"queue_pairs": 4}, "the peer ended"),
     ],
 )
 def test_ends_that_were_called_differently(change: dict[str, object], told: str) -> None:
@@ -104,7 +104,7 @@ def test_ends_that_were_called_differently(change: dict[str, object], told: str)
     client = node.begin(both(node, settings)[1].argv)
     node.finish(server, client)
     assert told in trouble_of(client).told
-    assert "far side ended" in trouble_of(server).told
+    assert "peer ended" in trouble_of(server).told
 
 
 def test_one_end_without_memory_ends_the_other() -> None:
@@ -115,7 +115,7 @@ def test_one_end_without_memory_ends_the_other() -> None:
         lambda settings: replace(settings, gpu=None),
     )
     assert "nvidia_peermem" in trouble_of(pair.client).told
-    assert "far side ended" in trouble_of(pair.server).told
+    assert "peer ended" in trouble_of(pair.server).told
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_build_that_lacks_an_option(fault: str, told: str) -> None:
         ("-s 0", "Message size between 1 and"),
         ("--use_cuda_dmabuf --use_cuda=0", "before --use_cuda_dmabuf"),
         ("--use_cuda=9", "no CUDA device 9"),
-        ("--out_jso=x", "does not know the option"),
-        ("-Z", "does not know the option"),
+        ("--out_jso=x", "does not support the option"),
+        ("-Z", "does not support the option"),
     ],
 )
 def test_options_that_are_refused(words: str, told: str) -> None:
@@ -178,7 +178,7 @@ def test_what_is_no_test_is_not_played(argv: str) -> None:
 def test_a_stranger_on_the_port() -> None:
     pair: Pair = play("hgx-h100+perftest-port-in-use")
     assert "TCP port is taken" in trouble_of(pair.server).told
-    assert "far side ended" in trouble_of(pair.client).told
+    assert "peer ended" in trouble_of(pair.client).told
 
 
 def test_a_host_that_nobody_knows() -> None:

@@ -1,0 +1,142 @@
+"""Every command says the same of a node: check, topo, the dashboard, JSON and the exit status.
+
+The tests loop over nodes and faults, because each of them judges what the one before has examined.
+"""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from probes.bandwidth.limits import of_pair
+from probes.checks.finding import Severity
+from probes.checks.summary import exit_status, found_of, summed_up
+from probes.checks.verdict import State, Verdict, judge
+from probes.examination import Examination
+from probes.nccl_paths import Nccl
+from probes.rdma import RdmaFacts
+from probes.simulated_names import SIMULATED_NAMES
+from probes.simulation.bandwidth.figures import Place, sustained
+from probes.simulation.faults import FAULTS
+from probes.unknown import Unknown
+from tests.probes.checks.doctor import examination_of, findings_on
+from tui.check_report import check_json
+from tui.cli import main
+from tui.overview_state import OverviewState
+from tui.report import topology_json
+from tui.sampler import Probed, Sampled
+from widgets.lines import Tone
+from widgets.verdict_drawing import draw
+
+NODES = (*SIMULATED_NAMES, *(f"{fault.on}+{fault.name}" for fault in FAULTS.values()))
+GREEN = (State.ACTIVE, State.READY)
+
+
+def verdict_on(name: str) -> Verdict:
+    return summed_up(examination_of(name).verdict, findings_on(name).values())
+
+
+def test_the_dashboard_and_json_say_what_check_says() -> None:
+    for name in NODES:
+        examination, found = examination_of(name), tuple(findings_on(name).values())
+        node, topology, reading = examination.node, examination.topology, examination.reading
+        verdict = verdict_on(name)
+        state = OverviewState()
+        state.take(Probed(node, topology))
+        judged = judge(node, topology, reading, files=examination.topology_files)
+        state.take(Sampled(reading, judged, 0.0))
+        state.take_findings(found)
+        assert state.verdict == verdict, name
+        words = {
+            state.verdict.state.value,
+            check_json(verdict, found)["verdict"]["state"],
+            topology_json(node, topology, verdict)["verdict"]["state"],
+        }
+        assert len(words) == 1, name
+
+
+def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it() -> None:
+    for name in NODES:
+        found, verdict = findings_on(name).values(), verdict_on(name)
+        critical, warnings = found_of(found, Severity.CRITICAL), found_of(found, Severity.WARNING)
+        line = draw(verdict, key="d")
+        text = "".join(run.text for run in line)
+        assert (f"{len(critical)} critical" in text) == bool(critical), name
+        assert (f"{len(warnings)} warning" in text) == bool(warnings), name
+        assert text.endswith(" (d)") == bool(critical or warnings), name
+        is_green = line[0].tone is Tone.GOOD
+        assert is_green == (verdict.state in GREEN), name
+        assert not (is_green and critical), name
+        assert not (is_green and any(warning.data_path for warning in warnings)), name
+        status = exit_status(verdict)
+        if verdict.state in (State.UNKNOWN, State.NOT_APPLICABLE):
+            assert status in (2, 3), name
+        elif verdict.state is State.BROKEN or critical:
+            assert status == 2, name
+        else:
+            assert status == (1 if warnings or not is_green else 0), name
+
+
+def shares(examination: Examination) -> Iterator[tuple[str, float]]:
+    """What a bandwidth test between each GPU and its best NIC reaches of its limit.
+
+    A GPU without a NIC below its switch sends by PXN, through another GPU and its NIC: no test of a pair of
+    its own stands for it.
+    """
+    rdma = examination.node.rdma
+    here = {device.name for device in rdma.devices} if isinstance(rdma, RdmaFacts) else set()
+    topology = examination.topology
+    for gpu in topology.gpus:
+        best = [nic for nic in topology.best_nics[gpu.id][:1] if nic in here]
+        by_pxn = Nccl.PXN in [topology.paths[gpu.id, nic].nccl for nic in here]
+        for nic in best:
+            if by_pxn and topology.paths[gpu.id, nic].nccl not in (Nccl.PIX, Nccl.PXB, Nccl.P2C):
+                continue
+            limit = of_pair(examination, gpu.id, nic, 1, False).gbps
+            place = Place(examination, nic, 1, gpu.id)
+            gbps = min(sustained(place, nic_reads, False) for nic_reads in (False, True))
+            if not isinstance(limit, Unknown):
+                yield f"{gpu.label} {nic}", gbps / limit
+
+
+def test_nothing_green_is_slower_than_four_fifths_of_its_limit() -> None:
+    slow = [
+        (name, pair, round(share, 2))
+        for name in NODES
+        if verdict_on(name).state in GREEN
+        for pair, share in shares(examination_of(name))
+        if share < 0.8
+    ]
+    assert not slow
+
+
+def test_where_the_bandwidth_is_right_the_verdict_is_green() -> None:
+    """The other side of the test before: it does not pass because nothing is green."""
+    assert verdict_on("hgx-h100").state is State.ACTIVE
+    assert all(share > 0.8 for _, share in shares(examination_of("hgx-h100")))
+    assert all(share < 0.8 for _, share in shares(examination_of("hgx-h100+acs-on")))
+
+
+@pytest.mark.parametrize(
+    "name", ["hgx-h100", "hgx-h100+acs-on", "dgx-a100+no-gdr-path", "cloud-vm", "pcie-l40s+geforce-no-gdr"]
+)
+def test_the_commands_agree(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["check", "--demo", name, "--json"])
+    checked = json.loads(capsys.readouterr().out)["verdict"]
+    main(["topo", "--demo", name, "--json"])
+    assert json.loads(capsys.readouterr().out)["verdict"]["state"] == checked["state"]
+    assert status == exit_status(verdict_on(name))
+    assert checked["state"] == verdict_on(name).state.value
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "hgx-h100+acs-on", "gb200"])
+def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
+    examination = examination_of(name)
+    state = OverviewState()
+    state.take(Probed(examination.node, examination.topology))
+    state.take(Sampled(examination.reading, examination.verdict, 0.0))
+    line = state.verdict_line()
+    assert not any(run.tone is Tone.GOOD for run in line)
+    assert "checking…" in "".join(run.text for run in line)
+    state.take_findings(())
+    assert "checking…" not in "".join(run.text for run in state.verdict_line())
