@@ -57,7 +57,8 @@ class RecordedHost:
             place = bisect_right(answers, self._moment, key=lambda answer: answer[0])
             if place:
                 return answers[place - 1][1]
-        return Unknown(Reason.NOT_RECORDED, printable(" ".join(of) or kind))
+        detail = "or redacted" if self.recording.manifest.redacted else ""
+        return Unknown(Reason.NOT_RECORDED, printable(" ".join(of) or kind), detail)
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """A file's bytes; a file longer than `limit` is malformed, not cut."""

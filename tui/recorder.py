@@ -94,7 +94,7 @@ class Recorder:
         answers = (moment.answers.get(question) for question in _HOST_QUESTIONS)
         name = next((answer for answer in answers if isinstance(answer, bytes)), b"")
         host = name.decode("utf-8", "replace").strip().partition("\n")[0][:253]
-        source, label = self._origin.source.value, self._identifiers.text(self._origin.label)
+        source, label = self._origin.source.value, self._identifiers.label(self._origin.label)
         redacted = self._identifiers.redact
         self._writer.begin(Manifest(FORMAT_VERSION, version(), host, moment.at, source, label, redacted))
 
