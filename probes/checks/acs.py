@@ -12,7 +12,6 @@ from probes.checks.pcie_paths import (
     acs_of,
     config_of,
     for_guests,
-    functions_of,
     is_guest,
     labels,
     near_paths,
@@ -21,10 +20,9 @@ from probes.checks.pcie_paths import (
 from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
-from probes.plans.acs import clear
+from probes.plans.acs import CHECK_CMDLINE, boot_option, fix_redirects, is_translated
 from probes.plans.interruptions import REBOOT_ENDS_JOBS
-from probes.topology import Path
-from probes.unknown import Reason, Unknown, known
+from probes.unknown import Reason, Unknown
 
 AREA = Area("pcie")
 
@@ -64,11 +62,11 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             "switch ports redirect traffic between peers; this host hands devices to virtual machines, which "
             "redirects keep apart, so do not clear them: give NICs ATS and the ports DirectTrans instead",
             *evidence,
-            Evidence(f"{DEVICES}/{guests[0]}/driver", "vfio-pci"),
+            Evidence(f"{DEVICES}/{guests[0]}", "a virtual machine uses it, or its shares"),
             severity=Severity.NOTE,
             devices=tuple(bad),
         )
-    translated = _translated(examination, near_paths(examination))
+    translated = is_translated(examination)
     cause = "switch ports redirect requests or completions between peers to the root complex"
     cause += (
         ", where the IOMMU translates them: transfers fail or hang"
@@ -78,17 +76,10 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     return found(
         cause,
         *evidence,
-        fix=clear(bad),
+        fix=fix_redirects(examination, bad),
         severity=Severity.CRITICAL if translated else Severity.WARNING,
         devices=tuple(bad),
     )
-
-
-def _translated(examination: Examination, paths: list[Path]) -> bool:
-    functions = functions_of(examination)
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    of_paths = [functions.get(bdf) for path in paths for bdf in (path.a, bdfs[path.b])]
-    return any(one is not None and known(one.iommu_type, "").startswith("DMA") for one in of_paths)
 
 
 @AREA.check(
@@ -173,10 +164,11 @@ def acs_option_ignored(examination: Examination) -> Outcome:
                     "Replace pci=noacs",
                     (
                         instruction(
-                            "in the boot loader's configuration, put "
-                            "pci=disable_acs_redir=<BDFs of the switch "
-                            "ports> (or, from Linux 6.11, pci=config_acs=) in its place"
+                            "replace pci=noacs in the boot loader's configuration; for grub: "
+                            f"{boot_option(['<BDF>', '<BDF>'])} with the BDFs of the switch ports "
+                            "(or, from Linux 6.11, pci=config_acs=)"
                         ),
+                        instruction(CHECK_CMDLINE),
                     ),
                     needs_reboot=True,
                     disturbs=REBOOT_ENDS_JOBS,

@@ -78,7 +78,7 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
 
 def _wrong_direct_nic(evidence: list[Evidence], ports: list[str]) -> Outcome:
     write = Step(
-        "writes the ACS settings for the kernel command line below /etc/default/grub.d",
+        "writes the ACS settings for the kernel command line below /etc/default/grub.d (Debian, Ubuntu)",
         ("rdma_topo", "write-grub-acs"),
     )
     return found(

@@ -9,7 +9,8 @@ from probes.checks.jobs import driver_loaded, jobs_of, named_by_nvml, no_fault
 from probes.checks.wording import few
 from probes.examination import Examination
 from probes.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
+from probes.plans.services import lift_memlock
 from probes.systemd_units import Setting
 from probes.unknown import Maybe, Reason, Unknown
 
@@ -120,20 +121,8 @@ def _services(examination: Examination, names: tuple[str, ...], cause: str) -> O
             small.append((name, evidence))
     if small:
         units = [name for name, _ in small]
-        return found(cause, *(evidence for _, evidence in small), fix=_lift(units))
+        return found(cause, *(evidence for _, evidence in small), fix=lift_memlock(units))
     return passed(*fine) if missing is None else unsure(f"LimitMEMLOCK of {', '.join(here)}: {missing}")
-
-
-def _lift(units: list[str]) -> Plan:
-    drop_ins = (
-        instruction(
-            f"write lines “[Service]”, “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf"
-        )
-        for unit in units
-    )
-    restart = Step("new jobs get the new limit; those that run keep theirs", ("systemctl", "restart", *units))
-    reload = Step("systemd reads the files", ("systemctl", "daemon-reload"))
-    return Plan("Lift the limit of the services", (*drop_ins, reload, restart))
 
 
 @AREA.check(

@@ -40,7 +40,7 @@ def mig(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: right for many small jobs, wrong for training over several GPUs",
         *at_most(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
-        fix=mig_off(examination, chosen),
+        fix=mig_off(chosen),
         devices=bdfs_of(chosen),
     )
 

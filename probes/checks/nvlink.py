@@ -9,6 +9,7 @@ from probes.examination import Examination
 from probes.gpus import Gpu
 from probes.pci import PciKind
 from probes.plan import Plan, Step, instruction
+from probes.plans.services import start_imex
 from probes.platform import in_container
 from probes.services import Service, ServiceState
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -192,17 +193,7 @@ def imex_down(examination: Examination) -> Outcome:
         _state(
             "nvidia-imex", "not installed" if absent else known(service.state, ServiceState.INACTIVE).value
         ),
-        fix=Plan(
-            "Start IMEX on every node of the domain",
-            (
-                instruction("list the domain's nodes in /etc/nvidia-imex/nodes_config.cfg"),
-                Step(
-                    "starts it, now and at boot",
-                    ("systemctl", "enable", "--now", "nvidia-imex"),
-                    undo=("systemctl", "disable", "--now", "nvidia-imex"),
-                ),
-            ),
-        ),
+        fix=start_imex(examination),
     )
 
 

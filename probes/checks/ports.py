@@ -8,7 +8,7 @@ from probes.checks.port_use import NO_PORTS, Port, alike, cost_of_loss, devices_
 from probes.checks.wording import at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
-from probes.plans.ports import KEEP, enable_steps, netdev_steps
+from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
 from probes.unknown import Unknown, known
 
 AREA = Area("nic")
@@ -188,11 +188,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
             f"{names(odd)}: {odd[0].facts.link_layer} without a link, while most ports of the same board are "
             "not. A card that can do both was set to the wrong one, or is plugged into the wrong switch",
             *at_most(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
-            fix=Plan(
-                "Set the link type and reset the NIC",
-                tuple(step for port in odd[:4] for step in _link_type(port, kind)),
-                disturbs="whoever uses these NICs loses them during the reset",
-            ),
+            fix=link_type_plan(examination, odd[:4], kind),
             severity=cost_of_loss(examination, odd),
             devices=devices_of(odd),
         )
@@ -202,20 +198,4 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     return passed(
         *at_most(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in ports)
         or (NO_PORTS,)
-    )
-
-
-def _link_type(port: Port, kind: str) -> tuple[Step, ...]:
-    if isinstance(port.device.bdf, Unknown):
-        return ()
-    number = port.facts.number
-    other = "1" if kind == "2" else "2"
-    command = ("mlxconfig", "-y", "-d", port.device.bdf, "set")
-    return (
-        Step(
-            f"has {port.name} speak {'Ethernet' if kind == '2' else 'InfiniBand'} after its next reset",
-            (*command, f"LINK_TYPE_P{number}={kind}"),
-            undo=(*command, f"LINK_TYPE_P{number}={other}"),
-        ),
-        Step("makes the setting work", ("mlxfwreset", "-y", "-d", port.device.bdf, "reset")),
     )

@@ -8,6 +8,6 @@ REBOOT_ENDS_JOBS = "a reboot ends every job"
 SWAP_ENDS_JOBS = "exchanging the driver ends every job on the GPUs"
 
 
-def reboot_step(why: str = "starts the kernel anew") -> Step:
+def reboot_step(why: str = "reboots the node") -> Step:
     """A reboot; `why` is what it brings."""
     return Step(why, ("systemctl", "reboot"))

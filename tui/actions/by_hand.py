@@ -21,7 +21,6 @@ _RUN = {
     "nvidia-smi",
     "perfquery",
     "rdma",
-    "rdma_topo",
     "rmmod",
     "setpci",
     "show_gids",
@@ -39,6 +38,7 @@ _REASONS = {
     "mlxconfig": "it writes the NIC's firmware settings, which outlive the system",
     "mlxfwmanager": "the NIC's firmware is yours to care for",
     "mlxfwreset": "it resets the NIC",
+    "rdma_topo": "the kernel command line is yours to change",
     "mokutil": "keys are enrolled at the console, at the next boot",
     "update-initramfs": "the boot image is yours to rebuild",
 }

@@ -17,6 +17,7 @@ NEVER_RUN = {
     "mlxconfig",
     "mlxfwreset",
     "mokutil",
+    "rdma_topo",
     "update-initramfs",
 }
 
@@ -25,8 +26,6 @@ _NO_SUCH_PROGRAM = "it asks a program that the simulated node has not"
 # Fault -> why what can be run of its fix leaves the finding.
 STAYS = {
     "peermem-reference-leak": _NO_SUCH_PROGRAM,
-    "p2p-topology-refused-force-pcie": _NO_SUCH_PROGRAM,
-    "acs-direct-nic": _NO_SUCH_PROGRAM,
     "port-down": _NO_SUCH_PROGRAM,
     "no-subnet-manager": "nobody answers: the subnet manager is elsewhere",
     "subnet-manager-stalled": _ASKS,
@@ -70,7 +69,6 @@ BY_A_PERSON: dict[str, tuple[tuple[str, str], ...]] = {
         ("tee /etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n"),
     ),
     "nccl-conf-ignored-lines": (("tee /etc/nccl.conf", "NCCL_DEBUG=WARN\n"),),
-    "mig-with-gdr": (),
 }
 
 
