@@ -1,4 +1,4 @@
-"""One run of an action as its console shows it: what it told so far, and what it has changed.
+"""One run of an action as its console shows it: its events so far, and what it has changed.
 
 Knows nothing of Textual.
 """
@@ -23,7 +23,7 @@ SAVED_WIDTH = 120
 
 
 class RunState:
-    """A run under way or ended; changes only by `take`, `looked_again` and what a person wants."""
+    """A run, current or ended; changes only by `take`, `looked_again` and what a person wants."""
 
     def __init__(self, prepared: Prepared, origin: Origin, before: Judged) -> None:
         self.prepared, self.origin = prepared, origin
@@ -91,13 +91,13 @@ class RunState:
 
     def _told(self, seconds: float) -> Line:
         if self.ended is not None:
-            told = "" if self.is_over else " · looking at the node again …"
+            told = "" if self.is_over else " · checking the node again …"
             return (mark_of(self.ended.outcome), Run(f" {self.ended.outcome.value}", Tone.TITLE), Run(told))
         if self._stops > 1:
-            return (Run(" waits no longer for this step", Tone.WARNING),)
+            return (Run(" no longer waiting for this step", Tone.WARNING),)
         if self._stops:
             leaving = "then gdrtop ends; " if self.is_leaving else ""
-            return (Run(f" stops after this step; {leaving}s again: waits no longer", Tone.WARNING),)
+            return (Run(f" stops after this step; {leaving}s again stops waiting for it", Tone.WARNING),)
         return (Run(f" {self.progress} · {seconds:.0f} s"),) if self.step else (Run(" begins …", Tone.DIM),)
 
     @property
@@ -130,7 +130,7 @@ class RunState:
     def change(self, width: int) -> list[Line]:
         """What it has changed, once that is known."""
         if self._failure:
-            told = f"The node could not be looked at again: {self._failure}"
+            told = f"The node could not be checked again: {self._failure}"
             return [(), *wrapped(told, width, Tone.WARNING)]
         return [] if self._after is None else [(), *draw_change(self._before, self._after, width)]
 

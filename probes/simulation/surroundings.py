@@ -1,8 +1,9 @@
-"""What a simulated node has around its devices: device files, processes, libraries and tools."""
+"""What a simulated node has around its devices: device files, processes, libraries, tools and network."""
 
 from __future__ import annotations
 
 from probes.simulation.device_files import grow_device_files
+from probes.simulation.network import grow_network
 from probes.simulation.processes import grow_processes
 from probes.simulation.software import grow_software
 from probes.simulation.tree import Tree
@@ -31,3 +32,4 @@ def grow_surroundings(tree: Tree) -> None:
     grow_device_files(tree, tree.live_modules)
     grow_processes(tree)
     grow_software(tree)
+    grow_network(tree)

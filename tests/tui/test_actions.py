@@ -70,8 +70,8 @@ async def test_a_plan_is_shown_run_and_the_node_looked_at_again() -> None:
         await on(pilot, ConfirmScreen)
         plan = seen(pilot, "plan")
         assert "modprobe nvidia_peermem" in plan
-        assert "can be taken back" in plan
-        assert "back: rmmod" in plan
+        assert "can be undone" in plan
+        assert "undo: rmmod" in plan
         await pilot.press("enter")
         await ended(pilot)
         console = seen(pilot, "console")
@@ -123,7 +123,7 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         await pilot.press("ctrl+c")
         assert "stops after this step" in seen(pilot, "summary")
         await pilot.press("s")
-        assert "waits no longer" in seen(pilot, "summary")
+        assert "no longer waiting" in seen(pilot, "summary")
         host.let_one_go()
         await ended(pilot)
         console = seen(pilot, "console")

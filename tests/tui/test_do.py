@@ -51,7 +51,7 @@ def test_a_dry_run_shows_all_and_runs_nothing(capsys: pytest.CaptureFixture[str]
     status, out, _ = run(capsys, "--demo", IDLE, "load-peermem", "--dry-run", "--yes")
     assert status == 0
     assert "modprobe nvidia_peermem" in out
-    assert "back: rmmod nvidia_peermem" in out
+    assert "undo: rmmod nvidia_peermem" in out
     assert "✓ done" not in out
 
 
@@ -99,7 +99,7 @@ def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
     status, out, _ = run(capsys, "--demo", f"hgx-h100+{fault}", "load-peermem", "--yes")
     assert status == 1
     assert explained in " ".join(out.split())
-    assert kernel in out.partition("the kernel said meanwhile:")[2]
+    assert kernel in out.partition("kernel log meanwhile:")[2]
 
 
 def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,13 +33,13 @@ def test_unloading_what_is_held_names_the_count_and_the_processes() -> None:
     cleared = clearance(unload(), examination(), read_only=False)
     assert not cleared.refused
     assert cleared.word == "hgx-h100"
-    assert "nvidia_peermem is held (refcnt " in cleared.felt_by[0]
-    assert any("process 41000 (python3, uid 1000) uses GPUs and RDMA" in line for line in cleared.felt_by)
+    assert "nvidia_peermem is in use (refcnt " in cleared.affected[0]
+    assert any("process 41000 (python3, uid 1000) uses GPUs and RDMA" in line for line in cleared.affected)
 
 
 def test_what_nobody_feels_needs_nothing_typed() -> None:
     plan = Plan("Load nvidia_uvm", (Step("loads it", ("modprobe", "nvidia_uvm")),))
-    assert clearance(plan, examination(), read_only=False).felt_by == ()
+    assert clearance(plan, examination(), read_only=False).affected == ()
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_what_jobs_may_feel_needs_the_nodes_name_whatever_the_plan_says_of_itsel
     argv: tuple[str, ...],
 ) -> None:
     plan = Plan("Harmless", (Step("no harm", argv),))
-    assert clearance(plan, examination(), read_only=False).felt_by
+    assert clearance(plan, examination(), read_only=False).affected
 
 
 def test_processes_that_cannot_be_seen_count_as_there() -> None:
     unseen = replace(examination(), processes=Unknown(Reason.NEEDS_ROOT, "/proc"))
-    (*_, told) = clearance(unload(), unseen, read_only=False).felt_by
-    assert "not known: needs root" in told
+    (*_, told) = clearance(unload(), unseen, read_only=False).affected
+    assert told == "it is unknown which processes use GPUs or RDMA: needs root"
 
 
 def test_read_only_runs_nothing() -> None:
@@ -139,10 +139,10 @@ def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
 def test_a_job_that_began_after_the_plan_was_shown_is_seen() -> None:
     host = SimulatedHost(BUSY)
     dispatcher, prepared = prepared_of(host, "unload-peermem")
-    idle = replace(prepared, clearance=replace(prepared.clearance, felt_by=(), word=""))
+    idle = replace(prepared, clearance=replace(prepared.clearance, affected=(), word=""))
     ended = dispatcher.run(idle, "", lambda event: None)
     assert ended.outcome is Outcome.REFUSED
-    assert "meanwhile process 41000" in ended.why
+    assert "changed since the plan was shown: process 41000" in ended.why
 
 
 def test_unloading_what_is_held_is_refused_by_the_kernel_and_explained() -> None:
@@ -193,7 +193,7 @@ def test_what_was_done_is_taken_back_once() -> None:
     assert undo.plan.steps[0].file == FileChange(file.path, None)
     assert dispatcher.run(undo, "", lambda event: None).outcome is Outcome.DONE
     assert isinstance(host.read(file.path), Unknown)
-    assert dispatcher.undo_of(run).why_not == "it has been taken back"
+    assert dispatcher.undo_of(run).why_not == "it is already undone"
 
 
 def test_without_root_and_without_sudo_the_script_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,5 +203,5 @@ def test_without_root_and_without_sudo_the_script_is_what_is_left(monkeypatch: p
     dispatcher = Dispatcher(LocalHost(), log=MemoryLog())
     prepared = dispatcher.prepared(offer, examination(IDLE))
     assert isinstance(prepared, Prepared)
-    assert "sudo is not installed: the script" in prepared.clearance.refused
+    assert "sudo is not installed; run the script" in prepared.clearance.refused
     assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.REFUSED
