@@ -62,8 +62,8 @@ def _step_ended(event: StepEnded, width: int) -> list[Line]:
 
 def _run_ended(event: RunEnded, width: int) -> list[Line]:
     lines: list[Line] = [(), line(mark_of(event.outcome), Run(f" {event.outcome.value}", Tone.TITLE))]
-    # Why a step failed stands right above.
-    if event.why and event.outcome not in (Outcome.FAILED, Outcome.STILL_RUNNING):
+    # Why a step failed is shown right above.
+    if event.why and not event.why.startswith("step "):
         lines.extend(wrapped(event.why, width, Tone.PLAIN, "  "))
     return [*lines, *_left(event.left, width)]
 

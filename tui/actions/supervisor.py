@@ -38,13 +38,11 @@ _ORDER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 _LOOK_SECONDS = 0.1
 _START_SECONDS = 30.0
-_SYSTEMD = "/run/systemd/system"  # sd_booted(3)
+SYSTEMD = "/run/systemd/system"  # sd_booted(3)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 # With the path of this program, for neither systemd nor -I brings it along.
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; from tui.actions.supervisor import main; main(sys.argv[1])"
-)
+PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from tui.actions.supervisor import main; main(sys.argv[1])"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +83,7 @@ class DetachedRun:
         try:
             os.close(open_own_directory(self._order.directory))
             _create(events, b"")
-            _create(order, json.dumps(_order_json(self._order)).encode())
+            _create(order, json.dumps(order_json(self._order)).encode())
             reading = os.open(events, os.O_RDONLY | _OPEN)
         except OSError as error:
             return RunEnded(Outcome.REFUSED, f"nothing was begun: {order}: {error.strerror}", steps)
@@ -102,9 +100,9 @@ class DetachedRun:
         return ended
 
     def _start(self, unit: str, order: str) -> None:
-        program = [sys.executable, "-I", "-c", _PROGRAM, order, *map(os.path.abspath, sys.path)]
+        program = [sys.executable, "-I", "-c", PROGRAM, order, *map(os.path.abspath, sys.path)]
         environment = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
-        starter = find_command("systemd-run") if os.geteuid() == 0 and os.path.isdir(_SYSTEMD) else None
+        starter = find_command("systemd-run") if os.geteuid() == 0 and os.path.isdir(SYSTEMD) else None
         if starter is not None:
             words = [starter, "--quiet", "--collect", f"--unit={unit}", "--description=gdrtop action", "--"]
             if _succeeds([*words, *program], environment):
@@ -133,7 +131,7 @@ class DetachedRun:
             *lines, pending = (pending + piece).split(b"\n")
             for line in lines:
                 has_begun = True
-                event = _event(json.loads(line), self._order.plan, self._where)
+                event = event_of(json.loads(line), self._order.plan, self._where)
                 if isinstance(event, RunEnded):
                     self._reap()
                     return event
@@ -207,7 +205,7 @@ def main(path: str) -> None:
     content = _claimed(path)
     if content is None:
         return
-    order = _order(json.loads(content))
+    order = order_of(json.loads(content))
     events = os.open(path.removesuffix(".order") + ".jsonl", os.O_WRONLY | os.O_APPEND | _OPEN)
     fcntl.flock(events, fcntl.LOCK_EX)
 
@@ -222,14 +220,14 @@ def main(path: str) -> None:
         with ActionLock(order.directory) as lock:
             audit = Audit(LogOnDisk(order.log), dataclasses.replace(order.actor, pid=os.getpid()))
             commands = LocalCommands(keep=(lock.descriptor,))
-            runner = Runner(LocalHost(), commands, audit, lambda event: write(_event_json(event)))
+            runner = Runner(LocalHost(), commands, audit, lambda event: write(event_json(event)))
             # Handlers, not SIG_IGN, which the steps would inherit.
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
                 signal.signal(number, lambda *_: None)
             signal.signal(signal.SIGTERM, lambda *_: runner.stop("its supervisor was terminated"))
             runner.run(order.action, order.plan)
     except LockTaken as taken:
-        write(_event_json(RunEnded(Outcome.REFUSED, str(taken), order.plan.steps)))
+        write(event_json(RunEnded(Outcome.REFUSED, str(taken), order.plan.steps)))
 
 
 def _claimed(path: str) -> bytes | None:
@@ -255,11 +253,13 @@ def _claimed(path: str) -> bytes | None:
 # Between the two
 
 
-def _order_json(order: Order) -> dict[str, Any]:
+def order_json(order: Order) -> dict[str, Any]:
+    """Return an order as JSON has it."""
     return dataclasses.asdict(order)
 
 
-def _order(fields: dict[str, Any]) -> Order:
+def order_of(fields: dict[str, Any]) -> Order:
+    """Return the order that was written as JSON."""
     plan = fields["plan"]
     steps = tuple(map(_step, plan["steps"]))
     return Order(**{**fields, "plan": Plan(**{**plan, "steps": steps}), "actor": Actor(**fields["actor"])})
@@ -270,7 +270,8 @@ def _step(fields: dict[str, Any]) -> Step:
     return Step(**{**fields, "argv": tuple(fields["argv"]), "undo": tuple(fields["undo"]), "file": file})
 
 
-def _event_json(event: Event) -> dict[str, Any]:
+def event_json(event: Event) -> dict[str, Any]:
+    """Return an event as JSON has it; the plan is known on both sides."""
     if isinstance(event, RunBegan):
         return {"event": "run began", "as_root": event.as_root}
     if isinstance(event, StepBegan):
@@ -294,7 +295,8 @@ def _event_json(event: Event) -> dict[str, Any]:
     return {"event": "run ended", "outcome": event.outcome.value, "why": event.why, "left": len(event.left)}
 
 
-def _event(fields: dict[str, Any], plan: Plan, where: str) -> Event | None:
+def event_of(fields: dict[str, Any], plan: Plan, where: str) -> Event | None:
+    """Return the event that was written as JSON; None: a word of the supervisor itself."""
     kind = fields.pop("event")
     if kind == "run began":
         return RunBegan(plan, f"{fields['as_root']}, detached from this terminal ({where})")

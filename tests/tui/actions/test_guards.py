@@ -7,10 +7,13 @@ import pytest
 from probes.checks.registry import findings
 from probes.examination import Examination, examine
 from probes.host import LocalHost
+from probes.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
 from probes.origin import Origin, Source
 from probes.plan import FileChange, Plan, Step, instruction
 from probes.plans.offers import Offer
+from probes.processes import ProcessFacts
 from probes.simulation import SimulatedHost
+from probes.simulation.network import route_over
 from probes.unknown import Reason, Unknown
 from tui.actions.by_hand import runnable, why_by_hand
 from tui.actions.dispatcher import Dispatcher, MemoryLog, Prepared
@@ -205,3 +208,91 @@ def test_without_root_and_without_sudo_the_script_is_what_is_left(monkeypatch: p
     assert isinstance(prepared, Prepared)
     assert "sudo is not installed; run the script" in prepared.clearance.refused
     assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.REFUSED
+
+
+# What is cut off
+
+OPENIBD = Plan("Restart openibd", (Step("restarts it", ("systemctl", "restart", "openibd")),))
+
+
+def network(name: str = f"{IDLE},ssh-over-nic") -> NetworkDependencyFacts:
+    return probe(SimulatedHost(name))
+
+
+def test_a_step_that_takes_down_the_nic_of_the_session_names_it_on_an_idle_node_too() -> None:
+    idle = replace(examination(IDLE), processes=ProcessFacts((), 0, 0, Unknown(Reason.NOT_THERE, "")))
+    cleared = clearance(OPENIBD, idle, False, network())
+    assert cleared.affected == ()
+    assert cleared.cuts == (
+        "systemctl restart openibd takes down ens4np0, which carries this SSH session (from 10.0.0.5)",
+        "systemctl restart openibd takes down ens4np0, which carries the default route",
+    )
+    assert cleared.word == "hgx-h100"
+    assert cleared.is_detached
+
+
+def test_a_session_over_another_nic_is_in_no_danger() -> None:
+    cleared = clearance(OPENIBD, examination(IDLE), False, network(IDLE))
+    assert cleared.cuts == ()
+    assert not cleared.is_detached
+
+
+def test_a_nic_below_a_bond_is_named_with_it() -> None:
+    facts = network()
+    over = NetworkDependency("the default route", ("bond0", "ens4np0", "ens9np0"))
+    (told,) = clearance(OPENIBD, examination(IDLE), False, replace(facts, dependencies=(over,))).cuts
+    assert told.endswith("takes down ens4np0, ens9np0 (part of bond0), which carries the default route")
+
+
+def test_what_could_not_be_mapped_or_read_counts_as_cut() -> None:
+    facts = network()
+    unmapped = replace(facts, dependencies=(NetworkDependency("the default route", ("br-ex",)),))
+    (told,) = clearance(OPENIBD, examination(IDLE), False, unmapped).cuts
+    assert told == "systemctl restart openibd may cut the default route: its NIC is unknown (br-ex)"
+    unread = replace(facts, dependencies=(), unread=(Unknown(Reason.TIMED_OUT, "/proc/net/tcp"),))
+    (told,) = clearance(OPENIBD, examination(IDLE), False, unread).cuts
+    assert "may cut the network: /proc/net/tcp unknown (timed out)" in told
+
+
+def test_the_undo_of_a_step_is_judged_by_its_command() -> None:
+    down = Plan("Undo", (Step("undoes it", ("ip", "link", "set", "dev", "ens4np0", "down")),))
+    assert len(clearance(down, examination(IDLE), False, network()).cuts) == 2
+
+
+def test_under_lockdown_a_register_write_is_refused_before_it_is_tried() -> None:
+    seen = examination(IDLE)
+    kernel = seen.node.kernel
+    assert not isinstance(kernel, Unknown)
+    locked = replace(seen, node=replace(seen.node, kernel=replace(kernel, lockdown="integrity")))
+    write = Plan("Write", (Step("writes", ("setpci", "-s", "0000:17:00.0", "CAP_EXP+8.w=5000:7000")),))
+    assert "kernel lockdown is on (integrity)" in clearance(write, locked, False).refused
+    assert not clearance(write, seen, False).refused
+
+
+def with_openibd(name: str) -> SimulatedHost:
+    host = SimulatedHost(name)
+    host.tree.add("/etc/systemd/system/openibd.service", "[Service]\nType=oneshot\n")
+    return host
+
+
+def test_the_wrong_name_cuts_nothing() -> None:
+    host = with_openibd(f"{IDLE},ssh-over-nic")
+    dispatcher, prepared = prepared_of(host, "restart-openibd")
+    assert len(prepared.clearance.cuts) == 2
+    assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.REFUSED
+
+
+def test_a_session_that_came_after_the_plan_was_shown_is_seen() -> None:
+    host = with_openibd("pcie-l40s")
+    for pid in [name for name in host.tree.directories["/proc"] if name.startswith("410")]:
+        host.tree.remove(f"/proc/{pid}")
+    dispatcher, prepared = prepared_of(host, "restart-openibd")
+    assert prepared.clearance.word == ""
+    route_over(host.tree, "ens0np0")
+    ended = dispatcher.run(prepared, "", lambda event: None)
+    assert ended.outcome is Outcome.REFUSED
+    assert "changed since the plan was shown: systemctl restart openibd takes down ens0np0" in ended.why
+
+
+def test_rdma_topo_is_never_run() -> None:
+    assert "kernel command line" in why_by_hand(Step("writes", ("rdma_topo", "write-grub-acs")))
