@@ -121,7 +121,7 @@ def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
     """What the plan may cut off, and which jobs it would affect."""
     lines: list[Line] = []
     if clearance.cuts:
-        lines.extend([(), (Run("THIS CAN CUT YOUR CONNECTION", Tone.TITLE),)])
+        lines.extend([(), (Run("THIS CAN CUT OFF THE NODE", Tone.TITLE),)])
         for cut in clearance.cuts:
             lines.extend(wrapped(f"▲ {cut}", width, Tone.WARNING, "  "))
     if clearance.is_detached:

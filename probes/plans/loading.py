@@ -111,6 +111,9 @@ def load_peermem(examination: Examination) -> Plan | str:
         return "no NVIDIA GPU here"
     if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
         return "no RDMA NIC here"
+    rdma = examination.node.rdma
+    if not isinstance(rdma, Unknown) and rdma.devices and all(one.driver == "efa" for one in rdma.devices):
+        return "the NICs here are EFA, which does not use nvidia_peermem"
     obstacle = bar_of(examination, PEERMEM)
     if obstacle is not None:
         return f"nvidia_peermem cannot be loaded: {obstacle}"

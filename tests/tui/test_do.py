@@ -102,6 +102,33 @@ def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
     assert kernel in out.partition("kernel log meanwhile:")[2]
 
 
+def test_equal_steps_are_folded_and_the_script_and_json_have_all(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = "hgx-h100+acs-on"
+    _, out, _ = run(capsys, "--demo", demo, "acs-redirect-off", "--dry-run")
+    assert "16 switch ports, the first:" in out
+    assert "… 15 more like this" in out
+    assert out.count("\n  setpci ") == 1
+    assert "--script prints every step" in out
+    _, script, _ = run(capsys, "--demo", demo, "acs-redirect-off", "--script")
+    assert script.count("\nsetpci ") == 16
+    _, told, _ = run(capsys, "--demo", demo, "--json")
+    clear = next(one for one in json.loads(told)["actions"] if one["id"] == "acs-redirect-off")
+    assert sum(step["argv"][:1] == ["setpci"] for step in clear["steps"]) == 16
+    assert not any("group" in step for step in clear["steps"])
+
+
+def test_what_would_cut_the_session_needs_the_host_name(capsys: pytest.CaptureFixture[str]) -> None:
+    over_nic = ("--demo", "dgx-a100+ssh-over-nic", "restart-openibd")
+    status, out, err = run(capsys, *over_nic, "--yes")
+    assert status == 2
+    told = " ".join(out.split())
+    assert "takes down ens4np0, which carries this SSH session (from 10.0.0.5)" in told
+    assert "finish even if the connection drops" in told
+    assert "--disturb dgx-a100" in err
+    _, elsewhere, _ = run(capsys, "--demo", "dgx-a100", "restart-openibd", "--dry-run")
+    assert "takes down" not in elsewhere
+
+
 def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "--demo", IDLE, "make-coffee\x1b[2J")
     assert status == 2

@@ -219,7 +219,8 @@ class Runner:
                 break
         left = left_to_do(plan)
         if ended.outcome is Outcome.DONE and left:
-            ended = RunEnded(Outcome.LEFT, f"the rest is manual: {why_by_hand(left[0])}", left)
+            why = "" if left[0].is_instruction else f": {why_by_hand(left[0])}"
+            ended = RunEnded(Outcome.LEFT, f"the rest is yours{why}", left)
         try:
             self._audit.end(ended.outcome, ended.why)
         except AuditError as error:

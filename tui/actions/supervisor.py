@@ -38,10 +38,12 @@ _ORDER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 _LOOK_SECONDS = 0.1
 _START_SECONDS = 30.0
+UNIT_SECONDS = 10.0  # SELinux may keep systemd from starting a program in a home directory
 SYSTEMD = "/run/systemd/system"  # sd_booted(3)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-# With the path of this program, for neither systemd nor -I brings it along.
+_ENVIRONMENT = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
+# With the path of this program: neither systemd nor -I passes it on.
 PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from tui.actions.supervisor import main; main(sys.argv[1])"
 
 
@@ -83,49 +85,62 @@ class DetachedRun:
         try:
             os.close(open_own_directory(self._order.directory))
             _create(events, b"")
-            _create(order, json.dumps(order_json(self._order)).encode())
             reading = os.open(events, os.O_RDONLY | _OPEN)
         except OSError as error:
-            return RunEnded(Outcome.REFUSED, f"nothing was begun: {order}: {error.strerror}", steps)
+            return RunEnded(Outcome.REFUSED, f"nothing was begun: {events}: {error.strerror}", steps)
         try:
-            self._start(f"gdrtop-{name}", order)
-            ended = self._follow(reading, order)
+            ended = self._started(f"gdrtop-{name}", order, reading)
         except OSError as error:
             ended = RunEnded(Outcome.REFUSED, f"nothing was begun: {error.strerror}", steps)
         finally:
             os.close(reading)
-        _remove(order)
+            _remove(order)
         if ended.outcome is not Outcome.STILL_RUNNING:
             _remove(events)
         return ended
 
-    def _start(self, unit: str, order: str) -> None:
-        program = [sys.executable, "-I", "-c", PROGRAM, order, *map(os.path.abspath, sys.path)]
-        environment = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
+    def _started(self, unit: str, order: str, reading: int) -> RunEnded:
+        """Start the supervisor as a unit, else in a session of its own, and follow it."""
+        content = json.dumps(order_json(self._order)).encode()
+        for start, seconds in ((self._start_unit, UNIT_SECONDS), (self._start_session, _START_SECONDS)):
+            _create(order, content)
+            ended = self._follow(reading, order, seconds) if start(unit, order) else None
+            if ended is not None:
+                return ended
+            _remove(order)
+        return RunEnded(
+            Outcome.REFUSED, f"nothing was begun: {self._where} did not start", self._order.plan.steps
+        )
+
+    def _start_unit(self, unit: str, order: str) -> bool:
         starter = find_command("systemd-run") if os.geteuid() == 0 and os.path.isdir(SYSTEMD) else None
-        if starter is not None:
-            words = [starter, "--quiet", "--collect", f"--unit={unit}", "--description=gdrtop action", "--"]
-            if _succeeds([*words, *program], environment):
-                self._where = f"unit {unit}"
-                return
+        if starter is None:
+            return False
+        self._where = f"unit {unit}"
+        words = [starter, "--quiet", "--collect", f"--unit={unit}", "--description=gdrtop action", "--"]
+        return _succeeds([*words, *_program(order)], _ENVIRONMENT)
+
+    def _start_session(self, unit: str, order: str) -> bool:
+        del unit
         self._process = subprocess.Popen(
-            program,
+            _program(order),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=_ENVIRONMENT,
             cwd="/",
             umask=0o022,
             start_new_session=True,
         )
         self._where = f"process {self._process.pid}"
+        return True
 
-    def _follow(self, reading: int, order: str) -> RunEnded:
-        steps = self._order.plan.steps
+    def _follow(self, reading: int, order: str, seconds: float) -> RunEnded | None:
+        """Hand on events until the run ends; None: it did not begin in time, and never will."""
         began = time.monotonic()
         has_begun = False
         pending = b""
-        while not self._left.wait(0.0):
+        while not self._left.is_set():
             is_gone = has_begun and _is_unlocked(reading)  # asked before the last read
             piece = os.read(reading, _PIECE_BYTES)
             *lines, pending = (pending + piece).split(b"\n")
@@ -141,18 +156,25 @@ class DetachedRun:
                 continue
             if is_gone:
                 return RunEnded(Outcome.UNKNOWN, f"{self._where} ended before the run did")
-            late = time.monotonic() - began > _START_SECONDS or self._reap()
-            if not has_begun and late and _remove(order):
-                return RunEnded(Outcome.REFUSED, f"nothing was begun: {self._where} did not start", steps)
+            late = self._reap() or time.monotonic() - began > seconds
+            if not has_begun and late:
+                if _remove(order):
+                    return None
+                if _is_unlocked(reading):  # it has claimed the order, and died
+                    return RunEnded(Outcome.UNKNOWN, f"{self._where} ended before the run did")
             self._left.wait(_LOOK_SECONDS)
         if not has_begun and _remove(order):
-            return RunEnded(Outcome.STOPPED, "nothing was begun", steps)
+            return RunEnded(Outcome.STOPPED, "nothing was begun", self._order.plan.steps)
         return RunEnded(
             Outcome.STILL_RUNNING, f"it goes on without gdrtop ({self._where}); History shows how it ended"
         )
 
     def _reap(self) -> bool:
         return self._process is not None and self._process.poll() is not None
+
+
+def _program(order: str) -> list[str]:
+    return [sys.executable, "-I", "-c", PROGRAM, order, *map(os.path.abspath, sys.path)]
 
 
 def _succeeds(argv: list[str], environment: dict[str, str]) -> bool:
@@ -202,12 +224,15 @@ def _is_unlocked(descriptor: int) -> bool:
 
 def main(path: str) -> None:
     """Claim an order and run it to its end; nothing where gdrtop has taken it back."""
+    try:
+        events = os.open(path.removesuffix(".order") + ".jsonl", os.O_WRONLY | os.O_APPEND | _OPEN)
+    except FileNotFoundError:
+        return
+    fcntl.flock(events, fcntl.LOCK_EX)  # before the order is claimed: whoever has it is seen to live
     content = _claimed(path)
     if content is None:
         return
     order = order_of(json.loads(content))
-    events = os.open(path.removesuffix(".order") + ".jsonl", os.O_WRONLY | os.O_APPEND | _OPEN)
-    fcntl.flock(events, fcntl.LOCK_EX)
 
     def write(fields: dict[str, Any]) -> None:
         try:

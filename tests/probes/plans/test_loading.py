@@ -202,6 +202,15 @@ def test_what_the_kernel_has_refused_is_not_tried_again(fault: str) -> None:
         assert fix is None
 
 
+def test_efa_does_not_use_peermem() -> None:
+    node = examination_of("hgx-h100+peermem-not-loaded")
+    rdma = node.node.rdma
+    assert not isinstance(rdma, Unknown)
+    devices = tuple(replace(one, driver="efa") for one in rdma.devices)
+    efa = replace(node, node=replace(node.node, rdma=replace(rdma, devices=devices)))
+    assert why_not("load-peermem", efa) == "the NICs here are EFA, which does not use nvidia_peermem"
+
+
 @pytest.mark.parametrize(("release", "options"), [("5.0-2.1.8.0", 1), ("4.9-7.1.0.0", 1), ("5.1-0.6.6.0", 0)])
 def test_ofed_5_0_and_older_need_the_option(release: str, options: int) -> None:
     node = with_ofed(examination_of("hgx-h100+peermem-not-loaded"), f"MLNX_OFED_LINUX-{release}")

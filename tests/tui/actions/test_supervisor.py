@@ -172,6 +172,30 @@ def test_with_systemd_the_run_is_a_unit_of_its_own(tmp_path: Path, monkeypatch: 
     assert any("unit gdrtop-run-" in event.as_root for event in events if isinstance(event, RunBegan))
 
 
+def test_a_unit_that_does_not_start_is_replaced_by_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SELinux may refuse it: systemd-run has ended with 0, and nothing runs."""
+    monkeypatch.setattr(supervisor, "_succeeds", lambda argv, environment: True)
+    monkeypatch.setattr(supervisor, "SYSTEMD", "/")
+    monkeypatch.setattr(supervisor, "UNIT_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "find_command", lambda name: f"/usr/bin/{name}")
+    if os.getuid() != 0:
+        monkeypatch.setattr(supervisor.DetachedRun, "_start_unit", lambda self, unit, order: True)
+    events: list[Event] = []
+    ended = DetachedRun(order(tmp_path, step("true")), events.append).run()
+    assert ended.outcome is Outcome.DONE
+    assert any("(process " in event.as_root for event in events if isinstance(event, RunBegan))
+
+
+def test_a_supervisor_that_dies_with_its_order_is_no_endless_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "PROGRAM", "import os, sys; os.unlink(sys.argv[1])")
+    ended = DetachedRun(order(tmp_path, step("true")), lambda event: None).run()
+    assert ended.outcome is Outcome.UNKNOWN
+
+
 @pytest.mark.parametrize(
     "event",
     [
