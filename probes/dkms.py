@@ -13,6 +13,7 @@ from probes.text import printable
 from probes.unknown import Maybe, Unknown, known
 
 DIRECTORY = "/var/lib/dkms"
+DRIVER_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current")  # the NVIDIA driver's own
 _MAX_MODULES = 64
 _MAX_VERSIONS = 32
 _MAX_KERNELS = 64

@@ -23,6 +23,7 @@ class Step:
     needs_root: bool = True
     undo: tuple[str, ...] = ()  # the command that takes it back; empty: there is none
     file: FileChange | None = None
+    group: str = ""  # "switch ports": steps of one group that follow each other differ in the device alone
 
     @property
     def is_instruction(self) -> bool:

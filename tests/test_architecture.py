@@ -46,10 +46,13 @@ CHANGING = {
 # gdrtop's own files are not the node's: a new one for its user, the log of what it did, and results. Their
 # modules may make them by these calls and no others.
 RUNNER = "tui/actions/runner.py"
+# Runs the runner in a process that outlives gdrtop, and removes the files between the two.
+SUPERVISOR = "tui/actions/supervisor.py"
 OWN_FILES = {
     "tui/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
     "tui/lines_file.py": {"makedirs", "replace", "write"},
     "tui/bandwidth/results_file.py": {"makedirs"},
+    "tui/actions/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
 }
 # Starts tests and ends them: with a keeper of each, a program of its own that outlives a killed gdrtop.
 TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/keeper.py"}
@@ -110,7 +113,7 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
             "probes.cuda_driver",
         ):
             # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
-            starts = name_of(path) in {RUNNER, *TESTS}
+            starts = name_of(path) in {RUNNER, SUPERVISOR, *TESTS}
             trusted = {"TRUSTED_PATH"} if "simulation" in name_of(path) or starts else set()
             found = {"find_command"} if starts else set()
             assert set(names) <= FACTS | trusted | found
@@ -118,7 +121,7 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in MODULES if not name_of(p).startswith("probes")], ids=name_of)
 def test_only_the_runner_changes_anything(path: Path) -> None:
-    if name_of(path) in {RUNNER, *TESTS}:
+    if name_of(path) in {RUNNER, SUPERVISOR, *TESTS}:
         return
     assert not {module.split(".")[0] for module, _ in imports(path)} & {"subprocess", "ctypes", "tempfile"}
     for node in ast.walk(ast.parse(path.read_text())):
@@ -129,6 +132,16 @@ def test_only_the_runner_changes_anything(path: Path) -> None:
         elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
             forbidden = CHANGING - OWN_FILES.get(name_of(path), set())
             assert not (node.func.value.id in ("os", "shutil") and node.func.attr in forbidden)
+
+
+def test_the_supervisor_removes_its_own_files_and_kills_nothing() -> None:
+    calls = [
+        node for node in ast.walk(ast.parse((ROOT / SUPERVISOR).read_text())) if isinstance(node, ast.Call)
+    ]
+    named = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
+    on_os = {func.attr for func in named if isinstance(func.value, ast.Name) and func.value.id == "os"}
+    assert on_os & CHANGING <= {"unlink", "write"}
+    assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "open"]
 
 
 def test_what_starts_tests_changes_no_file() -> None:

@@ -197,16 +197,16 @@ def _add_do(do: argparse.ArgumentParser) -> None:
     do.add_argument(
         "action", metavar="ACTION", nargs="?", help="what to do; without it, or with --list, the list"
     )
-    do.add_argument("--list", action="store_true", help="list all actions, one a line")
+    do.add_argument("--list", action="store_true", help="list all actions, one per line")
     do.add_argument("--json", action="store_true", help="the list as JSON")
-    do.add_argument("--dry-run", action="store_true", help="show the plan, run nothing")
-    do.add_argument("--script", action="store_true", help="print the plan as a shell script, run nothing")
+    do.add_argument("--dry-run", action="store_true", help="show the plan and run nothing")
+    do.add_argument("--script", action="store_true", help="print the plan as a shell script and run nothing")
     do.add_argument("--yes", action="store_true", help="run it without asking")
     do.add_argument(
         "--disturb",
         metavar="NODE",
         default="",
-        help="run it though processes feel it; NODE is this node's name",
+        help="run it even if it affects jobs or the network; NODE is this host's name",
     )
 
 

@@ -1,4 +1,4 @@
-"""`gdrtop do`: the actions without a screen; the same list, guards, log and words as in the dashboard."""
+"""`gdrtop do`: the actions without a screen; the same list, guards and log as in the dashboard."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from probes.checks.registry import findings
 from probes.examination import examine
 from probes.host import Host
+from probes.plan import Step
 from probes.plans.offers import Offer
 from probes.text import printable
 from tui.actions.by_hand import why_by_hand
@@ -17,14 +18,15 @@ from tui.actions.dispatcher import Dispatcher, Prepared
 from tui.actions.outcome import Event, Outcome
 from tui.actions.runner import ask_for_password
 from tui.actions.script import script_of
+from tui.confirm_state import draw_warnings, not_run
 from tui.json_values import plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from tui.stop_signals import signals_stop
 from widgets.change_drawing import Judged, draw_change
 from widgets.lines import Line, Run, Tone, fit, line, wrapped
-from widgets.plan_drawing import draw_consequences, draw_steps
+from widgets.plan_drawing import draw_consequences, draw_steps, step_groups
 
-EXIT_FAILED = 1  # a step failed, or it is not known how it ended
+EXIT_FAILED = 1  # a step failed, or how it ended is unknown
 EXIT_REFUSED = 2  # nothing was begun: no such plan on this node, a guard, no confirmation
 EXIT_STOPPED = 130
 _STATUSES = {
@@ -56,8 +58,8 @@ class Do:
         cells = max(len(offer.id) for offer in offers)
         for offer in offers:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
-            told = offer.title if offer.plan else f"{offer.title}: {offer.why_not}"
-            self._print([fit(line(mark, f" {offer.id:<{cells}}  ", told), self._width)])
+            text = offer.title if offer.plan else f"{offer.title}: {offer.why_not}"
+            self._print([fit(line(mark, f" {offer.id:<{cells}}  ", text), self._width)])
         return 0
 
     def offer(self, name: str) -> Offer | None:
@@ -68,7 +70,7 @@ class Do:
     # Doing it
 
     def prepare(self, offer: Offer) -> Prepared | int:
-        """The plan, shown; the exit status where there is none."""
+        """Return the plan; the exit status where there is none."""
         prepared = self._dispatcher.prepared(offer, self._examination)
         if isinstance(prepared, str):
             self._print([line(heading(self._examination.node)[1], f"  {offer.title}: {prepared}")])
@@ -76,35 +78,35 @@ class Do:
         return prepared
 
     def show(self, prepared: Prepared) -> None:
-        """All of a plan, and what speaks against it."""
+        """Show a plan, and what stands against it."""
         width = self._width
         lines: list[Line] = [heading(self._examination.node), line(Run(prepared.title, Tone.TITLE))]
-        lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.felt_by))
+        lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
-            told = why_by_hand(step)
-            if told and not step.is_instruction:
-                lines += wrapped(f"not run by gdrtop, nor what follows it: {step.argv[0]}: {told}", width)
+            why = why_by_hand(step)
+            if why and not step.is_instruction:
+                lines += wrapped(f"gdrtop runs neither {step.argv[0]} nor what follows it: {why}", width)
                 break
+        if any(len(steps) > 1 for steps in step_groups(prepared.plan.steps)):
+            lines += wrapped("--script prints every step", width)
         if prepared.clearance.refused:
-            lines += wrapped(f"It is not run here: {prepared.clearance.refused}.", width)
-        if prepared.clearance.felt_by:
-            lines += [(), line("Somebody would feel it:")]
-            lines += [one for told in prepared.clearance.felt_by for one in wrapped(told, width, indent="  ")]
+            lines += wrapped(not_run(prepared.clearance), width)
+        lines += draw_warnings(prepared.clearance, width)
         self._print(lines)
 
     def show_script(self, prepared: Prepared) -> None:
-        """The plan as a shell script."""
+        """Print the plan as a shell script."""
         self._out.write(script_of(prepared.plan, prepared.node))
 
     def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:
-        """What was typed; None: not confirmed. Asked on a terminal where the options do not say it."""
+        """Return what was typed; None: not confirmed. A terminal is asked where the options do not say it."""
         clearance = prepared.clearance
         terminal = answers is not None and answers.isatty()
-        if clearance.felt_by:
+        if clearance.word:
             if named or not terminal:
                 return named or None
-            return self._ask(f"Type the node's name ({clearance.word}) to run it: ", answers)
+            return self._ask(f"Type the host name ({clearance.word}) to run it: ", answers)
         if yes:
             return ""
         if terminal and self._ask("Run it? [y/N] ", answers).lower() in ("y", "yes"):
@@ -118,7 +120,7 @@ class Do:
         return answers.readline(4096).strip()
 
     def run(self, prepared: Prepared, typed: str) -> int:
-        """Runs it, tells what happens, looks again; gives the exit status."""
+        """Run it, print what happens, probe again; return the exit status."""
         with signals_stop(self._dispatcher.stop, self._dispatcher.give_up):
             ended = self._dispatcher.run(prepared, typed, self._hear, self._get_password)
         if ended.outcome is not Outcome.REFUSED:
@@ -129,14 +131,14 @@ class Do:
         try:
             self._print(lines_of(event, self._width))
             self._out.flush()
-        except OSError:  # the terminal has gone; the step under way is ended and logged all the same
-            self._dispatcher.stop("the terminal has gone")
+        except OSError:  # the terminal closed; the current step still ends and is logged
+            self._dispatcher.stop("the terminal closed")
 
     def _get_password(self) -> bool:
         return sys.stdin is not None and sys.stdin.isatty() and ask_for_password()
 
     def _look_again(self) -> None:
-        """What has become of the node."""
+        """Show what has changed on the node."""
         before, earlier = self._examination, self._findings
         self._examination = examine(self._host, before=before)
         self._findings = findings(self._examination)
@@ -153,9 +155,15 @@ class Do:
 
 
 def _offer_json(offer: Offer) -> dict[str, Any]:
-    steps = [] if offer.plan is None else [plain_value(step) for step in offer.plan.steps]
-    told = {"id": offer.id, "title": offer.title, "possible": offer.plan is not None, "steps": steps}
-    return {**told, "why_not": offer.why_not} if offer.plan is None else told
+    steps = [] if offer.plan is None else [_step_json(step) for step in offer.plan.steps]
+    fields = {"id": offer.id, "title": offer.title, "possible": offer.plan is not None, "steps": steps}
+    return {**fields, "why_not": offer.why_not} if offer.plan is None else fields
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    """All of a step but its group, which is for the eye alone."""
+    fields: dict[str, Any] = plain_value(step)
+    return {name: value for name, value in fields.items() if name != "group"}
 
 
 def command(
@@ -178,8 +186,7 @@ def command(
         return do.list(as_json)
     offer = do.offer(action)
     if offer is None:
-        told = f"gdrtop: no action {printable(action)!r} on this node; gdrtop do --list names them"
-        print(told, file=sys.stderr)
+        print(f"gdrtop: no action {printable(action)!r} on this node; see gdrtop do --list", file=sys.stderr)
         return EXIT_REFUSED
     prepared = do.prepare(offer)
     if isinstance(prepared, int):
@@ -194,7 +201,7 @@ def command(
         return EXIT_REFUSED
     typed = do.confirm(prepared, yes, named, answers)
     if typed is None:
-        how = f"--disturb {prepared.clearance.word}" if prepared.clearance.felt_by else "--yes"
-        print(f"gdrtop: nothing was run; {how} confirms it", file=sys.stderr)
+        how = f"--disturb {prepared.clearance.word}" if prepared.clearance.word else "--yes"
+        print(f"gdrtop: nothing was run; confirm with {how}", file=sys.stderr)
         return EXIT_REFUSED
     return do.run(prepared, typed)

@@ -1,4 +1,4 @@
-"""One run of an action as its console shows it: what it told so far, and what it has changed.
+"""One run of an action as its console shows it: its events so far, and what it has changed.
 
 Knows nothing of Textual.
 """
@@ -23,7 +23,7 @@ SAVED_WIDTH = 120
 
 
 class RunState:
-    """A run under way or ended; changes only by `take`, `looked_again` and what a person wants."""
+    """A run, current or ended; changes only by `take`, `looked_again` and what a person wants."""
 
     def __init__(self, prepared: Prepared, origin: Origin, before: Judged) -> None:
         self.prepared, self.origin = prepared, origin

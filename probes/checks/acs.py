@@ -13,7 +13,6 @@ from probes.checks.acs_redirects import (
     redirects_of,
 )
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.iommu import pass_through
 from probes.checks.pcie_paths import (
     DEVICES,
     acs_evidence,
@@ -29,8 +28,9 @@ from probes.checks.pcie_paths import (
 from probes.checks.wording import LIKE_THESE, few
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
-from probes.plans.acs import clear
+from probes.plans.acs import CHECK_CMDLINE, boot_option, fix_redirects
 from probes.plans.interruptions import REBOOT_ENDS_JOBS
+from probes.plans.iommu import pass_through
 from probes.unknown import Reason, Unknown
 
 AREA = Area("pcie")
@@ -75,7 +75,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             "This host passes devices through to virtual machines, and ACS keeps those apart. Do not clear "
             "the redirects; enable ATS on the NICs and DirectTrans on the switch ports instead.",
             *evidence,
-            Evidence(f"{DEVICES}/{guests[0]}/driver", "vfio-pci"),
+            Evidence(f"{DEVICES}/{guests[0]}", "a virtual machine uses it, or its shares"),
             severity=Severity.NOTE,
             devices=devices,
         )
@@ -95,7 +95,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         "The switch ports redirect peer-to-peer requests or completions to the root complex. Virtualization "
         "settings of the BIOS turn that on.",
         *evidence,
-        fix=clear(bad),
+        fix=fix_redirects(examination, bad),
         severity=Severity.WARNING,
         devices=devices,
         part_of=_WITHOUT_ATS if all(acs.on.direct_translated for acs in bad.values()) else (),
@@ -191,15 +191,11 @@ def acs_option_ignored(examination: Examination) -> Outcome:
                     "Replace pci=noacs",
                     (
                         instruction(
-                            "Replace it in the boot loader's configuration with pci=disable_acs_redir= and "
-                            "the BDFs of the switch ports (Linux 6.11 also has pci=config_acs=)."
+                            "Replace it in the boot loader's configuration; for grub: "
+                            f"{boot_option(['<BDF>', '<BDF>'])} with the BDFs of the switch ports. "
+                            "Linux 6.11 also has pci=config_acs=."
                         ),
-                        # Unquoted, grub takes what stands behind the first ";" as a command of its own.
-                        instruction(
-                            'Quote the list, because ";" ends a command in grub.cfg: '
-                            'GRUB_CMDLINE_LINUX="… pci=disable_acs_redir=\\"BDF;BDF\\""'
-                        ),
-                        instruction("Reboot, then check that /proc/cmdline shows the whole list.", False),
+                        instruction(CHECK_CMDLINE),
                     ),
                     needs_reboot=True,
                     disturbs=REBOOT_ENDS_JOBS,

@@ -22,7 +22,7 @@ from probes.gpudirect import GdrPath
 from probes.kernel_log import LogKind
 from probes.pci import PciKind
 from probes.plan import Plan, instruction
-from probes.plans.interruptions import REBOOT_ENDS_JOBS
+from probes.plans.iommu import is_arm64, pass_through
 from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("pcie")
@@ -117,7 +117,7 @@ def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> M
         return kind
     kernel = examination.node.kernel
     cmdline = "" if isinstance(kernel, Unknown) else known(kernel.cmdline, "")
-    if any(_is_direct(word, _is_arm(examination)) for word in cmdline.split()):
+    if any(_is_direct(word, is_arm64(examination)) for word in cmdline.split()):
         return "identity"
     return Unknown(
         Reason.NOT_THERE, f"{_GROUPS}/{group}/type", "needs Linux 5.11, which shows a group's type"
@@ -130,30 +130,6 @@ def _is_direct(word: str, arm: bool) -> bool:
     if name == "iommu":
         return not arm and "pt" in value.split(",")
     return name == "iommu.passthrough" and value in ("1", "on", "y", "Y")
-
-
-def _is_arm(examination: Examination) -> bool:
-    platform = examination.node.platform
-    return not isinstance(platform, Unknown) and known(platform.cpu_architecture, "") in ("aarch64", "arm64")
-
-
-def pass_through(examination: Examination) -> Plan:
-    """Have the IOMMU pass DMA through, after a reboot; iommu=pt is an option of x86 alone."""
-    arm = _is_arm(examination)
-    option = "iommu.passthrough=1" if arm else "iommu=pt"
-    return Plan(
-        "Let DMA pass through the IOMMU",
-        (
-            instruction(f"Add {option} to the kernel command line in the boot loader's configuration."),
-            instruction(
-                "Write that configuration out (update-grub, grub2-mkconfig or bootctl), then reboot."
-            ),
-        ),
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
-        note="Devices passed through to virtual machines stay translated."
-        + ("" if arm else " Keep intel_iommu=on where virtual functions are used."),
-    )
 
 
 @AREA.check(

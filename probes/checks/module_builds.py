@@ -7,6 +7,7 @@ from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of, 
 from probes.checks.module_need import missing_modules
 from probes.checks.references import DRIVER_GUIDE
 from probes.checks.wording import SHOWN
+from probes.dkms import DRIVER_PACKAGES
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.plans.driver_exchange import exchange_driver, matching_fabric_manager
@@ -65,7 +66,7 @@ def _comes_otherwise(examination: Examination, package: str) -> bool:
     return package != "mlnx-ofed-kernel" or module.origin != "kernel"
 
 
-_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "mlnx-ofed-kernel")
+_PACKAGES = (*DRIVER_PACKAGES, "mlnx-ofed-kernel")
 
 
 @AREA.check(

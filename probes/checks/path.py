@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import no_ends, no_pair
+from probes.checks.module_facts import PEERMEM, no_ends, no_pair
 from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts, PathState
 from probes.plan import Plan, plan_or_none
 from probes.plans.loading import load_peermem
+from probes.plans.obstacles import refused_before
 from probes.unknown import Unknown
 
 AREA = Area("path")
@@ -56,5 +57,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
 
 
 def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:
-    """Load nvidia_peermem, where only that is missing."""
-    return plan_or_none(load_peermem(examination)) if len(_lacking(direct.peermem)) == 1 else None
+    """Load nvidia_peermem, where only that is missing and the kernel has not refused it before."""
+    if len(_lacking(direct.peermem)) != 1 or refused_before(examination, PEERMEM):
+        return None
+    return plan_or_none(load_peermem(examination))

@@ -21,7 +21,9 @@ BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
 # Grace's and Vera's: rdma-core kernel-boot/rdma_topo
 _GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8, 0x2F95, 0x2F96)
-_FOR_GUESTS = "vfio-pci"
+# vfio-pci, mlx5_vfio_pci, nvgrace_gpu_vfio_pci and others (Linux drivers/vfio/pci).
+_FOR_GUESTS = ("vfio-pci", "vfio_pci")
+_VGPU_HOST = "nvidia_vgpu_vfio"
 
 
 def functions_of(examination: Examination) -> dict[str, PciFunction]:
@@ -38,15 +40,31 @@ def ends(examination: Examination) -> dict[str, PciFunction]:
     return {
         bdf: functions[bdf]
         for bdf in dict.fromkeys(bdfs)
-        if bdf in functions and known(functions[bdf].driver, "") != _FOR_GUESTS
+        if bdf in functions and not is_passed_through(functions[bdf])
     }
 
 
+def is_passed_through(function: PciFunction) -> bool:
+    """Say whether a VFIO driver holds the function for a virtual machine."""
+    return known(function.driver, "").endswith(_FOR_GUESTS)
+
+
 def for_guests(examination: Examination) -> tuple[str, ...]:
-    """Functions that this host hands to virtual machines: ACS keeps those apart."""
-    return tuple(
-        one.bdf for one in functions_of(examination).values() if known(one.driver, "") == _FOR_GUESTS
-    )
+    """Return the functions that this host passes to virtual machines: ACS isolates those.
+
+    A vGPU host passes shares of its GPUs: virtual functions, or mediated devices of nvidia_vgpu_vfio.
+    """
+    functions = functions_of(examination)
+    modules = examination.node.modules
+    nvidia = None if isinstance(modules, Unknown) else modules.modules.get("nvidia")
+    shares_gpus = nvidia is not None and _VGPU_HOST in nvidia.used_by
+    guests = []
+    for function in functions.values():
+        owner = functions.get(function.physical_function or "")
+        is_share = owner is not None and owner.kind is PciKind.GPU
+        if is_passed_through(function) or is_share or (shares_gpus and function.kind is PciKind.GPU):
+            guests.append(function.bdf)
+    return tuple(guests)
 
 
 def labels(examination: Examination) -> dict[str, str]:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.pcie_paths import functions_of
 from probes.checks.port_condition import Condition, condition_of
 from probes.checks.port_use import (
     NO_PORTS,
     Port,
     alike,
-    card_of,
     cost_of_loss,
     devices_of,
     names,
     ports_of,
 )
-from probes.checks.wording import SHOWN, at_most, several
+from probes.checks.wording import SHOWN, at_most
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
-from probes.plans.ports import KEEP, enable_steps, netdev_steps
+from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
 from probes.unknown import Unknown, known
 
 AREA = Area("nic")
@@ -228,9 +226,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
             f"{names(odd)}: {layer} without a link, unlike most ports of the same board. The link type of "
             "the card is wrong, or the cable is in the wrong switch.",
             *at_most(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
-            fix=_set_link_type(
-                examination, odd, _LINK_TYPES["InfiniBand" if layer == "Ethernet" else "Ethernet"]
-            ),
+            fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
             severity=cost_of_loss(examination, odd),
             devices=devices_of(odd),
         )
@@ -253,57 +249,3 @@ def _of_another_layer(ports: tuple[Port, ...]) -> list[Port]:
             odd += [port for port, layer in zip(board, layers, strict=True) if layer not in (usual, "")]
     # One that works serves another fabric, and is meant to; one of the wrong type never comes up.
     return [port for port in odd if not port.is_active]
-
-
-_LINK_TYPES = {"InfiniBand": "1", "Ethernet": "2"}
-
-
-def _set_link_type(examination: Examination, odd: list[Port], kind: str) -> Plan:
-    """Set the type by the port's own parameter and reset the card, with all that the reset takes down."""
-    steps = tuple(step for port in odd[:SHOWN] for step in _link_type(examination, port, kind))
-    cards = {card_of(port) for port in odd[:SHOWN]} - {""}
-    ports = ports_of(examination)
-    beside = () if isinstance(ports, Unknown) else [port for port in ports if card_of(port) in cards]
-    hit = several(
-        port.name if isinstance(port.facts.netdev, Unknown) else f"{port.name} ({port.facts.netdev})"
-        for port in beside
-    )
-    return Plan(
-        "Set the link type and reset the NIC",
-        steps,
-        disturbs=f"the reset takes down every port of the card: {hit}",
-        note="If your SSH session uses one of these ports, work on the console. If the cable is in the wrong "
-        "switch, move it instead.",
-    )
-
-
-def _link_type(examination: Examination, port: Port, kind: str) -> tuple[Step, ...]:
-    """The two commands; undone from the last to the first, they set the old type and reset again."""
-    bdf = port.device.bdf
-    if isinstance(bdf, Unknown) or port.device.is_virtual_function:
-        return ()
-    other = "1" if kind == "2" else "2"
-    name = f"LINK_TYPE_P{_parameter_of(examination, port)}"
-    reset = ("mlxfwreset", "-d", bdf, "reset")
-    command = ("mlxconfig", "-d", bdf, "set")
-    layer = "Ethernet" if kind == "2" else "InfiniBand"
-    return (
-        Step(f"Set {port.name} to {layer} from its next reset on", (*command, f"{name}={kind}"), undo=reset),
-        Step("Reset the card to apply the setting", reset, undo=(*command, f"{name}={other}")),
-    )
-
-
-def _parameter_of(examination: Examination, port: Port) -> int:
-    """The port's number in mlxconfig: that of its function on a card of several, where each has one port.
-
-    mlx5 calls the port of each function 1, so port 1 of function 1 is LINK_TYPE_P2.
-    """
-    bdf = known(port.device.bdf, "")
-    siblings = [
-        one.bdf
-        for one in functions_of(examination).values()
-        if one.bdf.rpartition(".")[0] == card_of(port) and one.physical_function is None
-    ]
-    if len(port.device.ports) > 1 or len(siblings) < 2:
-        return port.facts.number
-    return int(bdf.rpartition(".")[2]) + 1

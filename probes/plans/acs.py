@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from probes.checks.acs_redirects import REDIRECTS, is_translated, not_to_be_judged, redirects_of
 from probes.checks.pcie_paths import for_guests, is_guest, near_paths, reason_of
 from probes.examination import Examination
 from probes.pci_capabilities import Acs
 from probes.plan import Plan, Step, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
+from probes.plans.iommu import pass_through_option
+from probes.plans.register_writes import why_no_setpci
 from probes.unknown import Unknown
 
-_DRAIN = "DMA of running jobs is routed anew: drain the node first"
+_DRAIN = "DMA of running jobs changes its path: drain the node first"
+_TITLE = "Clear ACS redirects between GPUs and NICs"
+CHECK_CMDLINE = "after the reboot, check /proc/cmdline: the whole list of ports must be in it"
 
 
 def redirects_off(examination: Examination) -> Plan | str:
-    """Clears the redirects, but for nodes on which they have to stay."""
+    """Clear the redirects, except on nodes on which they have to stay."""
     pci = examination.node.pci
     if isinstance(pci, Unknown):
         return f"the PCI functions could not be read: {pci}"
@@ -28,32 +33,61 @@ def redirects_off(examination: Examination) -> Plan | str:
             return reason_of(found.unknown[0])
         return f"no redirect on the {found.looked_at} switch ports between GPUs and NICs"
     if any(is_translated(examination, path) for path in near_paths(examination)):
-        return "the IOMMU translates, so clearing ACS alone does not help: fix iommu-translated first"
+        option = pass_through_option(examination)
+        return f"the IOMMU translates, so clearing ACS alone does not help: boot with {option} first"
     guest, guests = is_guest(examination), for_guests(examination)
     if isinstance(guest, Unknown):
-        return f"whether this is a virtual machine, where ACS has to be on, is unknown: {guest}"
+        return f"it is unknown whether this is a virtual machine, where ACS has to stay on: {guest}"
     if guests:
-        return f"this host hands {guests[0]} to a virtual machine, and redirects keep such devices apart"
-    return clear(found.ports)
+        return f"this host passes {guests[0]} to a virtual machine, and ACS isolates such devices"
+    return why_no_setpci(examination) or clear(found.ports)
+
+
+def fix_redirects(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
+    """Return how to clear these redirects; a locked-down kernel leaves only the boot option."""
+    locked = why_no_setpci(examination)
+    if not locked:
+        return clear(ports)
+    return Plan(
+        _TITLE,
+        (instruction(locked), *_lasting(ports)),
+        needs_reboot=True,
+        disturbs=REBOOT_ENDS_JOBS,
+    )
 
 
 def clear(ports: Mapping[str, Acs]) -> Plan:
-    """Clears the redirecting bits of each port, and leaves the others."""
+    """Clear the redirecting bits of each port, and leave the others."""
     steps = [
         Step(
-            f"clears the redirects of {bridge}, and no other bit",
+            f"clears the redirect bits of {bridge}, and no other bit",
             ("setpci", "-s", bridge, f"ECAP_ACS+6.w=0000:{REDIRECTS:04x}"),
             undo=("setpci", "-s", bridge, f"ECAP_ACS+6.w={acs.control & REDIRECTS:04x}:{REDIRECTS:04x}"),
+            group="switch ports",
         )
         for bridge, acs in ports.items()
     ]
-    last = instruction(
-        "a reboot brings the redirects back: turn ACS off in the BIOS, or add to the kernel command line "
-        f"pci=disable_acs_redir={';'.join(ports)}"
-    )
     return Plan(
-        "Clear ACS redirects between GPUs and NICs",
-        (*steps, last),
+        _TITLE,
+        (*steps, *_lasting(ports)),
         disturbs=_DRAIN,
-        note="not on a host that hands devices to virtual machines",
+        note="not on a host that passes devices to virtual machines",
+    )
+
+
+def boot_option(ports: Iterable[str]) -> str:
+    """Return the line for /etc/default/grub that clears the redirects of these ports at boot.
+
+    An unquoted `;` ends the command in grub.cfg, and the options after it are lost.
+    """
+    return rf'GRUB_CMDLINE_LINUX="… pci=disable_acs_redir=\"{";".join(ports)}\""'
+
+
+def _lasting(ports: Iterable[str]) -> tuple[Step, ...]:
+    return (
+        instruction(
+            "a reboot brings the redirects back: turn ACS off in the BIOS, or set in /etc/default/grub "
+            f"{boot_option(ports)} (keep the inner quotes: grub ends the command at a bare semicolon)"
+        ),
+        instruction(CHECK_CMDLINE),
     )

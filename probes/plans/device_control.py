@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.plan import Step
 
-DRAIN = "jobs that run go through these NICs: drain the node first"
+DRAIN = "running jobs use these NICs: drain the node first"
 NOT_LASTING = "a reboot or a reset of the NIC brings the old value back: set it in the BIOS, or by a unit"
 
 
@@ -14,4 +14,5 @@ def set_bits(bdf: str, why: str, value: int, old: int, mask: int) -> Step:
         why,
         ("setpci", "-s", bdf, f"CAP_EXP+8.w={value:04x}:{mask:04x}"),
         undo=("setpci", "-s", bdf, f"CAP_EXP+8.w={old:04x}:{mask:04x}"),
+        group="PCI functions",
     )

@@ -10,7 +10,8 @@ from probes.services import ServiceState
 from probes.unknown import Unknown
 
 _MANAGER = "nvidia-fabricmanager"
-_HOLDERS = ("nvidia-dcgm", _MANAGER, "nvidia-persistenced")
+# In the order in which they are stopped. Fabric Manager goes last: before H100 its end aborts CUDA jobs.
+_HOLDERS = ("nvidia-dcgm", "nvidia-persistenced", _MANAGER)
 _UNLOAD_ORDER = (
     "gdrdrv",
     "nvidia_fs",
@@ -23,7 +24,7 @@ _UNLOAD_ORDER = (
 
 
 def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str) -> Plan:
-    """Stops what holds the driver, exchanges it, and starts that again."""
+    """Stop what holds the driver, exchange the driver, and start the holders again."""
     services = examination.services
     running = [
         name
@@ -33,15 +34,15 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
     order = [
         name
         for name in _UNLOAD_ORDER
-        # nvidia_drm holds nvidia_modeset alone; modprobe -r is content where it is not loaded.
+        # nvidia_drm holds nvidia_modeset, not nvidia; modprobe -r accepts a module that is not loaded.
         if name in nvidia.used_by or (name == "nvidia_drm" and "nvidia_modeset" in nvidia.used_by)
     ]
     return Plan(
         "Exchange the driver without a reboot",
         (
             *matching_fabric_manager(examination, on_disk),
-            instruction("drain the node: every job on its GPUs has to end"),
-            *(Step(f"stops {name}, which holds the driver", ("systemctl", "stop", name)) for name in running),
+            instruction("drain the node, and check that every job on its GPUs has ended (nvidia-smi)"),
+            *(Step(_why_stop(name), ("systemctl", "stop", name)) for name in running),
             Step("unloads the driver and what uses it", ("modprobe", "-r", *order, "nvidia")),
             Step("loads the new driver", ("modprobe", "nvidia")),
             *(Step(f"loads {name} again", ("modprobe", name)) for name in reversed(order)),
@@ -52,8 +53,13 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
     )
 
 
+def _why_stop(name: str) -> str:
+    aborts = "; before H100 this aborts running CUDA jobs" if name == _MANAGER else ""
+    return f"stops {name}, which holds the driver{aborts}"
+
+
 def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Step, ...]:
-    """Has Fabric Manager brought to the new driver's version, where it runs and is not seen to be of that."""
+    """Bring Fabric Manager to the new driver's version, where it runs and is not known to have it."""
     services, tools = examination.services, examination.tools
     if isinstance(services, Unknown) or services.services[_MANAGER].state is not ServiceState.ACTIVE:
         return ()
@@ -66,6 +72,6 @@ def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Ste
         told = f"install {_MANAGER} {on_disk}: it is {version} now"
     return (
         instruction(
-            f"{told}; Fabric Manager starts with its own version of the driver alone, CUDA not without it"
+            f"{told}; Fabric Manager starts only with a driver of its own version, and CUDA needs it"
         ),
     )

@@ -38,20 +38,20 @@ def persistence_on(examination: Examination) -> Plan | str:
     services = examination.services
     daemon = services if isinstance(services, Unknown) else services.services[_DAEMON]
     if isinstance(daemon, Unknown):
-        return f"whether {_DAEMON} is installed is unknown: {daemon}"
+        return f"it is unknown whether {_DAEMON} is installed: {daemon}"
     if isinstance(daemon.path, Unknown) and daemon.path.reason is not Reason.NOT_THERE:
-        return f"whether {_DAEMON} is installed is unknown: {daemon.path}"
+        return f"it is unknown whether {_DAEMON} is installed: {daemon.path}"
     if isinstance(daemon.path, Unknown) or daemon.masked or daemon.state is ServiceState.ACTIVE:
         return _set_mode(off, daemon, everywhere=len(off) == len(gpus))
     if isinstance(daemon.state, Unknown):
-        return f"whether {_DAEMON} runs is unknown: {daemon.state}"
+        return f"it is unknown whether {_DAEMON} runs: {daemon.state}"
     return Plan(_TITLE, (_start(daemon),))
 
 
 def _start(daemon: Service) -> Step:
     if daemon.enabled is True:
         return Step(
-            "starts the daemon, which the boot starts already",
+            "starts the daemon; it is already started at boot",
             ("systemctl", "start", _DAEMON),
             undo=("systemctl", "stop", _DAEMON),
         )
@@ -84,8 +84,8 @@ def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
             for gpu in off
         )
     lasting = (
-        f"for good: take --no-persistence-mode out of the unit (systemctl edit {_DAEMON})"
+        f"to make it permanent, remove --no-persistence-mode from the unit (systemctl edit {_DAEMON})"
         if runs
-        else f"until the next reboot: for good, have {_DAEMON} started by the boot"
+        else f"lasts until the next reboot; to make it permanent, enable {_DAEMON}"
     )
     return Plan(_TITLE, steps, note=lasting)

@@ -17,13 +17,13 @@ from probes.checks.module_need import Need, need_of_peermem
 from probes.examination import Examination
 from probes.modules import ModuleFacts
 from probes.plan import Plan, Step, instruction
-from probes.plans.obstacles import absent_needs, bar_of
+from probes.plans.obstacles import absent_needs, bar_of, refused_before
 from probes.unknown import Maybe, Unknown, known
 
 _RDMA_MODULES = ("mlx5_core", "mlx5_ib")
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
-_LEGACY_OFED = (5, 0)
-RUNNING_JOBS = "jobs that run already keep their way until they are started anew"
+_LEGACY_OFED = (5, 0)  # the last that needs peerdirect_support=1
+RUNNING_JOBS = "running jobs keep their current path until they restart"
 
 
 def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
@@ -58,34 +58,34 @@ def wants_peermem(examination: Examination) -> Maybe[bool]:
 
 
 def load_modules(examination: Examination) -> Plan | str:
-    """Loads what is missing; what cannot be loaded is not tried and stands at the end, with its reason."""
+    """Load what is missing; a module that cannot be loaded is listed at the end with the reason."""
     wanted = path_modules(examination)
     if isinstance(wanted, Unknown):
-        return f"which devices this node has is unknown: {wanted}"
+        return f"it is unknown which devices this node has: {wanted}"
     if not wanted:
-        return "no NVIDIA GPU and no mlx5 NIC here that would need a module"
+        return "no NVIDIA GPU and no mlx5 NIC here needs a module"
     steps: list[Step] = []
     barred: list[str] = []
     coming: set[str] = set()
     for name in wanted:
         module = module_of(examination, name)
         if isinstance(module, Unknown):
-            return f"whether {name} is loaded is unknown: {module}"
+            return f"it is unknown whether {name} is loaded: {module}"
         if is_present(module) or name in coming:
             continue
-        obstacle = bar_of(examination, name)
-        if obstacle is not None:
+        obstacle = bar_of(examination, name) or refused_before(examination, name)
+        if obstacle:
             barred.append(f"{name} cannot be loaded: {obstacle}")
             continue
         steps.append(load_step(examination, name, coming))
         coming |= {name, *absent_needs(examination, name)}
     open_question = _open_question(examination)
     if not steps:
-        return "; ".join(barred or [f"all that this node needs is loaded: {', '.join(wanted)}"]) + (
+        return "; ".join(barred or [f"every module that this node needs is loaded: {', '.join(wanted)}"]) + (
             f"; {open_question}" if open_question else ""
         )
     return Plan(
-        "Load the modules that are missing",
+        "Load missing modules",
         (*steps, *(instruction(reason) for reason in barred)),
         note="; ".join(filter(None, (RUNNING_JOBS, open_question))),
     )
@@ -96,14 +96,14 @@ def _open_question(examination: Examination) -> str:
     module, wanted = module_of(examination, PEERMEM), wants_peermem(examination)
     if not isinstance(wanted, Unknown) or (not isinstance(module, Unknown) and is_present(module)):
         return ""
-    return f"whether nvidia_peermem is needed as well is unknown: {wanted.detail or wanted}"
+    return f"it is unknown whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
 
 
 def load_peermem(examination: Examination) -> Plan | str:
-    """Loads nvidia_peermem, also where DMA-BUF would do."""
+    """Load nvidia_peermem, even where DMA-BUF works."""
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
-        return f"whether nvidia_peermem is loaded is unknown: {module}"
+        return f"it is unknown whether nvidia_peermem is loaded: {module}"
     if is_present(module):
         return "nvidia_peermem is loaded already"
     gpus, nics = gpu_functions(examination), mlx5_functions(examination)
@@ -111,17 +111,20 @@ def load_peermem(examination: Examination) -> Plan | str:
         return "no NVIDIA GPU here"
     if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
         return "no RDMA NIC here"
+    rdma = examination.node.rdma
+    if not isinstance(rdma, Unknown) and rdma.devices and all(one.driver == "efa" for one in rdma.devices):
+        return "the NICs here are EFA, which does not use nvidia_peermem"
     obstacle = bar_of(examination, PEERMEM)
     if obstacle is not None:
         return f"nvidia_peermem cannot be loaded: {obstacle}"
     spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
-    takes = "; NCCL goes on taking DMA-BUF, which can be used here" if spare else ""
+    takes = "; NCCL keeps using DMA-BUF, which works here" if spare else ""
     return Plan("Load nvidia_peermem", (load_step(examination, PEERMEM),), note=f"{RUNNING_JOBS}{takes}")
 
 
 def load_plan(examination: Examination, name: str) -> Plan:
-    """Loads one module."""
+    """Load one module."""
     return Plan(f"Load {name}", (load_step(examination, name),), note=RUNNING_JOBS)
 
 
@@ -149,8 +152,8 @@ def _purpose(examination: Examination, name: str) -> str:
 
 
 def peermem_options(examination: Examination, name: str = PEERMEM) -> tuple[str, ...]:
-    """What nvidia_peermem is to be told: of the PeerDirect of MLNX_OFED 4.9 alone (nvidia-peermem.c:55)."""
+    """Return the options of nvidia_peermem: MLNX_OFED 5.0 and older need one (nvidia-peermem.c:55)."""
     ofed = ofed_of(examination)
     numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
-    legacy = numbers is not None and numbers < _LEGACY_OFED
+    legacy = numbers is not None and numbers[:2] <= _LEGACY_OFED
     return ("peerdirect_support=1",) if legacy and name == PEERMEM else ()

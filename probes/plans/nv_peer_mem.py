@@ -1,7 +1,7 @@
 """Replacing nv_peer_mem, Mellanox's predecessor of nvidia_peermem.
 
 Names of module, service and packages: Mellanox/nv_peer_memory, debian/control and nvidia_peer_memory.spec;
-its init script unloads the module at stop, and is content where there is none.
+its init script unloads the module at stop, and accepts that there is none.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PACKAGES = (
 
 
 def replace_nv_peer_mem(examination: Examination) -> Plan | str:
-    """Takes the old module and its service away, and loads nvidia_peermem."""
+    """Remove the old module and its service, and load nvidia_peermem."""
     older, newer = module_of(examination, OLDER), module_of(examination, PEERMEM)
     for module in (older, newer):
         if isinstance(module, Unknown):
-            return f"which peer-memory modules are loaded is unknown: {module}"
+            return f"it is unknown which peer-memory modules are loaded: {module}"
     assert not isinstance(older, Unknown)
     assert not isinstance(newer, Unknown)
     service = _service_steps(examination)
@@ -39,7 +39,7 @@ def replace_nv_peer_mem(examination: Examination) -> Plan | str:
     if not loaded and not service:
         return "nv_peer_mem is not loaded, and no service loads it"
     unload = Step(
-        "unloads the old module first: while regions hold it this is refused, and nothing is changed",
+        "unloads the old module first; this fails and changes nothing while jobs use it",
         ("rmmod", OLDER),
         undo=("modprobe", OLDER),
     )
@@ -47,7 +47,7 @@ def replace_nv_peer_mem(examination: Examination) -> Plan | str:
     if not is_present(newer):
         obstacle = bar_of(_once_gone(examination, older), PEERMEM)
         if obstacle is not None:
-            return f"nvidia_peermem cannot be loaded in its place: {obstacle}"
+            return f"nvidia_peermem cannot be loaded instead: {obstacle}"
         steps.append(load_step(examination, PEERMEM))
     return Plan(
         "Replace nv_peer_mem by nvidia_peermem",
@@ -68,19 +68,19 @@ def _holders(refcnt: Maybe[int]) -> str:
     if refcnt == 0:
         return ""
     number = "" if isinstance(refcnt, Unknown) else f" (refcnt {refcnt} now)"
-    return f"jobs that registered GPU memory through nv_peer_mem hold it{number}: they must have ended"
+    return f"jobs that registered GPU memory keep nv_peer_mem in use{number}: they must end first"
 
 
 def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
-    """Takes the service off the boot where it is there; else why that cannot be said."""
+    """Disable the service where it is there; else say why that is unknown."""
     services = examination.services
     service = services if isinstance(services, Unknown) else services.services[OLDER]
     if isinstance(service, Unknown):
-        return f"whether the service nv_peer_mem is there is unknown: {service}"
+        return f"it is unknown whether there is a service nv_peer_mem: {service}"
     if isinstance(service.path, Unknown):
         if service.path.reason is Reason.NOT_THERE:
             return ()
-        return f"whether the service nv_peer_mem is there is unknown: {service.path}"
+        return f"it is unknown whether there is a service nv_peer_mem: {service.path}"
     # Of a script without directories of runlevels it is unknown, and nothing starts it.
     enabled = service.enabled
     starts = enabled.reason is not Reason.NOT_THERE if isinstance(enabled, Unknown) else enabled
@@ -88,7 +88,7 @@ def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
         return ()
     return (
         Step(
-            "stops the old service, and keeps the boot from starting it",
+            "stops the old service, and stops starting it at boot",
             ("systemctl", "disable", "--now", OLDER),
             undo=("systemctl", "enable", OLDER),
         ),

@@ -1,11 +1,12 @@
-"""Why modprobe could not load a module on this node: what its file, its rivals and its needs say."""
+"""Why modprobe could not load a module on this node: its file, its rivals and its needs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.checks.module_facts import file_of, is_present, module_of
+from probes.checks.module_facts import file_of, is_present, log_of, module_of
 from probes.examination import Examination
+from probes.kernel_log import LogKind
 from probes.module_obstacles import bar
 from probes.modules import KernelModule, ModuleState
 from probes.unknown import Reason, Unknown
@@ -20,7 +21,7 @@ def bar_of(examination: Examination, name: str) -> str | None:
     if isinstance(facts, Unknown) or isinstance(module, Unknown):
         return f"its state is unknown: {facts if isinstance(facts, Unknown) else module}"
     if module.state is not ModuleState.NOT_LOADED and not is_present(module):
-        return "it is just being loaded or unloaded: look again in a minute"
+        return "it is being loaded or unloaded: try again in a minute"
     return bar(facts, module) or _bar_of_file(examination, name) or _bar_of_needs(examination, module)
 
 
@@ -42,6 +43,18 @@ def bar_at_boot(examination: Examination, name: str) -> str | None:
     return bar_of(replace(examination, node=replace(examination.node, modules=then)), name)
 
 
+def refused_before(examination: Examination, name: str) -> str:
+    """Say why the kernel refused the module since the last boot, by its log; "" where it did not.
+
+    Symbols do not change until a module is rebuilt, so that the next modprobe fails likewise.
+    """
+    kinds = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION)
+    messages = log_of(examination, kinds, modules=(name,))
+    if isinstance(messages, Unknown) or not messages:
+        return ""
+    return f"the kernel refused it before ({messages[-1].text}); rebuild it for the RDMA stack that runs"
+
+
 def _bar_of_file(examination: Examination, name: str) -> str | None:
     """What modinfo says of the file, beside the kernel and the driver that run (kernel/module/main.c)."""
     file, facts = file_of(examination, name), examination.node.modules
@@ -49,9 +62,9 @@ def _bar_of_file(examination: Examination, name: str) -> str | None:
     if isinstance(file, Unknown) or isinstance(facts, Unknown):
         return None
     if not isinstance(file.kernel, Unknown) and not isinstance(release, Unknown) and file.kernel != release:
-        return f"its file was built for kernel {file.kernel}, and {release} runs"
+        return f"its file was built for kernel {file.kernel}, and {release} is running"
     if facts.signed_only and isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE:
-        return "its file is unsigned, and this kernel takes signed modules only"
+        return "its file is unsigned, and this kernel accepts signed modules only"
     if not name.startswith("nvidia_") or isinstance(nvidia, Unknown) or isinstance(file.version, Unknown):
         return None
     # Symbols of the driver fit modules of its own version alone.

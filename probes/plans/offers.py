@@ -1,4 +1,4 @@
-"""Every action on a node, in the order in which they are listed, and every fix that the doctor proposes."""
+"""Every action on a node in the order of the list, and every fix of a finding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Offer:
     """One action on this node: its plan, or why there is none."""
 
     id: str  # "load-modules", or "fix:<check id>"; never changes
-    title: str  # "Load the modules that are missing", one line, constant for the id
+    title: str  # "Load missing modules", one line, constant for the id
     plan: Plan | None
     why_not: str = ""  # where there is no plan, in a sentence: nothing to do, or what stands in the way
 
@@ -40,17 +40,17 @@ class Action:
 
 
 ACTIONS = (
-    Action("load-modules", "Load the modules that are missing", load_modules),
+    Action("load-modules", "Load missing modules", load_modules),
     Action("load-peermem", "Load nvidia_peermem", load_peermem),
     Action("unload-peermem", "Unload nvidia_peermem", unload_peermem),
     Action("replace-nv-peer-mem", "Replace nv_peer_mem by nvidia_peermem", replace_nv_peer_mem),
-    Action("reload-peermem", "Load nvidia_peermem anew", reload_peermem),
+    Action("reload-peermem", "Reload nvidia_peermem", reload_peermem),
     Action("persist-modules", "Load the modules at every boot", persist_modules),
-    Action("unpersist-modules", "Take gdrtop's modules off the boot", unpersist_modules),
+    Action("unpersist-modules", "Stop loading gdrtop's modules at boot", unpersist_modules),
     Action("acs-redirect-off", "Clear ACS redirects between GPUs and NICs", redirects_off),
     Action("mrrs", "Raise MaxReadReq of NICs to 4096 bytes", raise_reads),
     Action("persistence-on", "Turn GPU persistence on", persistence_on),
-    Action("raise-ports", "Set ports up that are switched off", raise_ports),
+    Action("raise-ports", "Enable disabled ports", raise_ports),
     Action("restart-openibd", "Restart openibd", restart_openibd),
     Action("restart-fabric-manager", "Restart Fabric Manager", restart_fabric_manager),
     Action("restart-persistence-daemon", "Restart nvidia-persistenced", restart_persistence_daemon),
@@ -58,7 +58,7 @@ ACTIONS = (
 
 
 def offers(examination: Examination, findings: Sequence[Finding]) -> tuple[Offer, ...]:
-    """Every action in the order in which they are listed, then every fix that the doctor proposes."""
+    """Return every action in the order of the list, then every fix of a finding."""
     fixes = (Offer(f"fix:{one.id}", f"Fix: {one.title}", one.fix) for one in findings if one.fix is not None)
     return (*(_offer(action, examination) for action in ACTIONS), *fixes)
 
@@ -66,9 +66,9 @@ def offers(examination: Examination, findings: Sequence[Finding]) -> tuple[Offer
 def _offer(action: Action, examination: Examination) -> Offer:
     try:
         answer = action.plan(examination)
-    except Exception as error:  # an action that fails says so, and spoils no other
-        told = printable(f"{type(error).__name__}: {error}", 200)
-        return Offer(action.id, action.title, None, f"this action failed, a fault of gdrtop: {told}")
+    except Exception as error:  # an action that fails says so, and the others stay
+        reason = printable(f"{type(error).__name__}: {error}", 200)
+        return Offer(action.id, action.title, None, f"this action failed, a bug in gdrtop: {reason}")
     if isinstance(answer, str):
         return Offer(action.id, action.title, None, answer)
     return Offer(action.id, action.title, answer)

@@ -1,4 +1,4 @@
-"""Taking nvidia_peermem out, and loading it anew."""
+"""Unloading nvidia_peermem, and reloading it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from probes.unknown import Maybe, Reason, Unknown
 
 
 def unload_peermem(examination: Examination) -> Plan | str:
-    """Takes nvidia_peermem out, and nothing with it."""
+    """Unload nvidia_peermem, and nothing with it."""
     held = _removable(examination)
     if isinstance(held, str):
         return held
     obstacle = bar_of(examination, PEERMEM)
-    later = "programs started later copy through host memory: DMA-BUF cannot be used here"
+    later = "later programs copy through host memory, since DMA-BUF cannot be used here"
     notes = (
         later if need_of_peermem(examination) is Need.NEEDED else "",
         f"it cannot be loaded again afterwards: {obstacle}" if obstacle else "",
@@ -33,7 +33,7 @@ def unload_peermem(examination: Examination) -> Plan | str:
 
 
 def reload_peermem(examination: Examination) -> Plan | str:
-    """Takes nvidia_peermem out and loads what is on disk now."""
+    """Unload nvidia_peermem and load what is on disk now."""
     held = _removable(examination)
     if isinstance(held, str):
         return held
@@ -42,24 +42,24 @@ def reload_peermem(examination: Examination) -> Plan | str:
         return f"it could be unloaded, but not loaded again: {obstacle}"
     steps = (unload_step(examination), load_step(examination, PEERMEM))
     note = f"{_difference(examination)}; {RUNNING_JOBS}"
-    return Plan("Load nvidia_peermem anew", steps, disturbs=_holders(held), note=note)
+    return Plan("Reload nvidia_peermem", steps, disturbs=_holders(held), note=note)
 
 
 def unload_step(examination: Examination) -> Step:
     """Rmmod of nvidia_peermem, which leaves what it needs where it is."""
     back = ("modprobe", PEERMEM, *peermem_options(examination))
     return Step(
-        "unloads nvidia_peermem alone (modprobe -r would take what is left unused with it)",
+        "unloads nvidia_peermem alone (modprobe -r would also unload what nothing else uses)",
         ("rmmod", PEERMEM),
         undo=back if bar_of(examination, PEERMEM) is None else (),
     )
 
 
 def _removable(examination: Examination) -> int | str:
-    """How many regions hold the module; else why it cannot be taken out."""
+    """Return how many memory regions use the module; else why it cannot be unloaded."""
     facts, module = examination.node.modules, module_of(examination, PEERMEM)
     if isinstance(facts, Unknown) or isinstance(module, Unknown):
-        return f"whether nvidia_peermem is loaded is unknown: {module}"
+        return f"it is unknown whether nvidia_peermem is loaded: {module}"
     if not is_present(module):
         return _absence(module)
     if module.state is ModuleState.BUILTIN:
@@ -71,13 +71,13 @@ def _removable(examination: Examination) -> int | str:
         return refcnt
     if refcnt.reason is Reason.NOT_THERE:
         return "this kernel cannot unload modules (no refcnt)"
-    return f"how many regions hold nvidia_peermem is unknown: {refcnt}"
+    return f"it is unknown how many memory regions use nvidia_peermem: {refcnt}"
 
 
 def _absence(module: KernelModule) -> str:
     if module.state is ModuleState.NOT_LOADED:
         return "nvidia_peermem is not loaded"
-    return "nvidia_peermem is just being loaded or unloaded: look again in a minute"
+    return "nvidia_peermem is being loaded or unloaded: try again in a minute"
 
 
 def _holders(regions: int) -> str:
@@ -85,16 +85,16 @@ def _holders(regions: int) -> str:
     if regions <= 0:
         return ""
     return (
-        f"jobs that registered GPU memory through nvidia_peermem hold it (refcnt {regions} now): "
-        "rmmod is refused until they have ended"
+        f"jobs that registered GPU memory keep nvidia_peermem in use (refcnt {regions} now): "
+        "rmmod fails until they have ended"
     )
 
 
 def _difference(examination: Examination) -> str:
-    """Whether what is loaded is what lies on disk."""
+    """Say whether the loaded module is the one on disk."""
     module, file = module_of(examination, PEERMEM), file_of(examination, PEERMEM)
     if isinstance(module, Unknown) or isinstance(file, Unknown):
-        return "whether the loaded one is that on disk is unknown"
+        return "it is unknown whether the loaded module is the one on disk"
     pairs: tuple[tuple[str, Maybe[str], Maybe[str]], ...] = (
         ("version", module.version, file.version),
         ("srcversion", module.srcversion, file.srcversion),
@@ -106,7 +106,7 @@ def _difference(examination: Examination) -> str:
     ]
     for word, loaded, there in known_pairs:
         if loaded != there:
-            return f"the loaded one is not the one on disk: {word} {loaded}, on disk {there}"
+            return f"the loaded module is not the one on disk: {word} {loaded}, on disk {there}"
     if not known_pairs:
-        return "whether the loaded one is that on disk is unknown"
-    return "the loaded one is the one on disk: only its options can change"
+        return "it is unknown whether the loaded module is the one on disk"
+    return "the loaded module is the one on disk: only its options can change"

@@ -1,4 +1,4 @@
-"""Setting RDMA ports up that somebody has set down, and their error counters to zero."""
+"""Enabling RDMA ports, setting their link type, and their error counters to zero."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEEP = "name the netdevs in netplan or NetworkManager to keep them so"
 
 
 def raise_ports(examination: Examination) -> Plan | str:
-    """Sets up every port of a NIC that is down by somebody's word, but for shares of this node's own NICs."""
+    """Enable every disabled port of a NIC, except virtual functions of this node's own NICs."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
         return f"which RDMA ports there are is unknown: {ports}"
@@ -30,18 +30,18 @@ def raise_ports(examination: Examination) -> Plan | str:
     down = [port for port, condition in conditions if condition is Condition.NETDEV_DOWN]
     steps = (*enable_steps(disabled), *netdev_steps(down))
     unknown = [(port, condition) for port, condition in conditions if isinstance(condition, Unknown)]
-    told = "; ".join(f"the state of {port.name} is unknown: {condition}" for port, condition in unknown[:4])
+    unread = "; ".join(f"the state of {port.name} is unknown: {condition}" for port, condition in unknown[:4])
     if not steps:
-        return told or f"none of {len(ports)} ports is switched off"
+        return unread or f"none of {len(ports)} ports is disabled"
     return Plan(
-        "Set ports up that are switched off",
+        "Enable disabled ports",
         steps,
-        note="; ".join(filter(None, (KEEP if down else "", told))),
+        note="; ".join(filter(None, (KEEP if down else "", unread))),
     )
 
 
 def _is_share(examination: Examination, port: Port) -> bool:
-    """Whether it is a virtual function of a NIC on this node: those wait for guests that set them up."""
+    """Say whether it is a virtual function of a NIC on this node: its guest enables it."""
     functions = functions_of(examination)
     function = functions.get(known(port.device.bdf, ""))
     owner = functions.get((function.physical_function if function else None) or "")
@@ -49,39 +49,100 @@ def _is_share(examination: Examination, port: Port) -> bool:
 
 
 def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
-    """Enables InfiniBand ports (ibportstate(8): the port of this NIC, by the empty directed route)."""
+    """Enable InfiniBand ports (ibportstate(8): the port of this NIC, by the empty directed route)."""
     steps = []
     for port in ports:
         number = str(port.facts.number)
         command = ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
         steps.append(
             Step(
-                f"enables {port.name}, which trains its link then",
+                f"enables {port.name}, which then trains its link",
                 (*command, "enable"),
                 undo=(*command, "disable"),
+                group="InfiniBand ports",
             )
         )
     return tuple(steps)
 
 
 def netdev_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
-    """Sets up the netdevs that RoCE ports follow (ip-link(8))."""
+    """Set up the netdevs that RoCE ports follow (ip-link(8))."""
     return tuple(
         Step(
             f"sets {netdev} up, and {port.name} with it",
             ("ip", "link", "set", "dev", netdev, "up"),
             undo=("ip", "link", "set", "dev", netdev, "down"),
+            group="netdevs",
         )
         for port in ports
         if not isinstance(netdev := port.facts.netdev, Unknown)
     )
 
 
-def zero_counters(ports: Sequence[Port]) -> Plan:
-    """Sets the error counters to zero, which on RoCE ports nothing can.
+def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -> Plan:
+    """Set the link type of ports, "1" InfiniBand or "2" Ethernet, and reset their cards.
 
-    Perfquery asks by management datagrams and wants QP0 for it, which an Ethernet port has not
-    (drivers/infiniband/core/mad.c); of sysfs and of the NIC's own counters there is only reading.
+    mlxconfig numbers the ports of a card, the kernel those of a function: with one function a port, function
+    .1 is P2 (NVIDIA MFT manual, mlxconfig). mlxfwreset resets the whole card, so all its ports are named.
+    """
+    steps: list[Step] = []
+    lost: list[str] = []
+    cards = dict.fromkeys(_card(bdf) for port in ports if (bdf := _physical(examination, port)))
+    for card in cards:
+        here = [port for port in ports if _card(_physical(examination, port)) == card]
+        steps += [_link_type(examination, port, kind) for port in here]
+        siblings = several(_ports_of_card(examination, card))
+        lost.append(siblings)
+        first = _physical(examination, here[0])
+        reset = ("mlxfwreset", "-d", first, "reset")
+        steps.append(Step(f"resets the card {card}, all of it: {siblings}", reset, undo=reset))
+    return Plan(
+        "Set the link type and reset the NIC",
+        tuple(steps),
+        disturbs=f"the reset takes down {'; '.join(lost)}: every connection over them, SSH included",
+        note="to undo it, set the old link type first, then reset the card again",
+    )
+
+
+def _physical(examination: Examination, port: Port) -> str:
+    """The physical function of a port: a virtual function has its link type."""
+    bdf = known(port.device.bdf, "")
+    function = functions_of(examination).get(bdf)
+    return (function.physical_function if function else None) or bdf
+
+
+def _card(bdf: str) -> str:
+    return bdf.rpartition(".")[0]
+
+
+def _link_type(examination: Examination, port: Port, kind: str) -> Step:
+    bdf = _physical(examination, port)
+    shares_function = len(port.device.ports) > 1  # mlx4: one function for all ports
+    number = port.facts.number if shares_function else int(bdf.rpartition(".")[2]) + 1
+    command = ("mlxconfig", "-d", bdf, "set")
+    other = "1" if kind == "2" else "2"
+    return Step(
+        f"has {port.name} use {'Ethernet' if kind == '2' else 'InfiniBand'} after its next reset",
+        (*command, f"LINK_TYPE_P{number}={kind}"),
+        undo=(*command, f"LINK_TYPE_P{number}={other}"),
+    )
+
+
+def _ports_of_card(examination: Examination, card: str) -> list[str]:
+    """The ports of all functions of a card, with their netdevs."""
+    ports = known(ports_of(examination), ())
+    return [
+        f"{port.name} ({netdev})" if (netdev := known(port.facts.netdev, "")) else port.name
+        for port in ports
+        if _card(_physical(examination, port)) == card
+    ]
+
+
+def zero_counters(ports: Sequence[Port]) -> Plan:
+    """Set the error counters to zero; nothing can on RoCE ports.
+
+    Perfquery sends management datagrams over QP0, which an Ethernet port does not have
+    (drivers/infiniband/core/mad.c); sysfs and the NIC's own counters are read-only.
     """
     roce = [port for port in ports if port.is_ethernet]
     steps = [_zero_step(port) for port in ports if not port.is_ethernet]
@@ -90,7 +151,7 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         steps.append(
             instruction(
                 f"{several(port.name for port in roce)}: nothing sets these counters of a RoCE port to zero; "
-                f"read the wider ones of ethtool -S instead ({netdevs}), as rx_symbol_err_phy",
+                f"read the wider counters of ethtool -S instead ({netdevs}), such as rx_symbol_err_phy",
                 needs_root=False,
             )
         )
@@ -98,17 +159,18 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         "Set the counters to zero" if len(roce) < len(ports) else "Read wider counters",
         tuple(steps),
         reversible=len(roce) == len(ports),
-        note="whoever watches these counters sees them jump back" if len(roce) < len(ports) else "",
+        note="monitoring that watches these counters sees them jump back" if len(roce) < len(ports) else "",
     )
 
 
 def _zero_step(port: Port) -> Step:
-    """With the port's own LID, for without an address there is no place for the mask."""
+    """Address the port by its own LID: without an address perfquery takes no mask."""
     number, lid = str(port.facts.number), known(port.facts.lid, 0)
     command = ("perfquery", "-C", port.device.name, "-P", number, "-R")
     if lid:
         return Step(
             f"sets the error counters of {port.name} to zero, and no others",
             (*command, str(lid), number, _ERRORS),
+            group="ports",
         )
     return Step(f"sets the counters of {port.name} to zero, those of its traffic too", command)

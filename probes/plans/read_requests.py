@@ -8,6 +8,7 @@ from probes.checks.pcie_paths import nic_registers, reason_of
 from probes.examination import Examination
 from probes.plan import Plan, instruction
 from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
+from probes.plans.register_writes import why_no_setpci
 from probes.unknown import Unknown
 
 USUAL_READ_BYTES = 4096
@@ -28,7 +29,7 @@ def raise_reads(examination: Examination) -> Plan | str:
         elif size < USUAL_READ_BYTES:
             low[bdf] = size
     if low:
-        return raising(low)
+        return why_no_setpci(examination) or raising(low)
     if unknown:
         return reason_of(unknown[0])
     if not nics:

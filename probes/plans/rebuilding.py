@@ -1,28 +1,32 @@
-"""Building kernel modules anew with DKMS; the builds themselves are run by a person."""
+"""Rebuilding kernel modules with DKMS; a person runs the builds."""
 
 from __future__ import annotations
 
 from probes.checks.module_facts import PEERMEM
+from probes.dkms import DRIVER_PACKAGES
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.plans.loading import load_step
 from probes.unknown import Unknown
 
+_DEPMOD = "records which modules there are"
+
 
 def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
-    """Builds the loaded driver's modules anew with DKMS, and loads nvidia_peermem."""
+    """Rebuild the loaded driver's modules with DKMS, and load nvidia_peermem."""
     dkms, release = examination.dkms, examination.node.kernel_release
     of_kernel = () if isinstance(release, Unknown) else ("-k", release)
-    known_packages = () if isinstance(dkms, Unknown) else dkms.modules
-    package = next((one for one in known_packages if one.name.startswith("nvidia") and one.installed), None)
-    depmod = Step("writes down what there is", ("depmod", "-a"))
+    packages = () if isinstance(dkms, Unknown) else dkms.modules
+    # By name, not by prefix: nvidia-fs is a package of its own.
+    driver = next((one for one in packages if one.name in DRIVER_PACKAGES and one.installed), None)
+    depmod = Step(_DEPMOD, ("depmod", "-a"))
     load = load_step(examination, PEERMEM)
-    if package is None:
-        first = (instruction("build the NVIDIA driver's modules anew, or install its DKMS package"),)
-        return (*first, depmod, load)
-    name = f"{package.name}/{package.version}"
+    if driver is None:
+        first = instruction("rebuild the NVIDIA driver's modules, or install the driver's DKMS package")
+        return (first, depmod, load)
+    name = f"{driver.name}/{driver.version}"
     return (
-        Step("builds the driver's modules anew", ("dkms", "build", name, *of_kernel, "--force")),
+        Step("rebuilds the driver's modules", ("dkms", "build", name, *of_kernel, "--force")),
         Step("installs what was built", ("dkms", "install", name, *of_kernel, "--force")),
         depmod,
         load,
@@ -30,15 +34,15 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
 
 
 def rebuild_plan(release: str) -> Plan:
-    """Builds what DKMS has for the kernel `release`."""
+    """Build every DKMS package for the kernel `release`."""
     steps = (
         instruction("install the headers of the running kernel (linux-headers-…, kernel-devel-…)"),
         Step("builds every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
-        Step("writes down what there is", ("depmod", "-a", release)),
+        Step(_DEPMOD, ("depmod", "-a", release)),
     )
     return Plan(
         "Build the modules for this kernel",
         steps,
         reversible=False,
-        note="load the modules afterwards; a driver that is loaded already stays until a reboot",
+        note="load the modules afterwards; a driver that is already loaded stays until a reboot",
     )

@@ -28,11 +28,13 @@ def grow_ports(tree: Tree) -> None:
         netdev = netdev_of(tree, nic)
         base = f"{nic.path}/net/{netdev}"
         tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")
+        tree.link(f"{base}/device", f"../../../{nic.bdf}")
         for name, value in (
             ("mtu", "4092" if infiniband else "9000"),
             ("operstate", "up"),
             ("flags", "0x1003"),
             ("carrier_changes", "2"),
+            ("type", "32" if infiniband else "1"),
         ):
             tree.add(f"{base}/{name}", f"{value}\n")
         if tree.description.modules.ofed and not infiniband:

@@ -1,8 +1,9 @@
-"""What a simulated node has around its devices: device files, processes, libraries and tools."""
+"""What a simulated node has around its devices: device files, processes, libraries, tools and network."""
 
 from __future__ import annotations
 
 from probes.simulation.device_files import grow_device_files
+from probes.simulation.network import grow_network
 from probes.simulation.networks import grow_networks
 from probes.simulation.processes import grow_processes
 from probes.simulation.software import grow_software
@@ -33,3 +34,4 @@ def grow_surroundings(tree: Tree) -> None:
     grow_processes(tree)
     grow_networks(tree)
     grow_software(tree)
+    grow_network(tree)

@@ -70,8 +70,8 @@ async def test_a_plan_is_shown_run_and_the_node_looked_at_again() -> None:
         await on(pilot, ConfirmScreen)
         plan = seen(pilot, "plan")
         assert "modprobe nvidia_peermem" in plan
-        assert "can be taken back" in plan
-        assert "back: rmmod" in plan
+        assert "can be undone" in plan
+        assert "undo: rmmod" in plan
         await pilot.press("enter")
         await ended(pilot)
         console = seen(pilot, "console")
@@ -105,6 +105,36 @@ async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None
         assert host.obeyed[0][0] == "systemctl"
 
 
+async def test_what_would_cut_the_session_is_named_and_wants_the_host_name() -> None:
+    clock = SteppedClock()
+    host = QuickHost("dgx-a100+ssh-over-nic", clock=clock)
+    async with stepped_app(host).run_test(size=(80, 24)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "restart-openibd")
+        told = " ".join(seen(pilot, "plan").split())
+        assert "THIS CAN CUT OFF THE NODE" in told
+        assert "takes down ens4np0, which carries this SSH session (from 10.0.0.5)" in told
+        assert "run detached from this terminal" in told
+        assert "the host name dgx-a100" in seen(pilot, "question")
+        await pilot.press("y", "enter")
+        await pilot.pause()
+        assert is_on(pilot, ConfirmScreen)
+
+
+async def test_many_equal_steps_are_folded_and_unfold_on_a_key() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "acs-redirect-off")
+        assert "STEPS 1–16\n" in seen(pilot, "plan")
+        assert seen(pilot, "plan").count("\n  setpci") == 1
+        await pilot.press("a")
+        assert "STEP 16\n" in seen(pilot, "plan")
+        assert seen(pilot, "plan").count("\n  setpci") == 16
+        await pilot.press("a")
+        assert "… 15 more like this" in seen(pilot, "plan")
+
+
 async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> None:
     clock = SteppedClock()
     host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
@@ -123,7 +153,7 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         await pilot.press("ctrl+c")
         assert "stops after this step" in seen(pilot, "summary")
         await pilot.press("s")
-        assert "waits no longer" in seen(pilot, "summary")
+        assert "no longer waiting" in seen(pilot, "summary")
         host.let_one_go()
         await ended(pilot)
         console = seen(pilot, "console")

@@ -1,6 +1,5 @@
 """Somebody begins to use the node while bandwidth tests are set up, or between two of them."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ HOLDS = "process 4242 (python3) has mlx5_0 open, though nothing flows now"
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("tui.bandwidth.bench._LOCK", f"\0gdrtop-test-{os.getpid()}-{tmp_path}"[:100])
+    monkeypatch.setattr("tui.bandwidth.bench._LOCK", str(tmp_path / "lock"))
 
 
 async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

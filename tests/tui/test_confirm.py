@@ -112,7 +112,7 @@ async def test_what_was_run_is_listed_and_taken_back() -> None:
         clock.now += 60
         await pilot.press("escape", "escape", "H")
         await on(pilot, HistoryScreen)
-        await until(pilot, lambda: "Load the modules" in seen(pilot, "runs"))
+        await until(pilot, lambda: "Load missing modules" in seen(pilot, "runs"))
         assert "✓ done" in seen(pilot, "runs")
         assert "1 modprobe nvidia_peermem" in seen(pilot, "steps")
         await pilot.press("u")
@@ -124,9 +124,9 @@ async def test_what_was_run_is_listed_and_taken_back() -> None:
         await pilot.press("escape")
         await on(pilot, HistoryScreen)
         await pilot.press("escape", "H")
-        await until(pilot, lambda: "Take back: Load" in seen(pilot, "runs"))
+        await until(pilot, lambda: "Undo: Load" in seen(pilot, "runs"))
         await pilot.press("down", "u")
-        await until(pilot, lambda: "has been taken back" in told(app))
+        await until(pilot, lambda: "already undone" in told(app))
         assert is_on(pilot, HistoryScreen)
 
 

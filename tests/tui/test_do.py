@@ -51,7 +51,7 @@ def test_a_dry_run_shows_all_and_runs_nothing(capsys: pytest.CaptureFixture[str]
     status, out, _ = run(capsys, "--demo", IDLE, "load-peermem", "--dry-run", "--yes")
     assert status == 0
     assert "modprobe nvidia_peermem" in out
-    assert "back: rmmod nvidia_peermem" in out
+    assert "undo: rmmod nvidia_peermem" in out
     assert "✓ done" not in out
 
 
@@ -99,7 +99,34 @@ def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
     status, out, _ = run(capsys, "--demo", f"hgx-h100+{fault}", "load-peermem", "--yes")
     assert status == 1
     assert explained in " ".join(out.split())
-    assert kernel in out.partition("the kernel said meanwhile:")[2]
+    assert kernel in out.partition("kernel log meanwhile:")[2]
+
+
+def test_equal_steps_are_folded_and_the_script_and_json_have_all(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = "hgx-h100+acs-on"
+    _, out, _ = run(capsys, "--demo", demo, "acs-redirect-off", "--dry-run")
+    assert "16 switch ports, the first:" in out
+    assert "… 15 more like this" in out
+    assert out.count("\n  setpci ") == 1
+    assert "--script prints every step" in out
+    _, script, _ = run(capsys, "--demo", demo, "acs-redirect-off", "--script")
+    assert script.count("\nsetpci ") == 16
+    _, told, _ = run(capsys, "--demo", demo, "--json")
+    clear = next(one for one in json.loads(told)["actions"] if one["id"] == "acs-redirect-off")
+    assert sum(step["argv"][:1] == ["setpci"] for step in clear["steps"]) == 16
+    assert not any("group" in step for step in clear["steps"])
+
+
+def test_what_would_cut_the_session_needs_the_host_name(capsys: pytest.CaptureFixture[str]) -> None:
+    over_nic = ("--demo", "dgx-a100+ssh-over-nic", "restart-openibd")
+    status, out, err = run(capsys, *over_nic, "--yes")
+    assert status == 2
+    told = " ".join(out.split())
+    assert "takes down ens4np0, which carries this SSH session (from 10.0.0.5)" in told
+    assert "finish even if the connection drops" in told
+    assert "--disturb dgx-a100" in err
+    _, elsewhere, _ = run(capsys, "--demo", "dgx-a100", "restart-openibd", "--dry-run")
+    assert "takes down" not in elsewhere
 
 
 def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:

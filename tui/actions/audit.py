@@ -1,6 +1,6 @@
 """The audit log: JSON lines of every step that was begun and how it ended, and what they add up to.
 
-A run without an end in the log was cut off with its gdrtop: what it did is not known, and said so.
+A run without an end in the log is of unknown outcome: gdrtop died during it, or it is still running.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class PastStep:
     exit_status: int | None
     seconds: float | None
     explanation: str
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Audit:
         if step.file is not None:
             told |= {"file": step.file.path, "text": step.file.text, "kept": kept}
         else:
-            told |= {"argv": list(step.argv), "undo": list(step.undo)}
+            told |= {"argv": list(step.argv), "undo": list(step.undo), "group": step.group}
         self._write("step", told)
 
     def end_step(
@@ -192,6 +193,7 @@ def _past_step(line: dict[str, Any], end: dict[str, Any]) -> PastStep:
         exit_status=status if isinstance(status, int) else None,
         seconds=_number(end, "seconds"),
         explanation=_text(end, "explanation"),
+        group=_text(line, "group"),
     )
 
 
@@ -223,7 +225,7 @@ def _words(line: dict[str, Any], name: str) -> tuple[str, ...]:
 
 
 def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
-    """What takes a run back, its last step first; else why nothing does.
+    """Return what undoes a run, its last step first; else why nothing does.
 
     Commands act until the next boot at most, so that after one only files are put back.
     """
@@ -237,19 +239,17 @@ def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
         if step is not None
     )
     if steps:
-        return Plan(f"Take back: {run.title}", steps, reversible=False, disturbs=run.disturbs)
+        return Plan(f"Undo: {run.title}", steps, reversible=False, disturbs=run.disturbs)
     if not done:
-        return "nothing of it was done"
-    return "nothing of it can be taken back" if same_boot else "the node has been booted since"
+        return "none of its steps was done"
+    return "none of its steps can be undone" if same_boot else "the node has rebooted since"
 
 
 def _undo_step(past: PastStep) -> Step | None:
     if past.path:
-        told = (
-            f"puts {past.path} back as it was" if past.kept else f"removes {past.path}, which was not there"
-        )
-        return Step(told, file=FileChange(past.path, None, past.kept), needs_root=past.needs_root)
-    return Step(f"takes back: {past.why}", past.undo, past.needs_root) if past.undo else None
+        why = f"restores {past.path}" if past.kept else f"removes {past.path}, which was not there before"
+        return Step(why, file=FileChange(past.path, None, past.kept), needs_root=past.needs_root)
+    return Step(f"undoes: {past.why}", past.undo, past.needs_root, group=past.group) if past.undo else None
 
 
 def is_taken_back(run: PastRun, runs: Iterable[PastRun]) -> bool:

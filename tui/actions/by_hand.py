@@ -1,10 +1,10 @@
-"""Which steps of a plan gdrtop runs, and which it only shows: those are a person's to decide and to time."""
+"""Which steps of a plan gdrtop runs, and which it only shows, for a person to decide and to time."""
 
 from __future__ import annotations
 
 from probes.plan import Plan, Step
 
-# Allowed is what is named here, and nothing else: a program that no rule names is shown, never run.
+# gdrtop runs these programs and no others.
 _RUN = {
     "chmod",
     "depmod",
@@ -21,7 +21,6 @@ _RUN = {
     "nvidia-smi",
     "perfquery",
     "rdma",
-    "rdma_topo",
     "rmmod",
     "setpci",
     "show_gids",
@@ -32,13 +31,14 @@ _RUN = {
     "udevadm",
 }
 _REASONS = {
-    "dkms": "building modules takes minutes and can fail half-way: run it yourself, then look again",
+    "dkms": "building modules takes minutes and can fail halfway: run it yourself, then check again",
     "dracut": "the boot image is yours to rebuild",
     "git": "software is yours to choose and build",
     "kubectl": "the cluster's settings are not this node's",
     "mlxconfig": "it writes the NIC's firmware settings, which outlive the system",
-    "mlxfwmanager": "the NIC's firmware is yours to care for",
+    "mlxfwmanager": "firmware updates are yours to plan",
     "mlxfwreset": "it resets the NIC",
+    "rdma_topo": "the kernel command line is yours to change",
     "mokutil": "keys are enrolled at the console, at the next boot",
     "update-initramfs": "the boot image is yours to rebuild",
 }
@@ -47,9 +47,9 @@ _DEFAULT = "gdrtop does not run this program"
 
 
 def why_by_hand(step: Step) -> str:
-    """Why a step is only shown, in a sentence; "" where gdrtop runs it."""
+    """Say why gdrtop only shows a step; "" where it runs it."""
     if step.is_instruction:
-        return "only a person can do this"
+        return "this step is manual"
     if step.file is not None:
         return ""
     program = step.argv[0]
@@ -60,7 +60,7 @@ def why_by_hand(step: Step) -> str:
 
 
 def runnable(plan: Plan) -> tuple[Step, ...]:
-    """The steps that gdrtop runs: those before the first that is by hand, on which the others may depend."""
+    """Return the steps before the first manual one, on which the others may depend."""
     steps = []
     for step in plan.steps:
         if why_by_hand(step):
@@ -70,5 +70,5 @@ def runnable(plan: Plan) -> tuple[Step, ...]:
 
 
 def left_to_do(plan: Plan) -> tuple[Step, ...]:
-    """The steps behind what gdrtop runs."""
+    """Return the steps after those that gdrtop runs."""
     return plan.steps[len(runnable(plan)) :]

@@ -1,4 +1,4 @@
-"""What a run tells, as lines: for the console pane and for the command line alike."""
+"""The events of a run as lines, for the console pane and the command line alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from probes.plan import Step
 from probes.unknown import Unknown
 from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
 from widgets.lines import Line, Run, Tone, line, wrapped
-from widgets.plan_drawing import command_of, draw_step
+from widgets.plan_drawing import command_of, draw_group, step_groups
 from widgets.terminal_colours import toned
 
 _MARKS = {
@@ -23,12 +23,12 @@ _MARKS = {
 
 
 def mark_of(outcome: Outcome) -> Run:
-    """`✓` done, `✗` failed or refused, `■` stopped, `?` not known."""
+    """Return `✓` done, `✗` failed or refused, `■` stopped, `?` unknown."""
     return _MARKS[outcome]
 
 
 def lines_of(event: Event, width: int) -> list[Line]:
-    """The lines of one event, in the order in which they are shown."""
+    """Return the lines of one event, in order."""
     if isinstance(event, RunBegan):
         return [line(Run(event.plan.title, Tone.TITLE), Run(f"  {event.as_root}", Tone.DIM))]
     if isinstance(event, StepBegan):
@@ -42,11 +42,11 @@ def lines_of(event: Event, width: int) -> list[Line]:
 
 
 def _step_ended(event: StepEnded, width: int) -> list[Line]:
-    told = event.outcome.value
+    result = event.outcome.value
     if event.exit_status:
-        told += f", exit status {event.exit_status}"
+        result += f", exit status {event.exit_status}"
     lines: list[Line] = [
-        line("  ", mark_of(event.outcome), f" {told}", Run(f"  {event.seconds:.1f} s", Tone.DIM))
+        line("  ", mark_of(event.outcome), f" {result}", Run(f"  {event.seconds:.1f} s", Tone.DIM))
     ]
     if event.explanation:
         lines.extend(wrapped(event.explanation, width, Tone.WARNING, "    "))
@@ -54,7 +54,7 @@ def _step_ended(event: StepEnded, width: int) -> list[Line]:
         if event.outcome is Outcome.FAILED:
             lines.extend(wrapped(f"kernel log: {event.kernel_lines}", width, Tone.DIM, "    "))
     elif event.kernel_lines:
-        lines.extend(wrapped("the kernel said meanwhile:", width, Tone.DIM, "    "))
+        lines.extend(wrapped("kernel log meanwhile:", width, Tone.DIM, "    "))
         for text in event.kernel_lines:
             lines.extend(wrapped(text, width, Tone.PLAIN, "    │ "))
     return lines
@@ -62,8 +62,8 @@ def _step_ended(event: StepEnded, width: int) -> list[Line]:
 
 def _run_ended(event: RunEnded, width: int) -> list[Line]:
     lines: list[Line] = [(), line(mark_of(event.outcome), Run(f" {event.outcome.value}", Tone.TITLE))]
-    # Why a step failed stands right above.
-    if event.why and event.outcome not in (Outcome.FAILED, Outcome.STILL_RUNNING):
+    # Why a step failed is shown right above.
+    if event.why and not event.why.startswith("step "):
         lines.extend(wrapped(event.why, width, Tone.PLAIN, "  "))
     return [*lines, *_left(event.left, width)]
 
@@ -72,6 +72,6 @@ def _left(steps: Sequence[Step], width: int) -> list[Line]:
     if not steps:
         return []
     lines: list[Line] = [(), (Run("not run:", Tone.TITLE),)]
-    for step in steps:
-        lines.extend(draw_step(step, width))
+    for group in step_groups(steps):
+        lines.extend(draw_group(group, width))
     return lines

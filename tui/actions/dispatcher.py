@@ -1,27 +1,36 @@
-"""The one way to act: keys, command palette, doctor and command line all offer and run what this offers."""
+"""Offers and runs actions for keys, command palette, doctor and command line alike."""
 
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from probes import processes
+from probes import network_dependencies, processes
 from probes.checks.finding import Finding
 from probes.examination import Examination
 from probes.host import Host
+from probes.network_dependencies import NetworkDependencyFacts
 from probes.origin import Source
 from probes.plan import Plan
 from probes.plans.offers import Offer, offers
-from probes.text import printable
-from probes.unknown import known
+from probes.unknown import Unknown, known
 from tui.actions.audit import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
 from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
-from tui.actions.guards import Clearance, clearance, felt_by, no_actions_here, node_name
-from tui.actions.lock import ActionLock, LockTaken
+from tui.actions.by_hand import runnable
+from tui.actions.guards import (
+    Clearance,
+    affected_by,
+    clearance,
+    cut_by,
+    no_actions_here,
+    node_name,
+    takes_down_netdevs,
+)
+from tui.actions.lock import ActionLock, LockTaken, runtime_directory, user_name
 from tui.actions.outcome import Event, Outcome, RunEnded
 from tui.actions.runner import Commands, LocalCommands, Runner, root_out_of_reach
+from tui.actions.supervisor import DetachedRun, Order
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
@@ -71,7 +80,7 @@ class Dispatcher:
     def __init__(self, host: Host, read_only: bool = False, log: AuditFile | None = None) -> None:
         self._host, self._read_only = host, read_only
         self._log = log or self._own_log()
-        self._runner: Runner | None = None
+        self._runner: Runner | DetachedRun | None = None
         self._commands: Commands | None = None
 
     def _own_log(self) -> AuditFile:
@@ -91,12 +100,12 @@ class Dispatcher:
     def _taking_back(self) -> tuple[Offer, ...]:
         runs = self.own_history()
         acs = next((run for run in runs if run.action in _ACS_OFF and not is_taken_back(run, runs)), None)
-        title = "Turn ACS redirects on again, as they were"
+        title = "Restore ACS redirects"
         if acs is None:
-            restore = Offer("acs-redirect-back", title, None, "gdrtop has not turned them off here")
+            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared them here")
         else:
             restore = self._undo_offer(acs, "acs-redirect-back", title)
-        undos = (self._undo_offer(run, f"undo:{run.id}", f"Take back: {run.title}") for run in runs)
+        undos = (self._undo_offer(run, f"undo:{run.id}", f"Undo: {run.title}") for run in runs)
         open_ones = [one for run, one in zip(runs, undos, strict=True) if self._may_undo(run, runs)]
         return (restore, *[one for one in open_ones if one.plan is not None][:_MOST_TAKEN_BACK])
 
@@ -112,22 +121,26 @@ class Dispatcher:
     def undo_of(self, run: PastRun) -> Offer:
         """What takes a past run back."""
         runs = self.own_history()
-        name, title = f"undo:{run.id}", f"Take back: {run.title}"
+        name, title = f"undo:{run.id}", f"Undo: {run.title}"
         if run.id not in {one.id for one in runs}:
-            return Offer(name, title, None, "it stands in another user's log")
+            return Offer(name, title, None, "it is in another user's log")
         if is_taken_back(run, runs):
-            return Offer(name, title, None, "it has been taken back")
+            return Offer(name, title, None, "it is already undone")
         return self._undo_offer(run, name, title)
 
     def prepared(self, offer: Offer, examination: Examination) -> Prepared | str:
         """An offer ready to be confirmed; a sentence where it has no plan."""
         if offer.plan is None:
             return offer.why_not or "there is nothing to do"
-        cleared = clearance(offer.plan, examination, self._read_only)
+        network = self._network() if takes_down_netdevs(offer.plan) else None
+        cleared = clearance(offer.plan, examination, self._read_only, network)
         if not cleared.refused and self._host.origin.source is Source.LIVE and offer.plan.needs_root:
             cleared = replace(cleared, refused=root_out_of_reach())
         action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
         return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
+
+    def _network(self) -> NetworkDependencyFacts:
+        return network_dependencies.probe(self._host)
 
     # What was done
 
@@ -136,13 +149,23 @@ class Dispatcher:
         return past_runs(self._log.lines())
 
     def history(self) -> tuple[tuple[PastRun, ...], tuple[str, ...]]:
-        """Our own runs and root's, the newest first; and why logs that are there are not read."""
+        """Return our own runs and root's, the newest first; and why a log could not be read."""
         logs = [self._log]
         if self._host.origin.source is Source.LIVE and own_log() != ROOTS_LOG:
             logs.append(LogOnDisk(ROOTS_LOG, owner=0))
         runs = [run for log in logs for run in past_runs(log.lines())]
         unread = tuple(filter(None, (log.why_unread() for log in logs)))
+        runs = [self._with_running(run) for run in runs]
         return tuple(sorted(runs, key=lambda run: run.at, reverse=True)), unread
+
+    def _with_running(self, run: PastRun) -> PastRun:
+        """A run without an end is still running where its process is there."""
+        if run.outcome is not Outcome.UNKNOWN or run.actor.boot_id != self._boot_id() or not run.actor.pid:
+            return run
+        if run.actor.pid == os.getpid() and not self.is_running:
+            return run
+        is_there = not isinstance(self._host.names(f"/proc/{run.actor.pid}"), Unknown)
+        return replace(run, outcome=Outcome.STILL_RUNNING) if is_there else run
 
     # Doing it
 
@@ -153,7 +176,7 @@ class Dispatcher:
         hear: Callable[[Event], None],
         get_password: Callable[[], bool] = lambda: False,
     ) -> RunEnded:
-        """Runs what was confirmed, to its end; `typed` is what somebody typed where that was asked for."""
+        """Run what was confirmed, to its end; `typed` is what was typed where the host name was asked for."""
         refused = self._refused(prepared, typed)
         if refused:
             ended = RunEnded(Outcome.REFUSED, refused, prepared.plan.steps)
@@ -162,6 +185,8 @@ class Dispatcher:
         try:
             if self._host.origin.source is Source.SIMULATED:
                 return self._run(prepared, self._simulated(), hear, get_password)
+            if prepared.clearance.is_detached:
+                return self._run_detached(prepared, hear)
             with ActionLock() as lock:
                 return self._run(prepared, LocalCommands(keep=(lock.descriptor,)), hear, get_password)
         except LockTaken as taken:
@@ -172,12 +197,14 @@ class Dispatcher:
     def _refused(self, prepared: Prepared, typed: str) -> str:
         if self.refusal or prepared.clearance.refused:
             return self.refusal or prepared.clearance.refused
-        if prepared.clearance.felt_by:
+        if prepared.clearance.word:
             right = typed.strip() == prepared.clearance.word
-            return "" if right else f"it needs the node's name typed ({prepared.clearance.word})"
-        # The node may have been idle when the plan was shown.
-        felt = felt_by(prepared.plan, processes.probe(self._host))
-        return f"meanwhile {felt[0]}: look again" if felt else ""
+            return "" if right else f"type the host name to confirm ({prepared.clearance.word})"
+        # The node may have been idle, and the network another, when the plan was shown.
+        now = affected_by(prepared.plan, processes.probe(self._host))
+        if not now and takes_down_netdevs(prepared.plan):
+            now = cut_by(runnable(prepared.plan), self._network())
+        return f"this has changed since the plan was shown: {now[0]}; show the plan again" if now else ""
 
     def _simulated(self) -> Commands:
         from probes.simulation.host import SimulatedHost
@@ -201,18 +228,27 @@ class Dispatcher:
         finally:
             self._runner = self._commands = None
 
+    def _run_detached(self, prepared: Prepared, hear: Callable[[Event], None]) -> RunEnded:
+        actor = self._actor(prepared.node)
+        order = Order(prepared.action, prepared.plan, actor, own_log(), runtime_directory())
+        self._runner = DetachedRun(order, hear)
+        try:
+            return self._runner.run()
+        finally:
+            self._runner = None
+
     @property
     def is_running(self) -> bool:
-        """Whether an action is under way."""
+        """Say whether an action is running."""
         return self._runner is not None
 
     def stop(self, why: str) -> None:
-        """Begins no further step of the run under way."""
+        """Begin no further step of the run; a detached run is only followed no longer."""
         if self._runner is not None:
             self._runner.stop(why)
 
     def give_up(self) -> None:
-        """Waits no longer for the step under way: it is reported as still running."""
+        """Stop waiting for the current step: it is reported as still running."""
         if isinstance(self._commands, LocalCommands):
             self._commands.given_up.set()
 
@@ -220,14 +256,4 @@ class Dispatcher:
         return known(self._host.read(_BOOT_ID), "")
 
     def _actor(self, node: str) -> Actor:
-        return Actor(node, self._boot_id(), _user(), os.getpid())
-
-
-def _user() -> str:
-    """Whose account this is, and whose it was before sudo."""
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = str(os.getuid())
-    before = printable(os.environ.get("SUDO_USER", ""), 64)
-    return f"{name} (sudo by {before})" if before and os.getuid() == 0 else name
+        return Actor(node, self._boot_id(), user_name(), os.getpid())

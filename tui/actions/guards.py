@@ -1,4 +1,4 @@
-"""What speaks against running a plan here: nothing may run at all, or somebody would feel it."""
+"""What stands against running a plan: nothing may run here, jobs would be affected, or the network cut."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 from probes.examination import Examination
 from probes.modules import KernelModule
+from probes.network_dependencies import NetworkDependency, NetworkDependencyFacts
 from probes.origin import Origin, Source
 from probes.plan import Plan, Step
+from probes.plans.interruptions import may_take_down_netdevs, netdevs_taken_down
+from probes.plans.register_writes import why_no_setpci
 from probes.platform import PlatformFacts
 from probes.processes import ProcessFacts
+from probes.text import printable
 from probes.unknown import Maybe, Unknown, known
 from tui.actions.by_hand import runnable, why_by_hand
+from widgets.plan_drawing import command_of
 
 _MOST_NAMED = 8
 _UNKNOWN_NODE = "this node"
@@ -21,15 +26,21 @@ _UNKNOWN_NODE = "this node"
 
 @dataclass(frozen=True)
 class Clearance:
-    """Whether a plan may run; where somebody would feel it, only after `word` was typed."""
+    """Whether a plan may run; where jobs or the network would be affected, only after `word` was typed."""
 
-    refused: str = ""  # why nothing of it is run here
-    felt_by: tuple[str, ...] = ()  # who would feel it, a line each
-    word: str = ""  # the node's name: the wrong node is the commonest mistake
+    refused: str = ""  # why nothing of it runs here
+    affected: tuple[str, ...] = ()  # jobs and modules in use, a line each
+    cuts: tuple[str, ...] = ()  # SSH sessions, default routes, a root over the network, a line each
+    word: str = ""  # the host name: the wrong node is the commonest mistake
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether it runs detached from the terminal, so that it ends even if the connection drops."""
+        return bool(self.cuts) and not self.refused
 
 
 def no_actions_here(origin: Origin, read_only: bool) -> str:
-    """Why nothing at all is run on this host; "" where actions are possible."""
+    """Say why nothing at all runs on this host; "" where actions are possible."""
     if read_only:
         return "gdrtop was started with --read-only"
     if origin.source is Source.TREE:
@@ -37,72 +48,128 @@ def no_actions_here(origin: Origin, read_only: bool) -> str:
     return "this is a recording, not a running node" if origin.source is Source.RECORDED else ""
 
 
-def clearance(plan: Plan, examination: Examination, read_only: bool) -> Clearance:
-    """What speaks against this plan on the node that was examined."""
+def clearance(
+    plan: Plan,
+    examination: Examination,
+    read_only: bool,
+    network: NetworkDependencyFacts | None = None,
+) -> Clearance:
+    """Judge a plan on the node that was examined; `network` is read where the plan takes netdevs down."""
     refused = no_actions_here(examination.node.origin, read_only)
+    cuts = () if network is None else cut_by(plan.steps, network)
     if not refused and not runnable(plan):
-        refused = f"nothing of it is gdrtop's to run: {why_by_hand(plan.steps[0])}"
+        refused = _nothing_to_run(plan)
+    if not refused and any(step.argv[:1] == ("setpci",) for step in runnable(plan)):
+        refused = why_no_setpci(examination)
     if refused:
-        return Clearance(refused)
-    felt = (*held_modules(plan, examination), *felt_by(plan, examination.processes))
-    return Clearance("", felt, node_name(examination)) if felt else Clearance()
+        return Clearance(refused, cuts=cuts)
+    cuts = () if network is None else cut_by(runnable(plan), network)
+    affected = (*modules_in_use(plan, examination), *affected_by(plan, examination.processes))
+    word = node_name(examination) if affected or cuts else ""
+    return Clearance("", affected, cuts, word)
+
+
+def _nothing_to_run(plan: Plan) -> str:
+    if all(step.is_instruction for step in plan.steps):
+        return "gdrtop cannot do this for you: every step is manual"
+    return f"the first step is yours: {why_by_hand(plan.steps[0])}"
 
 
 def node_name(examination: Examination) -> str:
-    """The node's name, or words for it where it has none."""
+    """Return the host name, or words for it where it is unknown."""
     platform = examination.node.platform
     name = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
     return name or _UNKNOWN_NODE
 
 
-def felt_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
-    """The processes that use GPUs or RDMA, where the plan is one that they would feel."""
+# The network
+
+
+def takes_down_netdevs(plan: Plan) -> bool:
+    """Say whether any step takes netdevs down on some node: then its network has to be read."""
+    return any(may_take_down_netdevs(step.argv) for step in plan.steps)
+
+
+def cut_by(steps: Iterable[Step], network: NetworkDependencyFacts) -> tuple[str, ...]:
+    """Name what these steps cut off, and what could not be ruled out."""
+    lines: list[str] = []
+    for step in steps:
+        taken = netdevs_taken_down(step.argv, network)
+        command = printable(command_of(step), 120)
+        for dependency in network.dependencies if taken else ():
+            hit = [name for name in dependency.netdevs if name in taken]
+            if hit:
+                lines.append(f"{command} takes down {_names(hit, dependency)} {dependency.what}")
+            elif not any(name in network.netdevs for name in dependency.netdevs):
+                over = f" ({dependency.netdevs[0]})" if dependency.netdevs else ""
+                lines.append(f"{command} may cut {dependency.what}: its NIC is unknown{over}")
+        lines += [
+            f"{command} may cut the network: {each.source} unknown ({each})"
+            for each in network.unread
+            if taken
+        ]
+    return tuple(dict.fromkeys(lines))
+
+
+def _names(hit: list[str], dependency: NetworkDependency) -> str:
+    """As "ens1f0, which carries", or "ens1f0 (part of bond0), which carries"."""
+    part = "" if dependency.netdevs[0] in hit else f" (part of {dependency.netdevs[0]})"
+    return f"{', '.join(hit[:_MOST_NAMED])}{part}, which carries"
+
+
+# Jobs
+
+
+def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
+    """Name the processes that use GPUs or RDMA, where the plan would affect them."""
     if not _disturbs(plan):
         return ()
     if isinstance(processes, Unknown):
-        return (f"which processes use GPUs or RDMA is not known: {processes}",)
+        return (f"it is unknown which processes use GPUs or RDMA: {processes}",)
     lines = []
     for process in processes.processes:
         files = (("GPUs", process.gpu_files), ("RDMA", process.uverbs_files))
         uses = [what for what, opened in files if not isinstance(opened, Unknown) and opened]
         uid = known(process.uid, -1)
-        whose = f", uid {uid}" if uid >= 0 else ""
-        told = f" uses {' and '.join(uses)}" if uses else " uses a GPU"
-        lines.append(f"process {process.pid} ({known(process.comm, 'name unknown')}{whose}){told}")
+        owner = f", uid {uid}" if uid >= 0 else ""
+        used = " and ".join(uses) or "a GPU"
+        lines.append(f"process {process.pid} ({known(process.comm, 'name unknown')}{owner}) uses {used}")
     more = len(lines) - _MOST_NAMED + processes.left_out
     shown = lines[:_MOST_NAMED]
     if more > 0:
         shown.append(f"and {more} more processes")
     hidden = processes.hidden
     if isinstance(hidden, Unknown):
-        shown.append(f"whether there are others is not known: {hidden}")
+        shown.append(f"it is unknown whether there are others: {hidden}")
     elif hidden:
-        shown.append(f"{hidden} processes of other users could not be looked into: needs root")
+        shown.append(f"{hidden} processes of other users could not be checked (needs root)")
     return tuple(shown)
 
 
-def held_modules(plan: Plan, examination: Examination) -> tuple[str, ...]:
-    """The modules that the plan unloads while something besides other modules holds them."""
+def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:
+    """Name the modules that the plan unloads while something besides other modules uses them."""
     names = dict.fromkeys(name for step in runnable(plan) for name in unloaded_by(step))
     facts = examination.node.modules
     if isinstance(facts, Unknown):
-        return (f"whether {', '.join(names)} is held is not known: {facts}",) if names else ()
+        return (f"it is unknown whether {', '.join(names)} is in use: {facts}",) if names else ()
     refcnts = examination.reading.module_refcnts
     lines = []
     for name in names:
         module = facts.modules.get(name)
         count = refcnts.get(name, module.refcnt if module else 0)
-        if isinstance(count, int) and count > _held_by_modules(module):
-            lines.append(f"{name} is held (refcnt {count}): the kernel refuses until it is given back")
+        if isinstance(count, int) and count > _used_by_modules(module):
+            lines.append(
+                f"{name} is in use (refcnt {count}): the kernel refuses to unload it until it is released"
+            )
     return tuple(lines)
 
 
-def _held_by_modules(module: KernelModule | None) -> int:
+def _used_by_modules(module: KernelModule | None) -> int:
     return len(module.used_by) if module else 0
 
 
 def unloaded_by(step: Step) -> tuple[str, ...]:
-    """The modules that a step unloads by name, as /proc/modules spells them."""
+    """Return the modules that a step unloads by name, as /proc/modules spells them."""
     words = step.argv
     if not words or words[0] not in ("rmmod", "modprobe"):
         return ()
@@ -112,7 +179,7 @@ def unloaded_by(step: Step) -> tuple[str, ...]:
 
 
 def unloads_driver(plan: Plan) -> bool:
-    """Whether the NVIDIA driver itself goes, which NVML, once asked, holds."""
+    """Say whether the NVIDIA driver itself is unloaded, which NVML keeps in use."""
     return any("nvidia" in unloaded_by(step) for step in runnable(plan))
 
 
@@ -121,7 +188,7 @@ def _disturbs(plan: Plan) -> bool:
 
 
 def _is_disturbing(step: Step) -> bool:
-    """What running jobs may feel whatever the plan says of itself."""
+    """Say whether running jobs may be affected, whatever the plan says of itself."""
     return bool(unloaded_by(step)) or _matches(
         step.argv,
         (
@@ -135,5 +202,5 @@ def _is_disturbing(step: Step) -> bool:
 
 
 def _matches(argv: Iterable[str], patterns: Iterable[str]) -> bool:
-    told = " ".join(argv)
-    return any(re.fullmatch(pattern, told) for pattern in patterns)
+    command = " ".join(argv)
+    return any(re.fullmatch(pattern, command) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, and how its steps and it as a whole ended."""
+"""The events of a run, and how its steps and the whole run ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Outcome(Enum):
 
     DONE = "done"
     FAILED = "failed"
-    STILL_RUNNING = "still running"  # given up waiting for it; what it does is not known
-    STOPPED = "stopped"  # the rest was not begun: somebody wanted the end, or the terminal went away
-    LEFT = "left to you"  # what gdrtop runs is done, the rest is by hand
+    STILL_RUNNING = "still running"  # gdrtop no longer waits for it
+    STOPPED = "stopped"  # the rest was not begun: a person stopped it, or the terminal closed
+    LEFT = "left to you"  # what gdrtop runs is done, the rest is manual
     REFUSED = "refused"  # nothing was begun
-    UNKNOWN = "unknown"  # the log says that it was begun, and not how it ended: gdrtop was killed
+    UNKNOWN = "unknown"  # gdrtop died during the run, so that the log has no end of it
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The one hand that changes a node: runs a plan that a person has confirmed, step by step, and logs each.
+"""Runs a plan that a person has confirmed, step by step, and logs each; nothing else changes a node.
 
 No shell; absolute paths from the trusted directories; a clean environment; output through a pseudo-terminal
 of its own, so that it comes line by line. A step under way is never killed: it ends, or it is reported as
@@ -142,7 +142,7 @@ class LocalCommands:
                 why = f"it was ended by signal {-status}" if status < 0 else ""
                 return Ended(status, took, why, wants_password=wants_password and status == 1)
             if not ended and (took > self._seconds or self.given_up.is_set()):  # though it prints without end
-                told = f"it has not ended after {took:.0f} s and goes on as process {process.pid}"
+                told = f"it is still running after {took:.0f} s, as process {process.pid}"
                 return Ended(None, took, told, still_running=True)
 
 
@@ -159,7 +159,7 @@ def root_out_of_reach() -> str:
     """Why no step that needs root can be run by this user; "" where root or sudo is there."""
     if os.geteuid() == 0 or find_command("sudo") is not None:
         return ""
-    return "it needs root, and sudo is not installed: the script can be run as root"
+    return "it needs root, and sudo is not installed; run the script as root instead"
 
 
 def ask_for_password() -> bool:
@@ -169,7 +169,7 @@ def ask_for_password() -> bool:
 
 
 class Runner:
-    """Runs one plan; `run` blocks, and belongs in a thread of its own where there is a screen."""
+    """Runs one plan; `run` blocks, so a screen calls it in a thread."""
 
     def __init__(
         self,
@@ -184,11 +184,11 @@ class Runner:
         self._stopped = ""
 
     def stop(self, why: str) -> None:
-        """Begins no further step; from any thread."""
+        """Begin no further step; from any thread."""
         self._stopped = self._stopped or why
 
     def run(self, action: str, plan: Plan) -> RunEnded:
-        """Runs the steps that are not by hand, in order, until one fails or somebody stops it."""
+        """Run the steps that are not manual, in order, until one fails or the run is stopped."""
         steps = runnable(plan)
         ended = self._run(action, plan, steps)
         self._hear(ended)
@@ -196,7 +196,7 @@ class Runner:
 
     def _run(self, action: str, plan: Plan, steps: tuple[Step, ...]) -> RunEnded:
         if not steps:
-            return RunEnded(Outcome.REFUSED, "there is nothing in it that gdrtop runs", plan.steps)
+            return RunEnded(Outcome.REFUSED, "every step is manual", plan.steps)
         try:
             self._audit.begin(action, plan)
         except AuditError as error:
@@ -219,7 +219,8 @@ class Runner:
                 break
         left = left_to_do(plan)
         if ended.outcome is Outcome.DONE and left:
-            ended = RunEnded(Outcome.LEFT, f"the rest is by hand: {why_by_hand(left[0])}", left)
+            why = "" if left[0].is_instruction else f": {why_by_hand(left[0])}"
+            ended = RunEnded(Outcome.LEFT, f"the rest is yours{why}", left)
         try:
             self._audit.end(ended.outcome, ended.why)
         except AuditError as error:
@@ -277,11 +278,11 @@ class Runner:
         if not self._get_password():
             return replace(
                 ended,
-                why="sudo wants a password, and did not get it: nothing was run; the script is for root",
+                why="sudo needs a password and did not get one: run gdrtop as root, or use the script",
             )
         again = self._commands.run(argv, step.needs_root, given, hear)
         if again.wants_password:
-            told = "sudo asks for a password each time: run gdrtop as root, or take the script"
+            told = "sudo asks for a password each time: run gdrtop as root, or use the script"
             return replace(again, why=told)
         return again
 

@@ -1,4 +1,4 @@
-"""A plan as a shell script: for whoever would rather read it, change it, or run it elsewhere."""
+"""A plan as a shell script, to be read, changed, or run elsewhere."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _END_OF_TEXT = "END_OF_FILE"
 
 
 def script_of(plan: Plan, node: str) -> str:
-    """A script for sh(1) that stops at the first failure; steps by hand are comments, as are the undos."""
+    """Return a script for sh(1) that stops at the first failure; manual steps and undos are comments."""
     lines = [
         "#!/bin/sh",
         f"# {printable(plan.title)}",
-        f"# made by gdrtop for {printable(node) or 'this node'}; read it before you run it"
+        f"# written by gdrtop for {printable(node) or 'this node'}; read it before you run it"
         f"{', as root' if plan.needs_root else ''}",
     ]
     if plan.disturbs:
@@ -27,7 +27,7 @@ def script_of(plan: Plan, node: str) -> str:
     for number, step in enumerate(plan.steps, 1):
         lines += [f"# {number}. {printable(step.why)}", *_commands(step)]
         if step.undo:
-            lines.append(f"#    back: {shlex.join(map(printable, step.undo))}")
+            lines.append(f"#    undo: {shlex.join(map(printable, step.undo))}")
         lines.append("")
     return "\n".join(lines)
 
@@ -38,12 +38,12 @@ def _commands(step: Step) -> list[str]:
     if step.file is not None:
         return _file_commands(step.file)
     command = shlex.join(map(printable, step.argv))
-    told = why_by_hand(step)
-    return [f"# by hand: {told}", f"# {command}"] if told else [command]
+    why = why_by_hand(step)
+    return [f"# manual: {why}", f"# {command}"] if why else [command]
 
 
 def _file_commands(change: FileChange) -> list[str]:
-    """An earlier file is kept beside it, as gdrtop does."""
+    """Save an earlier file beside it, as gdrtop does."""
     path = shlex.quote(printable(change.path))
     kept = f"if [ -e {path} ]; then cp -p {path} {path}.before; fi"
     if change.text is None:

@@ -22,13 +22,13 @@ from probes.sockets import free_port
 from probes.tools import PERFTEST_PORT
 from probes.unknown import Unknown
 from tui.actions.guards import no_actions_here
-from tui.actions.lock import NODE_LOCK, ActionLock, LockTaken
+from tui.actions.lock import ActionLock, LockTaken
 from tui.bandwidth.events import Event, NotSaved, SeriesEnded, TestEnded
 from tui.bandwidth.looking import look_again, with_processes
 from tui.bandwidth.processes import LocalProcesses, Processes
 from tui.bandwidth.series_run import SeriesRun
 
-_LOCK = NODE_LOCK  # what acts on a node waits for what measures, and the other way round
+_LOCK: str | None = None  # the directory of the lock; None: of this user's
 
 
 class KeptResults(Protocol):

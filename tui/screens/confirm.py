@@ -1,4 +1,4 @@
-"""Before an action runs: all of its plan, who would feel it, and the question."""
+"""Before an action runs: its plan, what it affects, and the question."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class ConfirmScreen(PanesScreen):
         bind("yes", "run", show=False),
         bind("copy", "copy"),
         bind("write", "write"),
+        bind("unfold", "unfold"),
         *leave_keys(),
     ]
 
@@ -54,7 +55,7 @@ class ConfirmScreen(PanesScreen):
         question.can_focus = False
         yield question
         if self._state.word:
-            yield Input(placeholder=f"type {self._state.word} to run it; Esc ends", id="typed")
+            yield Input(placeholder=f"type {self._state.word} to run it; Esc cancels", id="typed")
         yield KeyFooter()
 
     def on_mount(self) -> None:
@@ -80,13 +81,15 @@ class ConfirmScreen(PanesScreen):
         self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What is not run here cannot be run by a key either."""
+        """Hide the keys that do nothing here."""
+        if action == "unfold":
+            return self._state.can_unfold
         return self._state.can_run if action == "run" else True
 
     # Keys
 
     def action_run(self) -> None:
-        """Runs it, or where the node's name must be typed, asks for it."""
+        """Run it, or ask for the host name where it must be typed."""
         if not self._state.can_run:
             return
         if self._state.word:
@@ -96,18 +99,23 @@ class ConfirmScreen(PanesScreen):
             self._confirm()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Runs it if the name is right."""
+        """Run it if the name is right."""
         self._state.typed = submitted.value
         if self._state.is_confirmed:
             self._confirm()
         else:
-            told = f"This is not the node's name ({self._state.word}): nothing was run."
-            self.notify(told, severity="warning", markup=False)
+            wrong = f"That is not the host name ({self._state.word}). Nothing was run."
+            self.notify(wrong, severity="warning", markup=False)
 
     def _confirm(self) -> None:
         if not self._is_confirmed:  # a key pressed twice confirms once
             self._is_confirmed = True
             self.post_message(self.Confirmed(self._state.prepared, self._state.typed))
+
+    def action_unfold(self) -> None:
+        """Show each of many equal steps, or only the first again."""
+        self._state.is_unfolded = not self._state.is_unfolded
+        self.on_lines_view_resized()
 
     def action_copy(self) -> None:
         """Copies the plan as a shell script, by way of the terminal."""

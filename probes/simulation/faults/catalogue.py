@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.simulation.faults import environment, gpu, modules, nccl, nic, path, pcie, peermem, tools
+from probes.simulation.faults import environment, gpu, modules, nccl, network, nic, path, pcie, peermem, tools
 from probes.simulation.faults.fault import Fault
 
 # Faults of one area that hide one of another: what the second looks at is gone.
@@ -17,7 +17,7 @@ _HIDDEN_BY = {
 
 FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
-    for of_area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, tools)
+    for of_area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools)
     for fault in of_area.FAULTS
 }
 

@@ -10,8 +10,8 @@ from probes.examination import Examination
 from probes.modules import ModuleFacts, ModuleState
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import with_module, without
-from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.looks import commands, offers_on, plan, undone, why_not
+from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.plans.looks import answer, commands, offers_on, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"
@@ -38,9 +38,8 @@ def bare(examination: Examination) -> Examination:
 
 def test_a_node_that_has_all_it_needs_is_told_so() -> None:
     told = why_not("load-modules", examination_of(HGX))
-    assert (
-        told == "all that this node needs is loaded: mlx5_core, mlx5_ib, nvidia, nvidia_uvm, nvidia_peermem"
-    )
+    needed = "mlx5_core, mlx5_ib, nvidia, nvidia_uvm, nvidia_peermem"
+    assert told == f"every module that this node needs is loaded: {needed}"
 
 
 def test_everything_in_order_each_by_its_own_modprobe() -> None:
@@ -84,17 +83,17 @@ def test_peermem_is_loaded_where_dmabuf_cannot_be_used_and_where_the_boot_was_to
 
 def test_peermem_is_not_loaded_where_dmabuf_does_and_nobody_asks_for_it() -> None:
     node = without(with_module(examination_of(HGX), PEERMEM, persistent=None), PEERMEM)
-    assert why_not("load-modules", node).startswith("all that this node needs is loaded")
+    assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
     by_name = plan("load-peermem", node)
     assert commands(by_name) == ["modprobe nvidia_peermem"]
-    assert "NCCL goes on taking DMA-BUF" in by_name.note
+    assert "NCCL keeps using DMA-BUF" in by_name.note
 
 
 def test_whether_peermem_is_needed_is_no_guess() -> None:
     node = with_module(bare(examination_of(DGX)), PEERMEM, persistent=None)
     fix = plan("load-modules", node)
     assert commands(fix)[-1] == "modprobe nvidia_uvm"
-    assert "whether nvidia_peermem is needed as well is unknown: nvidia has to be loaded before" in fix.note
+    assert "unknown whether nvidia_peermem is needed as well: nvidia has to be loaded before" in fix.note
 
 
 def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
@@ -130,7 +129,7 @@ def test_legacy_peerdirect_is_told_of_and_nothing_else_is() -> None:
             "refused by the kernel: /proc/cmdline: module_blacklist=nvidia_peermem",
         ),
         ("module-wrong-vermagic", "its file was built for kernel 6.8.0-58-generic"),
-        ("secure-boot-unsigned", "its file is unsigned, and this kernel takes signed modules only"),
+        ("secure-boot-unsigned", "its file is unsigned, and this kernel accepts signed modules only"),
         (
             "peermem-symbol-version-mismatch-nvidia",
             "its file is of driver 565.57.01, and 570.124.06 is loaded",
@@ -183,9 +182,36 @@ def test_an_install_line_that_loads_in_its_own_way_does_not_stop_it_either() -> 
 
 def test_a_module_that_is_just_coming_is_waited_for() -> None:
     node = with_module(examination_of(HGX), "nvidia_uvm", state=ModuleState.LOADING)
-    assert "look again in a minute" in why_not("load-modules", node)
+    assert "try again in a minute" in why_not("load-modules", node)
 
 
 def test_a_built_in_module_is_there() -> None:
     node = with_module(examination_of(HGX), "mlx5_core", state=ModuleState.BUILTIN)
-    assert why_not("load-modules", node).startswith("all that this node needs is loaded")
+    assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
+
+
+@pytest.mark.parametrize("fault", ["peermem-unknown-symbol-inbox-core", "peermem-symbol-version-mismatch"])
+def test_what_the_kernel_has_refused_is_not_tried_again(fault: str) -> None:
+    for name in (f"hgx-h100+{fault},no-gdr-path", f"hgx-h100+no-gdr-path,{fault}"):
+        node = examination_of(name)
+        told = answer("load-modules", node)
+        steps = () if isinstance(told, str) else told.steps
+        assert not any("nvidia_peermem" in step.argv for step in steps)
+        assert "the kernel refused it before" in (told if isinstance(told, str) else told.steps[-1].why)
+        fix = findings_on(name)["no-gdr-path"].fix
+        assert fix is None
+
+
+def test_efa_does_not_use_peermem() -> None:
+    node = examination_of("hgx-h100+peermem-not-loaded")
+    rdma = node.node.rdma
+    assert not isinstance(rdma, Unknown)
+    devices = tuple(replace(one, driver="efa") for one in rdma.devices)
+    efa = replace(node, node=replace(node.node, rdma=replace(rdma, devices=devices)))
+    assert why_not("load-peermem", efa) == "the NICs here are EFA, which does not use nvidia_peermem"
+
+
+@pytest.mark.parametrize(("release", "options"), [("5.0-2.1.8.0", 1), ("4.9-7.1.0.0", 1), ("5.1-0.6.6.0", 0)])
+def test_ofed_5_0_and_older_need_the_option(release: str, options: int) -> None:
+    node = with_ofed(examination_of("hgx-h100+peermem-not-loaded"), f"MLNX_OFED_LINUX-{release}")
+    assert ("peerdirect_support=1" in commands(plan("load-peermem", node))[0]) == bool(options)

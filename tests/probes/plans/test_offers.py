@@ -122,7 +122,7 @@ def test_an_action_that_fails_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(catalogue, "ACTIONS", (broken, *ACTIONS))
     first, second = offers(examination_of("hgx-h100"), ())[:2]
     assert first.plan is None
-    assert first.why_not.startswith("this action failed, a fault of gdrtop: ValueError")
+    assert first.why_not.startswith("this action failed, a bug in gdrtop: ValueError")
     assert "\x1b" not in first.why_not
     assert second.id == "load-modules"
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from probes.examination import Examination
+from probes.pci import PciKind
 from probes.unknown import Reason, Unknown
+from tests.probes.checks.changed import said, with_module
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.plans.looks import commands, plan, undone, why_not
 
@@ -37,7 +41,10 @@ def test_only_the_redirecting_bits_are_cleared_and_the_old_ones_come_back() -> N
     assert commands(fix)[0] == "setpci -s 0000:17:00.0 ECAP_ACS+6.w=0000:000c"
     assert undone(fix)[0] == "setpci -s 0000:17:00.0 ECAP_ACS+6.w=000c:000c"
     assert commands(fix)[-1] == "…"
-    assert "pci=disable_acs_redir=0000:17:00.0;" in fix.steps[-1].why
+    # grub ends a command at a bare semicolon, and what follows it is lost.
+    assert r"pci=disable_acs_redir=\"0000:17:00.0;" in fix.steps[-2].why
+    assert fix.steps[-2].why.count(r"\"") == 2
+    assert "/proc/cmdline" in fix.steps[-1].why
     assert fix.disturbs
 
 
@@ -47,7 +54,7 @@ def test_the_doctor_proposes_the_same() -> None:
 
 def test_redirects_stay_where_they_are_right() -> None:
     node = examination_of(ACS_ON)
-    assert "redirects keep such devices apart" in why_not(
+    assert "ACS isolates such devices" in why_not(
         "acs-redirect-off", with_driver(node, "0000:5a:00.0", "vfio-pci")
     )
     assert "a virtual machine" in why_not("acs-redirect-off", with_platform(node, hypervisor="KVM"))
@@ -74,3 +81,58 @@ def test_read_requests_of_those_that_have_less() -> None:
     assert undone(fix)[0] == "setpci -s 0000:1a:00.0 CAP_EXP+8.w=2000:7000"
     assert "a reboot or a reset of the NIC" in fix.steps[-1].why
     assert findings_on(f"{HGX}+pcie-devctl-read-request")["pcie-devctl-read-request"].fix == fix
+
+
+def translated(examination: Examination) -> Examination:
+    """The node with an IOMMU that translates its GPUs and NICs."""
+    pci = examination.node.pci
+    assert not isinstance(pci, Unknown)
+    functions = {bdf: replace(one, iommu_type="DMA-FQ") for bdf, one in pci.functions.items()}
+    return replace(examination, node=replace(examination.node, pci=replace(pci, functions=functions)))
+
+
+def locked_down(examination: Examination, mode: str = "integrity") -> Examination:
+    kernel = examination.node.kernel
+    assert not isinstance(kernel, Unknown)
+    return replace(examination, node=replace(examination.node, kernel=replace(kernel, lockdown=mode)))
+
+
+def test_where_the_iommu_translates_it_comes_first_and_no_register_is_written() -> None:
+    node = translated(examination_of(ACS_ON))
+    assert "boot with iommu=pt first" in why_not("acs-redirect-off", node)
+    fix = said("acs-redirect-enabled", node).fix
+    assert fix is not None
+    assert not any(step.argv for step in fix.steps)
+    assert "iommu=pt" in fix.steps[0].why
+    on_arm = with_platform(node, cpu_architecture="aarch64")
+    assert "boot with iommu.passthrough=1 first" in why_not("acs-redirect-off", on_arm)
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci"])
+def test_acs_stays_on_a_host_that_passes_devices_to_guests(driver: str) -> None:
+    node = with_driver(examination_of(ACS_ON), "0000:5a:00.0", driver)
+    assert "ACS isolates such devices" in why_not("acs-redirect-off", node)
+    assert said("acs-redirect-enabled", node).fix is None
+
+
+def test_acs_stays_on_a_vgpu_host() -> None:
+    node = examination_of(ACS_ON)
+    shares = with_module(node, "nvidia", used_by=("nvidia_uvm", "nvidia_vgpu_vfio"))
+    assert "ACS isolates such devices" in why_not("acs-redirect-off", shares)
+    pci = node.node.pci
+    assert not isinstance(pci, Unknown)
+    gpu = next(one for one in pci.functions.values() if one.kind is PciKind.GPU)
+    share = replace(gpu, bdf="0000:99:00.4", physical_function=gpu.bdf)
+    functions = {**pci.functions, share.bdf: share}
+    with_share = replace(node, node=replace(node.node, pci=replace(pci, functions=functions)))
+    assert share.bdf in why_not("acs-redirect-off", with_share)
+
+
+@pytest.mark.parametrize("mode", ["integrity", "confidentiality"])
+def test_under_lockdown_no_register_write_is_offered(mode: str) -> None:
+    acs, reads = examination_of(ACS_ON), examination_of(f"{HGX}+pcie-devctl-read-request")
+    assert f"kernel lockdown is on ({mode})" in why_not("acs-redirect-off", locked_down(acs, mode))
+    assert f"kernel lockdown is on ({mode})" in why_not("mrrs", locked_down(reads, mode))
+    fix = said("acs-redirect-enabled", locked_down(acs, mode)).fix
+    assert fix is not None
+    assert not any(step.argv for step in fix.steps)

@@ -68,13 +68,13 @@ def test_a_module_whose_file_is_gone_does_not_come_back() -> None:
 def test_reloading_is_rmmod_then_modprobe() -> None:
     fix = plan("reload-peermem", examination_of(HGX))
     assert commands(fix) == ["rmmod nvidia_peermem", "modprobe nvidia_peermem"]
-    assert "the loaded one is the one on disk" in fix.note
+    assert "the loaded module is the one on disk" in fix.note
 
 
 def test_reloading_says_what_differs() -> None:
     node = with_file(examination_of(HGX), PEERMEM, srcversion="51A01A7E51A01A7E51A01A7E")
     note = plan("reload-peermem", node).note
-    assert "the loaded one is not the one on disk: srcversion" in note
+    assert "the loaded module is not the one on disk: srcversion" in note
     assert "51A01A7E51A01A7E51A01A7E" in note
 
 
@@ -130,11 +130,11 @@ def test_the_old_module_stays_where_the_new_one_cannot_come() -> None:
         PEERMEM,
         on_disk=Unknown(Reason.NOT_THERE, "modules.dep"),
     )
-    assert "nvidia_peermem cannot be loaded in its place: no .ko" in why_not("replace-nv-peer-mem", node)
+    assert "nvidia_peermem cannot be loaded instead: no .ko" in why_not("replace-nv-peer-mem", node)
 
 
 def test_an_unknown_service_is_no_guess() -> None:
     node = replace(
         examination_of(f"{DGX}+nv-peer-mem-conflict"), services=Unknown(Reason.NOT_RECORDED, "/usr")
     )
-    assert "whether the service nv_peer_mem is there is unknown" in why_not("replace-nv-peer-mem", node)
+    assert "unknown whether there is a service nv_peer_mem" in why_not("replace-nv-peer-mem", node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.examination import Examination
 from probes.port_health import ErrorCounter
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import said, with_health, with_ports
@@ -39,7 +40,7 @@ def test_the_doctor_proposes_the_same_steps() -> None:
 
 
 def test_a_port_without_a_cable_is_not_set_up() -> None:
-    assert why_not("raise-ports", examination_of(f"{HGX}+port-down")) == ("none of 10 ports is switched off")
+    assert why_not("raise-ports", examination_of(f"{HGX}+port-down")) == ("none of 10 ports is disabled")
 
 
 def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
@@ -52,7 +53,7 @@ def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
     own, other = "0000:1a:00.0", "0000:1b:00.0"
     shared = {**pci.functions, own: replace(pci.functions[own], physical_function=other)}
     node = replace(node, node=replace(node.node, pci=replace(pci, functions=shared)))
-    assert why_not("raise-ports", node) == "none of 9 ports is switched off"
+    assert why_not("raise-ports", node) == "none of 9 ports is disabled"
 
 
 def test_a_state_that_is_unknown_is_no_guess() -> None:
@@ -77,3 +78,30 @@ def test_error_counters_are_set_to_zero_on_infiniband_alone() -> None:
     assert other is not None
     assert commands(other)[0] == "perfquery -C mlx5_3 -P 1 -R"
     assert "those of its traffic too" in other.steps[0].why
+
+
+def dual_port(name: str, second: str) -> Examination:
+    """A node on which an odd port is function .1 of a card; `second` is the RDMA device of function .0."""
+    node = examination_of(f"{HGX}+{name}")
+    odd = said("link-layer-wrong", node).devices[0]
+    rdma = node.node.rdma
+    assert not isinstance(rdma, Unknown)
+    card = next(str(one.bdf) for one in rdma.devices if one.name == odd).rpartition(".")[0]
+    bdfs = {odd: f"{card}.1", second: f"{card}.0"}
+    devices = tuple(replace(one, bdf=bdfs.get(one.name, one.bdf)) for one in rdma.devices)
+    return replace(node, node=replace(node.node, rdma=replace(rdma, devices=devices)))
+
+
+def test_the_link_type_is_set_on_the_port_of_that_function_and_the_reset_names_its_siblings() -> None:
+    node = dual_port("link-layer-wrong", "mlx5_1")
+    fix = said("link-layer-wrong", node).fix
+    assert fix is not None
+    setting, reset = commands(fix)
+    assert " LINK_TYPE_P2=" in setting
+    assert undone(fix)[0].startswith(setting.partition("=")[0])
+    assert undone(fix)[1] == reset
+    assert "-y" not in f"{setting} {reset}".split()
+    assert "mlx5_1 (" in fix.steps[1].why
+    assert "mlx5_1 (" in fix.disturbs
+    assert "SSH" in fix.disturbs
+    assert "then reset the card again" in fix.note

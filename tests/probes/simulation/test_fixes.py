@@ -17,6 +17,7 @@ NEVER_RUN = {
     "mlxconfig",
     "mlxfwreset",
     "mokutil",
+    "rdma_topo",
     "update-initramfs",
 }
 
@@ -69,7 +70,6 @@ BY_A_PERSON: dict[str, tuple[tuple[str, str], ...]] = {
         ("tee /etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n"),
     ),
     "nccl-conf-ignored-lines": (("tee /etc/nccl.conf", "NCCL_DEBUG=WARN\n"),),
-    "mig-with-gdr": (),
 }
 
 

@@ -7,10 +7,13 @@ import pytest
 from probes.checks.registry import findings
 from probes.examination import Examination, examine
 from probes.host import LocalHost
+from probes.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
 from probes.origin import Origin, Source
 from probes.plan import FileChange, Plan, Step, instruction
 from probes.plans.offers import Offer
+from probes.processes import ProcessFacts
 from probes.simulation import SimulatedHost
+from probes.simulation.network import route_over
 from probes.unknown import Reason, Unknown
 from tui.actions.by_hand import runnable, why_by_hand
 from tui.actions.dispatcher import Dispatcher, MemoryLog, Prepared
@@ -33,13 +36,13 @@ def test_unloading_what_is_held_names_the_count_and_the_processes() -> None:
     cleared = clearance(unload(), examination(), read_only=False)
     assert not cleared.refused
     assert cleared.word == "hgx-h100"
-    assert "nvidia_peermem is held (refcnt " in cleared.felt_by[0]
-    assert any("process 41000 (python3, uid 1000) uses GPUs and RDMA" in line for line in cleared.felt_by)
+    assert "nvidia_peermem is in use (refcnt " in cleared.affected[0]
+    assert any("process 41000 (python3, uid 1000) uses GPUs and RDMA" in line for line in cleared.affected)
 
 
 def test_what_nobody_feels_needs_nothing_typed() -> None:
     plan = Plan("Load nvidia_uvm", (Step("loads it", ("modprobe", "nvidia_uvm")),))
-    assert clearance(plan, examination(), read_only=False).felt_by == ()
+    assert clearance(plan, examination(), read_only=False).affected == ()
 
 
 @pytest.mark.parametrize(
@@ -57,13 +60,13 @@ def test_what_jobs_may_feel_needs_the_nodes_name_whatever_the_plan_says_of_itsel
     argv: tuple[str, ...],
 ) -> None:
     plan = Plan("Harmless", (Step("no harm", argv),))
-    assert clearance(plan, examination(), read_only=False).felt_by
+    assert clearance(plan, examination(), read_only=False).affected
 
 
 def test_processes_that_cannot_be_seen_count_as_there() -> None:
     unseen = replace(examination(), processes=Unknown(Reason.NEEDS_ROOT, "/proc"))
-    (*_, told) = clearance(unload(), unseen, read_only=False).felt_by
-    assert "not known: needs root" in told
+    (*_, told) = clearance(unload(), unseen, read_only=False).affected
+    assert told == "it is unknown which processes use GPUs or RDMA: needs root"
 
 
 def test_read_only_runs_nothing() -> None:
@@ -139,10 +142,10 @@ def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
 def test_a_job_that_began_after_the_plan_was_shown_is_seen() -> None:
     host = SimulatedHost(BUSY)
     dispatcher, prepared = prepared_of(host, "unload-peermem")
-    idle = replace(prepared, clearance=replace(prepared.clearance, felt_by=(), word=""))
+    idle = replace(prepared, clearance=replace(prepared.clearance, affected=(), word=""))
     ended = dispatcher.run(idle, "", lambda event: None)
     assert ended.outcome is Outcome.REFUSED
-    assert "meanwhile process 41000" in ended.why
+    assert "changed since the plan was shown: process 41000" in ended.why
 
 
 def test_unloading_what_is_held_is_refused_by_the_kernel_and_explained() -> None:
@@ -193,7 +196,7 @@ def test_what_was_done_is_taken_back_once() -> None:
     assert undo.plan.steps[0].file == FileChange(file.path, None)
     assert dispatcher.run(undo, "", lambda event: None).outcome is Outcome.DONE
     assert isinstance(host.read(file.path), Unknown)
-    assert dispatcher.undo_of(run).why_not == "it has been taken back"
+    assert dispatcher.undo_of(run).why_not == "it is already undone"
 
 
 def test_without_root_and_without_sudo_the_script_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,5 +206,93 @@ def test_without_root_and_without_sudo_the_script_is_what_is_left(monkeypatch: p
     dispatcher = Dispatcher(LocalHost(), log=MemoryLog())
     prepared = dispatcher.prepared(offer, examination(IDLE))
     assert isinstance(prepared, Prepared)
-    assert "sudo is not installed: the script" in prepared.clearance.refused
+    assert "sudo is not installed; run the script" in prepared.clearance.refused
     assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.REFUSED
+
+
+# What is cut off
+
+OPENIBD = Plan("Restart openibd", (Step("restarts it", ("systemctl", "restart", "openibd")),))
+
+
+def network(name: str = f"{IDLE},ssh-over-nic") -> NetworkDependencyFacts:
+    return probe(SimulatedHost(name))
+
+
+def test_a_step_that_takes_down_the_nic_of_the_session_names_it_on_an_idle_node_too() -> None:
+    idle = replace(examination(IDLE), processes=ProcessFacts((), 0, 0, Unknown(Reason.NOT_THERE, "")))
+    cleared = clearance(OPENIBD, idle, False, network())
+    assert cleared.affected == ()
+    assert cleared.cuts == (
+        "systemctl restart openibd takes down ens4np0, which carries this SSH session (from 10.0.0.5)",
+        "systemctl restart openibd takes down ens4np0, which carries the default route",
+    )
+    assert cleared.word == "hgx-h100"
+    assert cleared.is_detached
+
+
+def test_a_session_over_another_nic_is_in_no_danger() -> None:
+    cleared = clearance(OPENIBD, examination(IDLE), False, network(IDLE))
+    assert cleared.cuts == ()
+    assert not cleared.is_detached
+
+
+def test_a_nic_below_a_bond_is_named_with_it() -> None:
+    facts = network()
+    over = NetworkDependency("the default route", ("bond0", "ens4np0", "ens9np0"))
+    (told,) = clearance(OPENIBD, examination(IDLE), False, replace(facts, dependencies=(over,))).cuts
+    assert told.endswith("takes down ens4np0, ens9np0 (part of bond0), which carries the default route")
+
+
+def test_what_could_not_be_mapped_or_read_counts_as_cut() -> None:
+    facts = network()
+    unmapped = replace(facts, dependencies=(NetworkDependency("the default route", ("br-ex",)),))
+    (told,) = clearance(OPENIBD, examination(IDLE), False, unmapped).cuts
+    assert told == "systemctl restart openibd may cut the default route: its NIC is unknown (br-ex)"
+    unread = replace(facts, dependencies=(), unread=(Unknown(Reason.TIMED_OUT, "/proc/net/tcp"),))
+    (told,) = clearance(OPENIBD, examination(IDLE), False, unread).cuts
+    assert "may cut the network: /proc/net/tcp unknown (timed out)" in told
+
+
+def test_the_undo_of_a_step_is_judged_by_its_command() -> None:
+    down = Plan("Undo", (Step("undoes it", ("ip", "link", "set", "dev", "ens4np0", "down")),))
+    assert len(clearance(down, examination(IDLE), False, network()).cuts) == 2
+
+
+def test_under_lockdown_a_register_write_is_refused_before_it_is_tried() -> None:
+    seen = examination(IDLE)
+    kernel = seen.node.kernel
+    assert not isinstance(kernel, Unknown)
+    locked = replace(seen, node=replace(seen.node, kernel=replace(kernel, lockdown="integrity")))
+    write = Plan("Write", (Step("writes", ("setpci", "-s", "0000:17:00.0", "CAP_EXP+8.w=5000:7000")),))
+    assert "kernel lockdown is on (integrity)" in clearance(write, locked, False).refused
+    assert not clearance(write, seen, False).refused
+
+
+def with_openibd(name: str) -> SimulatedHost:
+    host = SimulatedHost(name)
+    host.tree.add("/etc/systemd/system/openibd.service", "[Service]\nType=oneshot\n")
+    return host
+
+
+def test_the_wrong_name_cuts_nothing() -> None:
+    host = with_openibd(f"{IDLE},ssh-over-nic")
+    dispatcher, prepared = prepared_of(host, "restart-openibd")
+    assert len(prepared.clearance.cuts) == 2
+    assert dispatcher.run(prepared, "", lambda event: None).outcome is Outcome.REFUSED
+
+
+def test_a_session_that_came_after_the_plan_was_shown_is_seen() -> None:
+    host = with_openibd("pcie-l40s")
+    for pid in [name for name in host.tree.directories["/proc"] if name.startswith("410")]:
+        host.tree.remove(f"/proc/{pid}")
+    dispatcher, prepared = prepared_of(host, "restart-openibd")
+    assert prepared.clearance.word == ""
+    route_over(host.tree, "ens0np0")
+    ended = dispatcher.run(prepared, "", lambda event: None)
+    assert ended.outcome is Outcome.REFUSED
+    assert "changed since the plan was shown: systemctl restart openibd takes down ens0np0" in ended.why
+
+
+def test_rdma_topo_is_never_run() -> None:
+    assert "kernel command line" in why_by_hand(Step("writes", ("rdma_topo", "write-grub-acs")))

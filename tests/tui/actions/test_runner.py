@@ -1,7 +1,9 @@
 """Steps run in order, stop at the first that fails, and what happens is told and logged."""
 
 import os
+import pwd
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -172,7 +174,7 @@ def test_a_flood_of_lines_is_cut_and_counted(told: Told, monkeypatch: pytest.Mon
 
 def test_what_a_killed_gdrtop_had_begun_goes_on_and_keeps_the_lock(tmp_path: Path) -> None:
     """A gdrtop killed in the middle: its step ends by itself, and no other acts meanwhile."""
-    name = f"\0gdrtop-test-{os.getpid()}"
+    name = str(tmp_path / "lock")
     done = tmp_path / "done"
     code = f"""
 import sys
@@ -208,15 +210,50 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_two_never_act_at_once_and_the_second_learns_who_does() -> None:
-    name = f"\0gdrtop-test-two-{os.getpid()}"
+def test_two_never_act_at_once_and_the_second_learns_who_does(tmp_path: Path) -> None:
+    name = str(tmp_path / "lock")
     with (
         ActionLock(name),
-        pytest.raises(LockTaken, match=f"pid {os.getpid()}, uid {os.getuid()}"),
+        pytest.raises(LockTaken, match=f"pid {os.getpid()}, user {pwd.getpwuid(os.getuid()).pw_name}"),
         ActionLock(name),
     ):
         pass
     assert free(name)
+
+
+def test_the_lock_is_for_its_owner_alone_and_follows_no_link(tmp_path: Path) -> None:
+    """Whoever can open the file can lock it, and keep its owner out."""
+    directory = tmp_path / "lock"
+    with ActionLock(str(directory)):
+        (file,) = directory.iterdir()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    linked = tmp_path / "linked"
+    linked.symlink_to(elsewhere)
+    file.unlink()
+    file.symlink_to(tmp_path / "target")
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    for path in (linked, directory, open_to_all):
+        with pytest.raises(LockTaken, match="cannot be taken"), ActionLock(str(path)):
+            pass
+    assert not (tmp_path / "target").exists()
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_users_lock_waits_for_roots_and_root_for_no_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.actions.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
+    with ActionLock(str(tmp_path / "roots")):
+        monkeypatch.setattr("tui.actions.lock._is_root", lambda: False)
+        with pytest.raises(LockTaken, match="user root"), ActionLock(str(tmp_path / "users")):
+            pass
+        monkeypatch.setattr("tui.actions.lock._is_root", lambda: True)
+    with ActionLock(str(tmp_path / "users")), ActionLock(str(tmp_path / "roots")):
+        pass
 
 
 class WantsPassword:

@@ -1,0 +1,42 @@
+"""Letting DMA pass the IOMMU untranslated."""
+
+from __future__ import annotations
+
+from probes.examination import Examination
+from probes.plan import Plan, instruction
+from probes.plans.interruptions import REBOOT_ENDS_JOBS
+from probes.platform import PlatformFacts
+from probes.unknown import known
+
+
+def is_arm64(examination: Examination) -> bool:
+    """Say whether the CPU is an arm64 one, where the kernel's options have other names."""
+    platform = examination.node.platform
+    return isinstance(platform, PlatformFacts) and known(platform.cpu_architecture, "") in (
+        "aarch64",
+        "arm64",
+    )
+
+
+def pass_through_option(examination: Examination) -> str:
+    """Return the kernel option of this architecture (kernel-parameters.txt): iommu=pt is x86 only."""
+    return "iommu.passthrough=1" if is_arm64(examination) else "iommu=pt"
+
+
+def pass_through(examination: Examination) -> Plan:
+    """Have the IOMMU pass DMA through, after a reboot."""
+    option = pass_through_option(examination)
+    keep = "" if is_arm64(examination) else " Keep intel_iommu=on where virtual functions are used."
+    return Plan(
+        "Let DMA pass through the IOMMU",
+        (
+            instruction(f"Add {option} to the kernel command line in the boot loader's configuration."),
+            instruction(
+                "Write that configuration out (update-grub, grub2-mkconfig or bootctl), then reboot."
+            ),
+            instruction(f"After the reboot, check that /proc/cmdline contains {option}."),
+        ),
+        needs_reboot=True,
+        disturbs=REBOOT_ENDS_JOBS,
+        note="Devices passed through to virtual machines stay translated." + keep,
+    )

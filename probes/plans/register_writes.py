@@ -1,0 +1,20 @@
+"""What keeps setpci(8) from writing PCI configuration space."""
+
+from __future__ import annotations
+
+from probes.examination import Examination
+from probes.unknown import Unknown
+
+_LOCKED = ("integrity", "confidentiality")
+
+
+def why_no_setpci(examination: Examination) -> str:
+    """Why setpci cannot write a register here; "" where nothing seen keeps it from that.
+
+    Kernel lockdown refuses the write (LOCKDOWN_PCI_ACCESS, drivers/pci/pci-sysfs.c), and setpci exits with 0.
+    """
+    kernel = examination.node.kernel
+    mode = kernel if isinstance(kernel, Unknown) else kernel.lockdown
+    if mode not in _LOCKED:
+        return ""
+    return f"kernel lockdown is on ({mode}), so setpci cannot write PCI registers; use the BIOS instead"
