@@ -81,6 +81,8 @@ def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:
         found = pci_facts
         gpu_facts = begin_probe(host, "gpus", lambda: gpus.probe(host, found, nvml_facts)).answer(seconds)
     kernel_facts, module_facts = kernel_run.answer(seconds), modules_run.answer(seconds)
+    if not isinstance(module_facts, Unknown):
+        module_facts = modules.for_cards(module_facts, pci_facts)
     rdma_facts = rdma_run.answer(seconds)
     direct_run = begin_probe(
         host,

@@ -7,11 +7,11 @@ no process: a oneshot (openibd) is active without one, and only systemd knows th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from probes.host import Host
-from probes.systemd_units import UnitFile, read_units
+from probes.systemd_units import UnitFile, modprobe_lines, read_units
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -40,9 +40,11 @@ class Service:
 
 @dataclass(frozen=True)
 class ServiceFacts:
-    """Every service of SERVICES, by name."""
+    """Every service of SERVICES, by name, and the modules that services load with modprobe."""
 
     services: dict[str, Service]
+    modprobe: dict[str, str] = field(default_factory=dict)  # module -> "FILE: ExecStart=/sbin/modprobe …"
+    unread: tuple[str, ...] = ()  # unit files that are there and could not be read
 
 
 SERVICES = {
@@ -87,7 +89,7 @@ def probe(host: Host) -> ServiceFacts:
             state = told if isinstance(told, Unknown) else told.get(name)
             if state is not None:
                 services[name] = _with_state(services[name], state)
-    return ServiceFacts(services)
+    return ServiceFacts(services, *modprobe_lines(host))
 
 
 def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], otherwise: Unknown) -> Service:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.checks.finding import Evidence, Outcome, passed, unsure
+from probes.checks.wording import unsure_without
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.unknown import Reason, Unknown
@@ -16,9 +17,9 @@ def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]
     version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
     if isinstance(version, Unknown):
         if version.reason is Reason.NOT_THERE:
-            return passed(Evidence(DRIVER_VERSION, "not there: see nvidia-not-loaded"))
-        return unsure(f"the driver's version is unknown: {version}")
+            return passed(Evidence(DRIVER_VERSION, "not there: the driver is not loaded"))
+        return unsure_without(DRIVER_VERSION, version)
     numbers = parse_driver_version(version)
     if numbers is None:
-        return unsure(f"the driver's version is not understood: {version}")
+        return unsure(f"malformed: {DRIVER_VERSION}", Evidence(DRIVER_VERSION, version))
     return version, numbers

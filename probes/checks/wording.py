@@ -1,13 +1,24 @@
-"""How much of a long list is shown, and how what is left out is counted."""
+"""Words and lists that several checks share: what is missing, how much of a list is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.checks.finding import Evidence
+from probes.checks.finding import Evidence, Outcome, unsure
+from probes.unknown import Unknown
 
 SHOWN = 8
 LIKE_THESE = "more like these"
+STAGED = (
+    "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
+)
+"""The impact of a node without GPUDirect RDMA."""
+
+
+def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
+    """Report a check that could not run: "needs root: the kernel log", with the details as evidence."""
+    seen = (Evidence(why.source, why.detail),) if why.source and why.detail else ()
+    return unsure(f"{why.reason.value}: {what}", *evidence, *seen)
 
 
 def several(words: Iterable[str], most: int = SHOWN) -> str:

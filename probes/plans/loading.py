@@ -22,7 +22,7 @@ from probes.unknown import Maybe, Unknown, known
 
 _RDMA_MODULES = ("mlx5_core", "mlx5_ib")
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
-_LEGACY_OFED = (5, 0)
+_LEGACY_OFED = (5, 1)  # MLNX_OFED 5.0 and older need peerdirect_support=1
 RUNNING_JOBS = "jobs that run already keep their way until they are started anew"
 
 
@@ -149,7 +149,7 @@ def _purpose(examination: Examination, name: str) -> str:
 
 
 def peermem_options(examination: Examination, name: str = PEERMEM) -> tuple[str, ...]:
-    """What nvidia_peermem is to be told: of the PeerDirect of MLNX_OFED 4.9 alone (nvidia-peermem.c:55)."""
+    """What nvidia_peermem is to be told: of the PeerDirect of MLNX_OFED before 5.1 (nvidia-peermem.c:55)."""
     ofed = ofed_of(examination)
     numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
     legacy = numbers is not None and numbers < _LEGACY_OFED

@@ -17,6 +17,7 @@ from probes.simulation.tree import Refusal, Tree, file_of
 
 _PEERMEM = "nvidia_peermem"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
+_SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
 
 
 def _not_loaded(tree: Tree) -> None:
@@ -109,6 +110,17 @@ def _ofed(release: str) -> Callable[[Tree], None]:
 
 def _not_persistent(tree: Tree) -> None:
     tree.add("/etc/modules-load.d/nvidia.conf", "# none\n")
+
+
+def _unneeded(tree: Tree) -> None:
+    """An old configuration on a node with DMA-BUF: OFED's symbols, a drop-in of openibd, no region."""
+    tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
+    set_field(tree, _PEERMEM, "depends", "nvidia,ib_core")
+    drop_in = "/etc/systemd/system/openibd.service.d/10-nvidia-peermem.conf"
+    tree.add(drop_in, "[Service]\nExecStartPost=-/sbin/modprobe nvidia-peermem\n")
+    tree.live_modules.append(_PEERMEM)
+    version = tree.description.driver.version
+    show_module(tree, _PEERMEM, version, srcversion_of(_PEERMEM))
 
 
 def _boot_failed(tree: Tree) -> None:
@@ -219,6 +231,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("peermem-parameter-legacy-ofed", _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
     _fault("peermem-lock-inversion", _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
     _fault("peermem-not-persistent", _not_persistent, on="dgx-a100"),
+    _fault("peermem-unneeded-at-boot", _unneeded, on="pcie-l40s"),
     _fault("nv-peer-mem-conflict", _old_module_alone, on="dgx-a100"),
     _fault("nv-peer-mem-conflict-twice", _old_module, on="dgx-a100"),
     _fault("nv-peer-mem-conflict-service", _old_service),
