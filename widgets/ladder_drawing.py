@@ -41,7 +41,7 @@ def needless(node: Node, rung: Rung) -> str:
 
 
 def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
-    """Return `✓` loaded, `…` loading or unloading, `–` not needed, `✗` missing, `?` unknown, with its tone."""
+    """Return `✓` loaded, `…` on its way, `–` not needed, `✗` missing or `?` unknown, with its tone."""
     if isinstance(module.state, Unknown):
         return UNKNOWN_MARK, Tone.WARNING
     if module.state in _MARKS:

@@ -62,6 +62,7 @@ DMABUF_MISSING = (
     "dmabuf-nic-driver-lacks-support",
 )
 NOT_NEEDED_HERE = "None for jobs that use DMA-BUF. Programs without DMA-BUF support copy through host memory."
+_FIRST = " has to be loaded before that can be said"
 
 
 class Need(Enum):
@@ -83,11 +84,10 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
         return modules
     if direct.nic_dmabuf and all(answer is False for answer in direct.nic_dmabuf.values()):
         return Need.NEEDED  # whatever the GPU driver says once it is loaded
-    nic_modules = ("mlx5_ib",) if _lacks_devices(examination) and mlx5_functions(examination) else ()
-    for name in ("nvidia", "ib_uverbs", *nic_modules):
+    for name in ("nvidia", "ib_uverbs", *_nic_modules(examination)):
         module = module_of(examination, name)
         if not isinstance(module, Unknown) and not is_present(module):
-            return Unknown(Reason.NOT_THERE, PROC_MODULES, f"needs {name} to be loaded")
+            return Unknown(Reason.NOT_THERE, PROC_MODULES, f"{name}{_FIRST}")
     if isinstance(direct.dmabuf.usable, Unknown):
         return direct.dmabuf.usable
     if not direct.dmabuf.usable:
@@ -100,16 +100,20 @@ def is_spare(examination: Examination) -> bool:
     return need_of_peermem(examination) in (Need.WANTED, Need.NOT_NEEDED)
 
 
-def _lacks_devices(examination: Examination) -> bool:
-    """Return whether there is no RDMA device to ask for DMA-BUF."""
+def _nic_modules(examination: Examination) -> tuple[str, ...]:
+    """Return the modules that have to be loaded before there is an RDMA device to ask for DMA-BUF."""
     rdma = examination.node.rdma
-    return rdma.reason is Reason.NOT_THERE if isinstance(rdma, Unknown) else not rdma.devices
+    if rdma.reason is not Reason.NOT_THERE if isinstance(rdma, Unknown) else rdma.devices:
+        return ()
+    families = (("mlx5_ib", mlx5_functions(examination)), ("mlx4_ib", mlx4_functions(examination)))
+    return tuple(name for name, cards in families if not isinstance(cards, Unknown) and cards)
 
 
 def unsure_of_need(need: Unknown) -> Outcome:
     """Report that it is unknown whether the node needs nvidia_peermem."""
-    waits = need.source == PROC_MODULES and need.detail.startswith("needs ")
-    return unsure(need.detail) if waits else unsure_without(DMABUF, need)
+    if need.source == PROC_MODULES and need.detail.endswith(_FIRST):
+        return unsure(f"needs {need.detail.removesuffix(_FIRST)} to be loaded")
+    return unsure_without(DMABUF, need)
 
 
 def not_needed(need: Need, *evidence: Evidence) -> Outcome:

@@ -208,8 +208,8 @@ def nvidia_not_loaded(examination: Examination) -> Outcome:
 def nvidia_uvm_not_loaded(examination: Examination) -> Outcome:
     """Check CUDA's memory manager; GPUDirect RDMA itself does not use it."""
     why = (
-        "Nothing has loaded it since the boot, or something unloaded it. On the host the first CUDA program loads nvidia_uvm, if it "
-        "runs as root or nvidia-modprobe is installed; a container cannot."
+        "Nothing has loaded it since the boot, or something unloaded it. On the host the first CUDA program "
+        "loads it, if it runs as root or nvidia-modprobe is installed; a container cannot."
     )
     devices = gpu_functions(examination)
     return _absent(
@@ -306,7 +306,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
     "An install line of modprobe.d blocks a GPUDirect RDMA module",
     "modprobe.d(5), install",
     ok="no install line blocks a GPUDirect RDMA module",
-    impact="modprobe cannot load the module, not even by hand; it is missing after the next reboot.",
+    impact="Even modprobe by hand cannot load the module. It is missing after the next reboot.",
 )
 def module_blacklisted_install(examination: Examination) -> Outcome:
     """Check lines `install X /bin/false`; they stop loading by name too."""
