@@ -102,7 +102,7 @@ def manager_setting(host: Host, key: str) -> Maybe[Setting]:
 
 
 def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Find the modules that services load with modprobe, and the files that could not be read.
+    """Find the modules that enabled services load with modprobe, and the files that could not be read.
 
     Module -> "/etc/systemd/system/x.service: ExecStart=/sbin/modprobe nvidia-peermem", for every unit and
     drop-in that the admin wrote and for vendors' units whose names speak of GPUs or RDMA.
@@ -124,12 +124,16 @@ def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _service_files(host: Host) -> Iterator[str]:
+    """Yield the files and drop-ins of services that the boot starts."""
+    wanted = known(wanted_units(host), frozenset())
     for directory in UNIT_DIRECTORIES:
         names = known(host.names(directory), ())
         if directory in _VENDORS:
             names = tuple(name for name in names if any(word in name for word in _RELATED))
         for name in names[:MAX_FILES]:
             path = f"{directory}/{name}"
+            if name.removesuffix(".d") not in wanted:
+                continue
             if name.endswith(".service") and isinstance(host.size(path), int):
                 yield path
             elif name.endswith(".service.d"):

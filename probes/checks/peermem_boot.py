@@ -89,8 +89,8 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
         return unsure_without("the systemd units", services, state_seen(module))
     spare = is_spare(examination)
     return found(
-        "nvidia_peermem is loaded now, but there is no modules-load.d entry, no softdep line and no systemd "
-        "unit with modprobe for it. Other loaders (Slurm prologs, containers) were not checked.",
+        "nvidia_peermem is loaded now, but no modules-load.d entry, no softdep line and no enabled systemd "
+        "unit loads it. Other loaders (Slurm prologs, containers) were not checked.",
         Evidence("grep -rE 'nvidia[-_]peermem' /etc/modules-load.d /usr/lib/modules-load.d", "nothing"),
         Evidence("grep -rE 'softdep.*nvidia[-_]peermem' /etc/modprobe.d /usr/lib/modprobe.d", "nothing"),
         Evidence("grep -rE 'modprobe.*nvidia[-_]peermem' /etc/systemd/system", "nothing"),

@@ -12,7 +12,7 @@ from probes.simulation.kernel_log import say
 from probes.simulation.module_files import put_on_disk, set_field, take_from_disk
 from probes.simulation.module_loading import INVALID, refuse, take_in, take_out
 from probes.simulation.modules import show_module, srcversion_of
-from probes.simulation.services import stop
+from probes.simulation.services import WANTS, stop
 from probes.simulation.tree import Refusal, Tree, file_of
 
 _PEERMEM = "nvidia_peermem"
@@ -113,11 +113,12 @@ def _not_persistent(tree: Tree) -> None:
 
 
 def _unneeded(tree: Tree) -> None:
-    """An old configuration on a node with DMA-BUF: OFED's symbols, a drop-in of openibd, no region."""
+    """An old configuration on a node with DMA-BUF: OFED's symbols, a unit with modprobe, no region."""
     tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
     set_field(tree, _PEERMEM, "depends", "nvidia,ib_core")
-    drop_in = "/etc/systemd/system/openibd.service.d/10-nvidia-peermem.conf"
-    tree.add(drop_in, "[Service]\nExecStartPost=-/sbin/modprobe nvidia-peermem\n")
+    unit = "/etc/systemd/system/load-peermem.service"
+    tree.add(unit, "[Service]\nType=oneshot\nExecStart=/sbin/modprobe nvidia-peermem\n")
+    tree.link(f"{WANTS}/load-peermem.service", unit)
     tree.live_modules.append(_PEERMEM)
     version = tree.description.driver.version
     show_module(tree, _PEERMEM, version, srcversion_of(_PEERMEM))
