@@ -26,7 +26,7 @@ MAX_PARAMETERS = 96  # nvidia_uvm has about sixty
 
 
 class ModuleState(Enum):
-    """Where a module stands; /proc/modules and /sys/module/NAME/initstate."""
+    """State of a module (/proc/modules and /sys/module/NAME/initstate)."""
 
     LIVE = "live"
     LOADING = "loading"
@@ -42,7 +42,7 @@ class KernelModule:
     name: str  # with underscores, as /proc/modules has it
     state: Maybe[ModuleState]
     refcnt: Maybe[int]  # NOT_THERE: not loaded, built in, or a kernel without unloading
-    used_by: tuple[str, ...]  # modules that hold it
+    used_by: tuple[str, ...]  # modules that use it
     version: Maybe[str]
     srcversion: Maybe[str]
     taint: Maybe[str]

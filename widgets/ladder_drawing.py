@@ -22,6 +22,7 @@ _MARKS = {
 
 
 _STATE_COLUMN, _REFCNT_CELLS = 20, 5
+_COMPANION = "not needed for GPUDirect RDMA"
 
 
 def needless(node: Node, rung: Rung) -> str:
@@ -37,7 +38,7 @@ def needless(node: Node, rung: Rung) -> str:
             other = node.modules.modules.get("nv_peer_mem")
             if other is not None and other.state is ModuleState.LIVE:
                 return "nv_peer_mem is used instead"
-    return "" if rung.core else "not needed for GPUDirect RDMA"
+    return "" if rung.core else _COMPANION
 
 
 def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
@@ -75,7 +76,7 @@ def draw(
         reason = needless(node, rung) if mark == "–" else ""
         if mark == "✓":
             state = f"{state} {known(module.version, '')}".rstrip()
-        elif reason and rung.core:
+        elif reason and reason != _COMPANION:
             state = reason
         obstacle = explain(facts, rung.module) if mark in ("✗", "?") or (full and mark == "–") else ""
         if obstacle and not full and len(obstacle) <= width - _STATE_COLUMN - _REFCNT_CELLS:

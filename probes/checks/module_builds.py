@@ -185,12 +185,12 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
     if not nvidia.refcnt:
         return passed(Evidence("/sys/module/nvidia/refcnt", "0: nothing uses the driver"))
     others = nvidia.refcnt - len(nvidia.used_by)
-    held = [f"modules {', '.join(nvidia.used_by)}"] if nvidia.used_by else []
-    held += [f"{others} more references of programs (nvidia-persistenced, Fabric Manager, DCGM, jobs)"] * (
+    users = [f"the modules {', '.join(nvidia.used_by)}"] if nvidia.used_by else []
+    users += [f"{others} references of programs (nvidia-persistenced, Fabric Manager, DCGM, jobs)"] * (
         others > 0
     )
     return found(
-        f"Driver {loaded} is in use by {' and '.join(held)}.",
+        f"Driver {loaded} is in use by {' and '.join(users)}.",
         *_version_evidence(loaded, on_disk),
         Evidence("/sys/module/nvidia/refcnt", str(nvidia.refcnt)),
         fix=exchange_driver(examination, nvidia, on_disk),

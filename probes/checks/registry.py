@@ -49,7 +49,7 @@ from probes.examination import Examination
 from probes.text import printable
 
 AREAS: tuple[Area, ...] = (
-    path.AREA,  # whether it works at all stands before the reasons
+    path.AREA,  # whether it works at all comes before the reasons
     modules.AREA,
     module_refusal.AREA,
     module_builds.AREA,

@@ -1,4 +1,4 @@
-"""The kernel modules that a simulated node has loaded: /proc/modules, /sys/module, and what holds them."""
+"""The loaded kernel modules of a simulated node: /proc/modules, /sys/module, and what uses them."""
 
 from __future__ import annotations
 

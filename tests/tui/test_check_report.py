@@ -90,7 +90,7 @@ def test_a_fault_that_does_not_fit_the_node_is_wrong_usage(capsys: pytest.Captur
 
 def test_the_status_says_what_the_findings_cost() -> None:
     verdict = examination_of("hgx-h100").verdict
-    found = replace(findings_on(BROKEN)["no-gdr-path"])
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     for severity, status in ((Severity.CRITICAL, 2), (Severity.WARNING, 1), (Severity.NOTE, 0)):
         assert exit_status(verdict, [replace(found, severity=severity)]) == status
     assert exit_status(verdict, [replace(found, status=Status.UNKNOWN)]) == 0
@@ -100,7 +100,7 @@ def test_the_status_says_what_the_findings_cost() -> None:
 
 def test_the_verdict_names_the_warnings_and_gives_way_to_a_critical_finding() -> None:
     verdict = examination_of("hgx-h100").verdict
-    found = findings_on(BROKEN)["no-gdr-path"]
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     warned = summed_up(verdict, [replace(found, id="mtu", severity=Severity.WARNING)])
     assert warned.state is verdict.state
     assert "1 warning: mtu" in warned.reason

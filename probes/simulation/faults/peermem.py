@@ -1,4 +1,4 @@
-"""Faults of nvidia_peermem: not there, of another build, with wrong parameters, not for long, or held."""
+"""Faults of nvidia_peermem: missing, of another build, with wrong parameters, not at boot, or leaked."""
 
 from __future__ import annotations
 
