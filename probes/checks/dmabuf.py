@@ -86,7 +86,7 @@ def _aside(examination: Examination) -> Outcome | None:
     Severity.WARNING,
     "The proprietary NVIDIA kernel modules do not support DMA-BUF",
     _OPEN_MANUAL,
-    ok="the open NVIDIA kernel modules are loaded, or cannot be",
+    ok="no proprietary NVIDIA kernel modules block DMA-BUF",
     impact=STAGED,
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
@@ -177,7 +177,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     Severity.WARNING,
     "The NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
-    ok="the NVIDIA driver is new enough for DMA-BUF",
+    ok="no driver that is too old for DMA-BUF is loaded",
     impact=STAGED,
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
@@ -312,7 +312,7 @@ def _until_then(examination: Examination) -> tuple[Step, ...]:
     Severity.WARNING,
     "A NIC does not support DMA-BUF",
     _PROBE,
-    ok="every NIC supports DMA-BUF",
+    ok="no NIC driver is missing DMA-BUF support",
     impact="GPUs near this NIC send and receive through host memory or through another NIC.",
     data_path=True,
 )

@@ -130,7 +130,7 @@ def mlx5_core_not_loaded(examination: Examination) -> Outcome:
     "mlx5_ib is not loaded",
     _MLX5_MANUAL,
     ok="mlx5_ib is loaded, or no card needs it",
-    impact="The cards are network interfaces only: /sys/class/infiniband stays empty.",
+    impact="The cards are network interfaces only. Without RDMA devices no program can use RDMA.",
 )
 def mlx5_ib_not_loaded(examination: Examination) -> Outcome:
     """Check the module that makes RDMA devices of mlx5 cards."""

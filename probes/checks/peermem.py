@@ -47,7 +47,7 @@ def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
     Severity.CRITICAL,
     "nvidia_peermem is not loaded",
     "NCCL troubleshooting guide, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    ok="nvidia_peermem is loaded, or not needed",
+    ok="nvidia_peermem is loaded if it is installed and needed",
     impact=STAGED,
 )
 def peermem_not_loaded(examination: Examination) -> Outcome:
@@ -103,7 +103,7 @@ def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
     Severity.CRITICAL,
     "nvidia_peermem is not installed for any kernel",
     PEERMEM_MANUAL,
-    ok="the file of nvidia_peermem is installed, or not needed",
+    ok="nvidia_peermem is not missing from the driver package",
     impact=STAGED,
 )
 def peermem_not_on_disk(examination: Examination) -> Outcome:
@@ -149,7 +149,7 @@ def _from_container(examination: Examination) -> bool:
     Severity.CRITICAL,
     "The driver container does not load nvidia_peermem",
     "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
-    ok="the driver is installed on the node, or its container loads nvidia_peermem",
+    ok="no driver container leaves nvidia_peermem out",
     impact=STAGED,
 )
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:
@@ -184,7 +184,7 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem is installed for another kernel only",
     "dkms(8), depmod(8)",
-    ok="nvidia_peermem is installed for the running kernel, or not needed",
+    ok="no kernel update left nvidia_peermem behind",
     impact=STAGED,
 )
 def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
@@ -213,7 +213,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The NVIDIA driver is too old for nvidia_peermem",
     PEERMEM_MANUAL,
-    ok="the NVIDIA driver contains nvidia_peermem, or does not need it",
+    ok="the NVIDIA driver is new enough for nvidia_peermem, or does not need it",
     impact=STAGED,
 )
 def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:

@@ -157,7 +157,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem rejected a parameter value",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
-    ok="nvidia_peermem accepted its parameters, or is not needed",
+    ok="nvidia_peermem rejected no parameter",
     impact=STAGED,
 )
 def peermem_parameter_invalid(examination: Examination) -> Outcome:
