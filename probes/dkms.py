@@ -13,7 +13,8 @@ from probes.text import printable
 from probes.unknown import Maybe, Unknown, known
 
 DIRECTORY = "/var/lib/dkms"
-DRIVER_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current")  # the NVIDIA driver's own
+DRIVER_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "nvidia-current-open")
+"""DKMS packages of the GPU driver; nvidia-fs and nvidia-peer-memory are others'."""
 _MAX_MODULES = 64
 _MAX_VERSIONS = 32
 _MAX_KERNELS = 64

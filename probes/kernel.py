@@ -17,6 +17,7 @@ CONFIG_LIMIT_BYTES = 4 * 1024 * 1024  # a distribution's config is about 300 KB
 _RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _CHOSEN = re.compile(r"\[([a-z_]{1,40})\]")
+_NOT_READ = Unknown(Reason.NOT_RECORDED, "kernel config")
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,14 @@ class KernelFacts:
     signatures_enforced: Maybe[bool]
     modules_disabled: Maybe[bool]  # kernel.modules_disabled sysctl
     dma_shared_buffer: Maybe[bool]  # CONFIG_DMA_SHARED_BUFFER
+    mlx5_dmabuf: Maybe[bool] = _NOT_READ
+    """CONFIG_INFINIBAND_USER_MEM and _ON_DEMAND_PAGING: without both, mlx5 takes no dma-buf (mlx5/mr.c)."""
 
 
 def probe(host: Host) -> KernelFacts:
     """Reads /proc and /sys, and the kernel's config file where there is one."""
     release = read_release(host)
+    config = _config(host, release)
     return KernelFacts(
         release=release,
         version=parse_version(release),
@@ -46,7 +50,8 @@ def probe(host: Host) -> KernelFacts:
         lockdown=_lockdown(host),
         signatures_enforced=read_signatures_enforced(host),
         modules_disabled=read_modules_disabled(host),
-        dma_shared_buffer=_dma_shared_buffer(host, release),
+        dma_shared_buffer=_all_set(config, "CONFIG_DMA_SHARED_BUFFER"),
+        mlx5_dmabuf=_all_set(config, "CONFIG_INFINIBAND_USER_MEM", "CONFIG_INFINIBAND_ON_DEMAND_PAGING"),
     )
 
 
@@ -170,19 +175,27 @@ def _switch(host: Host, path: str) -> Maybe[bool]:
     return Unknown(value.reason, path, value.detail) if isinstance(value, Unknown) else value
 
 
-def _dma_shared_buffer(host: Host, release: Maybe[str]) -> Maybe[bool]:
-    option = "CONFIG_DMA_SHARED_BUFFER"
+def _all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
+    """Return whether all these options are set; the first that is not decides."""
+    if isinstance(config, Unknown):
+        return config
+    answers = [parse_config(config, option) for option in options]
+    return next((answer for answer in answers if isinstance(answer, Unknown) or not answer), True)
+
+
+def _config(host: Host, release: Maybe[str]) -> Maybe[bytes]:
+    """Read the kernel's config file, unpacked."""
     refused: Unknown | None = None
     if not isinstance(release, Unknown):
         for path in (f"/boot/config-{release}", f"/lib/modules/{release}/config"):
             config = host.read_bytes(path, CONFIG_LIMIT_BYTES)
             if not isinstance(config, Unknown):
-                return parse_config(config, option)
+                return config
             if config.reason is not Reason.NOT_THERE:
                 refused = config
     packed = host.read_bytes("/proc/config.gz", CONFIG_LIMIT_BYTES)
     if not isinstance(packed, Unknown):
-        return parse_config(unpack(packed), option)
+        return unpack(packed)
     if refused is not None:
         return refused
     return Unknown(Reason.NOT_THERE, "/proc/config.gz", "this kernel's config is not on the node")

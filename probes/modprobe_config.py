@@ -1,4 +1,4 @@
-"""What the admin told modprobe and the boot: blacklists, install lines, modules loaded at boot.
+"""Settings of modprobe and of the boot: blacklists, install and softdep lines, modules loaded at boot.
 
 Files are found and read as kmod does (libkmod-config.c, modprobe.d(5)) and as systemd does
 (modules-load.d(5)).
@@ -29,6 +29,7 @@ LOAD_DIRECTORIES = (
     "/lib/modules-load.d",
 )
 MAX_FILES = 512
+_MAX_SOFTDEPS = 64
 CMDLINE = "/proc/cmdline"
 
 
@@ -46,10 +47,12 @@ class InstallLine:
 
 @dataclass(frozen=True)
 class ModprobeConfig:
-    """The lines of modprobe.d that keep a module out, in the order in which they count."""
+    """The lines of modprobe.d that keep a module out or load it, in the order in which they count."""
 
     blacklist: dict[str, str] = field(default_factory=dict)  # module -> "/etc/modprobe.d/x.conf:3"
     install: tuple[InstallLine, ...] = ()
+    softdeps: dict[str, str] = field(default_factory=dict)
+    """Module that another one brings -> "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem"."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
     """The rules in force, and which files could not be read."""
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
+    softdeps: dict[str, str] = {}
     unread: list[str] = []
     for path, text in _files(host, MODPROBE_DIRECTORIES):
         if isinstance(text, Unknown):
@@ -95,6 +99,8 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
         for module, where in one.blacklist.items():
             blacklist.setdefault(module, where)
         install.extend(one.install)
+        for module, where in one.softdeps.items():
+            softdeps.setdefault(module, where)
     boot = BootBlacklist() if isinstance(cmdline, Unknown) else parse_cmdline(cmdline)
     at_boot: dict[str, str] = {}
     for path, text in _load_files(host):
@@ -103,15 +109,16 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
             continue
         for module in parse_load_list(text):
             at_boot.setdefault(module, printable(path))
-    return LoadingRules(ModprobeConfig(blacklist, tuple(install)), boot, at_boot, tuple(unread))
+    return LoadingRules(ModprobeConfig(blacklist, tuple(install), softdeps), boot, at_boot, tuple(unread))
 
 
 def parse_modprobe(text: str, path: str) -> ModprobeConfig:
-    """The `blacklist` and `install` lines of one file; everything else in it is passed over."""
+    """Parse the `blacklist`, `install` and `softdep` lines of one file; the others are ignored."""
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
+    softdeps: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        if "blacklist" not in line and "install" not in line:
+        if "blacklist" not in line and "install" not in line and "softdep" not in line:
             continue
         words = line.split(maxsplit=2)
         if line.startswith("#") or len(words) < 2:
@@ -121,7 +128,12 @@ def parse_modprobe(text: str, path: str) -> ModprobeConfig:
             blacklist.setdefault(module, f"{path}:{number}")
         elif words[0] == "install" and len(words) == 3 and len(module) <= 256:
             install.append(InstallLine(module, printable(words[2].strip(), 256), f"{path}:{number}"))
-    return ModprobeConfig(blacklist, tuple(install))
+        elif words[0] == "softdep" and len(words) == 3 and len(module) <= 256:
+            brought = [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]
+            for name in brought:
+                where = printable(f"{path}:{number}: softdep {module} {words[2].strip()}", 256)
+                softdeps.setdefault(_underscored(name)[:256], where)
+    return ModprobeConfig(blacklist, tuple(install), softdeps)
 
 
 def parse_cmdline(cmdline: str) -> BootBlacklist:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from probes.host import Host
@@ -16,6 +16,7 @@ from probes.module_tree import (
     read_tree,
     who_put_it,
 )
+from probes.pci import PciFacts, PciKind
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -25,7 +26,7 @@ MAX_PARAMETERS = 96  # nvidia_uvm has about sixty
 
 
 class ModuleState(Enum):
-    """Where a module stands; /proc/modules and /sys/module/NAME/initstate."""
+    """State of a module (/proc/modules and /sys/module/NAME/initstate)."""
 
     LIVE = "live"
     LOADING = "loading"
@@ -41,7 +42,7 @@ class KernelModule:
     name: str  # with underscores, as /proc/modules has it
     state: Maybe[ModuleState]
     refcnt: Maybe[int]  # NOT_THERE: not loaded, built in, or a kernel without unloading
-    used_by: tuple[str, ...]  # modules that hold it
+    used_by: tuple[str, ...]  # modules that use it
     version: Maybe[str]
     srcversion: Maybe[str]
     taint: Maybe[str]
@@ -53,7 +54,8 @@ class KernelModule:
     blacklisted: str | None  # "/etc/modprobe.d/x.conf:3", the line that blacklists it
     install_line: str | None  # "/etc/modprobe.d/x.conf:3: install nvidia /bin/false" replaces its loading
     persistent: str | None  # file of modules-load.d that names it
-    kernel_forbids: bool = False  # module_blacklist= of the kernel's command line: no way of loading works
+    kernel_forbids: bool = False  # module_blacklist= of the kernel's command line: the kernel refuses it
+    softdep: str | None = None  # "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem" loads it
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,15 @@ class ModuleFacts:
 
 
 CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
-COMPANIONS = ("ib_uverbs", "rdma_cm", "nv_peer_mem", "gdrdrv", "nvidia_fs")
+COMPANIONS = ("ib_uverbs", "rdma_cm", "mlx4_core", "mlx4_ib", "nv_peer_mem", "gdrdrv", "nvidia_fs")
 
 
 LADDER = (
     "ib_core",
     "ib_uverbs",
     "rdma_cm",
+    "mlx4_core",
+    "mlx4_ib",
     "mlx5_core",
     "mlx5_ib",
     "nvidia",
@@ -107,7 +111,7 @@ LADDER = (
     "gdrdrv",
     "nvidia_fs",
 )
-"""All of them in load order: what a module needs stands before it."""
+"""All of them in load order: what a module needs comes before it."""
 
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
 
@@ -116,6 +120,8 @@ _USUAL_NEEDS = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
     "rdma_cm": ("ib_core",),
+    "mlx4_core": (),
+    "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
     "mlx5_core": (),
     "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
     "nvidia": (),
@@ -127,17 +133,19 @@ _USUAL_NEEDS = {
 }
 
 _WHY = {
-    "ib_core": "the RDMA stack itself: without it there are no HCAs and no ports",
-    "ib_uverbs": "verbs for programs (/dev/infiniband/uverbsN): without it no RDMA outside of the kernel",
-    "rdma_cm": "connections by IP address (ib_write_bw -R, NVMe-oF, UCX rdmacm); NCCL does without it",
-    "mlx5_core": "the driver of ConnectX and BlueField cards: without it they are no devices at all",
-    "mlx5_ib": "makes RDMA devices of the cards: without it they are network interfaces only",
-    "nvidia": "the GPU driver: without it there is no GPU memory to reach",
-    "nvidia_uvm": "CUDA's memory manager: without it no CUDA program starts; GPUDirect RDMA does not use it",
-    "nv_peer_mem": "predecessor of nvidia_peermem and in conflict with it: only one of the two can be loaded",
-    "nvidia_peermem": "lets NICs register GPU memory the old way; not needed where DMA-BUF works",
-    "gdrdrv": "GDRCopy: the CPU's own small copies from and to GPU memory; not on the NIC's path",
-    "nvidia_fs": "GPUDirect Storage: files straight to GPU memory; not needed for GPUDirect RDMA",
+    "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",
+    "ib_uverbs": "Verbs for programs (/dev/infiniband/uverbsN). Without it no program can use RDMA.",
+    "rdma_cm": "Connections by IP address (ib_write_bw -R, NVMe-oF, UCX rdmacm). NCCL does not use it.",
+    "mlx4_core": "The driver of ConnectX-3 and older cards. Without it they do not work at all.",
+    "mlx4_ib": "RDMA devices of ConnectX-3 and older cards. It has no DMA-BUF: only nvidia_peermem works.",
+    "mlx5_core": "The driver of ConnectX-4 and newer, Connect-IB and BlueField. Without it they do not work.",
+    "mlx5_ib": "RDMA devices of the mlx5 cards. Without it they are network interfaces only.",
+    "nvidia": "The GPU driver. Without it there is no GPU memory to reach.",
+    "nvidia_uvm": "CUDA's memory manager. No CUDA program starts without it; GPUDirect RDMA does not use it.",
+    "nv_peer_mem": "Predecessor of nvidia_peermem. Only one of the two can be loaded.",
+    "nvidia_peermem": "Legacy way for NICs to register GPU memory; not needed with DMA-BUF.",
+    "gdrdrv": "GDRCopy: small copies between CPU and GPU memory. Not on the path of the NIC.",
+    "nvidia_fs": "GPUDirect Storage: files straight to GPU memory. Not needed for GPUDirect RDMA.",
 }
 
 _SYMBOLS = (
@@ -151,6 +159,10 @@ _SYMBOLS = (
 _STATES = {"Live": ModuleState.LIVE, "Loading": ModuleState.LOADING, "Unloading": ModuleState.UNLOADING}
 _INIT_STATES = {"live": ModuleState.LIVE, "coming": ModuleState.LOADING, "going": ModuleState.UNLOADING}
 _PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
+_MELLANOX = 0x15B3
+_FIRST_MLX5 = 0x1011  # Connect-IB
+_MLX4 = (range(0x1002, _FIRST_MLX5), range(0x6340, 0x676F))  # mlx4/main.c: ConnectX-3, and ConnectX, -2
+_OLDER = range(0x5A00, 0x7000)  # mthca's cards and those of mlx4: never mlx5's
 
 
 @dataclass(frozen=True)
@@ -183,6 +195,41 @@ def probe(host: Host) -> ModuleFacts:
         loading_disabled=known(read_modules_disabled(host), False),
         signed_only=known(read_signatures_enforced(host), False),
     )
+
+
+def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
+    """Return the BDFs of the NICs that a driver family ("mlx4", "mlx5") serves, without those of guests."""
+    return tuple(
+        bdf
+        for bdf, function in pci.functions.items()
+        if function.kind is PciKind.NIC
+        and known(function.vendor_id, 0) == _MELLANOX
+        and _family(known(function.device_id, 0)) == family
+        and known(function.driver, "") != "vfio-pci"
+    )
+
+
+def _family(device_id: int) -> str:
+    if any(device_id in ids for ids in _MLX4):
+        return "mlx4"
+    return "mlx5" if device_id >= _FIRST_MLX5 and device_id not in _OLDER else ""
+
+
+def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
+    """Fit the ladder to the cards on the bus: ConnectX-3 needs mlx4, and a node without one shows none."""
+    if isinstance(pci, Unknown):
+        return facts
+    cards = {family: bool(cards_of(pci, family)) for family in ("mlx4", "mlx5")}
+    ladder = []
+    for rung in facts.ladder:
+        if rung.module.startswith("mlx4_"):
+            if not cards["mlx4"] and facts.modules[rung.module].state not in _PRESENT:
+                continue
+            rung = replace(rung, core=cards["mlx4"])
+        elif rung.module.startswith("mlx5_") and cards["mlx4"]:
+            rung = replace(rung, core=cards["mlx5"])
+        ladder.append(rung)
+    return replace(facts, ladder=tuple(ladder))
 
 
 def parse_proc_modules(text: str, names: tuple[str, ...] = LADDER) -> dict[str, LoadedModule]:
@@ -267,6 +314,7 @@ def _module(
         install_line=None if install is None else str(install),
         persistent=rules.at_boot.get(name),
         kernel_forbids=name in rules.boot.kernel,
+        softdep=rules.config.softdeps.get(name),
     )
 
 

@@ -86,6 +86,8 @@ def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:
         found = pci_facts
         gpu_facts = begin_probe(host, "gpus", lambda: gpus.probe(host, found, nvml_facts)).answer(seconds)
     kernel_facts, module_facts = kernel_run.answer(seconds), modules_run.answer(seconds)
+    if not isinstance(module_facts, Unknown):
+        module_facts = modules.for_cards(module_facts, pci_facts)
     rdma_facts = rdma_run.answer(seconds)
     # CUDA's start may take seconds and wakes sleeping GPUs: beside the NICs' probe, and only where it counts.
     cuda_run = begin_probe(host, "libcuda", host.cuda_gpus) if gpudirect.hardware_of(rdma_facts) else None

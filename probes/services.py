@@ -1,23 +1,23 @@
-"""The services behind GPUs and RDMA: installed, started at boot, running, failed.
+"""The services of GPUs and RDMA: installed, started at boot, running, failed.
 
-What files and processes tell is read there; systemctl is asked once, about installed services that have
-no process: a oneshot (openibd) is active without one, and only systemd knows that something failed.
+Unit files and processes say most. systemctl is asked once, about installed services without a process:
+a oneshot (openibd) is active without one, and only systemd knows that something failed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from probes.host import Host
-from probes.systemd_units import UnitFile, read_units
+from probes.systemd_units import UnitFile, modprobe_lines, read_units
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
 
 
 class ServiceState(Enum):
-    """Where a service stands (systemctl(1), ActiveState)."""
+    """State of a service (systemctl(1), ActiveState)."""
 
     ACTIVE = "active"
     INACTIVE = "inactive"
@@ -40,20 +40,22 @@ class Service:
 
 @dataclass(frozen=True)
 class ServiceFacts:
-    """Every service of SERVICES, by name."""
+    """Every service of SERVICES, by name, and the modules that services load with modprobe."""
 
     services: dict[str, Service]
+    modprobe: dict[str, str] = field(default_factory=dict)  # module -> "FILE: ExecStart=/sbin/modprobe …"
+    unread: tuple[str, ...] = ()  # unit files that are there and could not be read
 
 
 SERVICES = {
-    "nvidia-fabricmanager": "sets up NVSwitch: without it CUDA answers error 802 on such a machine",
-    "nvidia-persistenced": "keeps the driver's state: without it the first CUDA call and NVML are slow",
+    "nvidia-fabricmanager": "sets up NVSwitch; without it CUDA fails with error 802 on such a machine",
+    "nvidia-persistenced": "keeps the driver initialized; without it the first CUDA call and NVML are slow",
     "nvidia-imex": "shares GPU memory between nodes of one NVLink domain (GB200, GB300)",
-    "nvidia-dcgm": "monitors GPUs; holds the driver, as does whatever else has /dev/nvidia0 open",
+    "nvidia-dcgm": "monitors GPUs; keeps the driver in use, as every program with /dev/nvidia0 open does",
     "openibd": "loads OFED's modules at boot; restarting it unloads them",
-    "nv_peer_mem": "loads the predecessor of nvidia_peermem, which keeps that one out",
-    "systemd-modules-load": "loads what modules-load.d names; fails when one of them does",
-    "opensm": "a subnet manager on this node; a fabric needs one somewhere",
+    "nv_peer_mem": "loads the predecessor of nvidia_peermem, which then cannot be loaded",
+    "systemd-modules-load": "loads the modules of modules-load.d; fails if one of them fails",
+    "opensm": "subnet manager on this node; an InfiniBand fabric needs one somewhere",
 }
 """Name → what it is for."""
 
@@ -87,7 +89,7 @@ def probe(host: Host) -> ServiceFacts:
             state = told if isinstance(told, Unknown) else told.get(name)
             if state is not None:
                 services[name] = _with_state(services[name], state)
-    return ServiceFacts(services)
+    return ServiceFacts(services, *modprobe_lines(host))
 
 
 def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], otherwise: Unknown) -> Service:

@@ -6,6 +6,7 @@ that `systemctl enable` makes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,7 +28,10 @@ CONFIG_DIRECTORIES = (
     "/usr/lib/systemd",
     "/lib/systemd",
 )
+_VENDORS = ("/usr/lib/systemd/system", "/lib/systemd/system")
+_RELATED = ("nvidia", "peermem", "peer_mem", "openibd", "mlnx", "mlx", "doca", "rdma", "gpu", "cuda")
 MAX_FILES = 256
+_MAX_MODULES = 16
 _FILE_LIMIT = 64 * 1024
 
 
@@ -95,6 +99,59 @@ def manager_setting(host: Host, key: str) -> Maybe[Setting]:
     """A setting of the system manager: system.conf and system.conf.d (systemd-system.conf(5))."""
     files = [path for d in CONFIG_DIRECTORIES if isinstance(host.size(path := f"{d}/system.conf"), int)][:1]
     return _last(host, (*files, *_drop_ins(host, CONFIG_DIRECTORIES, "system.conf")), "Manager", key)
+
+
+def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Find the modules that enabled services load with modprobe, and the files that could not be read.
+
+    Module -> "/etc/systemd/system/x.service: ExecStart=/sbin/modprobe nvidia-peermem", for every unit and
+    drop-in that the admin wrote and for vendors' units whose names speak of GPUs or RDMA.
+    """
+    found: dict[str, str] = {}
+    unread: list[str] = []
+    for path in _service_files(host):
+        text = host.read(path, _FILE_LIMIT)
+        if isinstance(text, Unknown):
+            unread += [] if text.reason is Reason.NOT_THERE else [printable(path)]
+            continue
+        if "modprobe" not in text:
+            continue
+        for key in ("ExecStartPre", "ExecStart", "ExecStartPost"):
+            for command in parse_unit(text, "Service", key):
+                for module in _modprobed(command):
+                    found.setdefault(module, printable(f"{path}: {key}={command}", 256))
+    return found, tuple(unread)
+
+
+def _service_files(host: Host) -> Iterator[str]:
+    """Yield the files and drop-ins of services that the boot starts."""
+    wanted = known(wanted_units(host), frozenset())
+    for directory in UNIT_DIRECTORIES:
+        names = known(host.names(directory), ())
+        if directory in _VENDORS:
+            names = tuple(name for name in names if any(word in name for word in _RELATED))
+        for name in names[:MAX_FILES]:
+            path = f"{directory}/{name}"
+            if name.removesuffix(".d") not in wanted:
+                continue
+            if name.endswith(".service") and isinstance(host.size(path), int):
+                yield path
+            elif name.endswith(".service.d"):
+                files = known(host.names(path), ())[:MAX_FILES]
+                yield from (f"{path}/{file}" for file in files if file.endswith(".conf"))
+
+
+def _modprobed(command: str) -> tuple[str, ...]:
+    """The modules that a command line loads: words behind "modprobe" that are no options or parameters."""
+    _, modprobe, behind = command.partition("modprobe")
+    words = re.split(r"[;&|]", behind)[0].replace("'", " ").replace('"', " ").split() if modprobe else []
+    if any(word in ("-r", "--remove") for word in words):
+        return ()
+    return tuple(
+        word.replace("-", "_")
+        for word in words[:_MAX_MODULES]
+        if re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", word)
+    )
 
 
 def _drop_ins(host: Host, directories: tuple[str, ...], name: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The module ladder in load order: what is there, what is missing and why it matters."""
+"""The module ladder in load order: what is loaded, what is missing and why it matters."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from probes.gpudirect import GdrPath, GpuDirectFacts
 from probes.module_obstacles import explain
-from probes.modules import KernelModule, ModuleFacts, ModuleState, Rung
+from probes.modules import KernelModule, ModuleFacts, ModuleState, Rung, cards_of
 from probes.node import Node
+from probes.pci import PciFacts
 from probes.unknown import Maybe, Unknown, known
 from widgets.figures import UNKNOWN_MARK
 from widgets.lines import Line, Run, Tone, fit, width_of, wrapped
@@ -22,10 +23,14 @@ _MARKS = {
 
 _STATE_COLUMN, _REFCNT_CELLS = 20, 5
 _COUNTED = ("nvidia_peermem", "nv_peer_mem")  # whose refcnt says something: registered memory regions
+_COMPANION = "not needed for GPUDirect RDMA"
 
 
 def needless(node: Node, rung: Rung) -> str:
-    """Why this node does well without a module that is not loaded; "" where it does not."""
+    """Return why this node does not need a module that is not loaded; "" where it does."""
+    family = rung.module.partition("_")[0]
+    if family in ("mlx4", "mlx5") and isinstance(node.pci, PciFacts):
+        return "" if cards_of(node.pci, family) else "no such card here"
     direct = node.gpudirect
     if rung.module == "nvidia_peermem" and isinstance(direct, GpuDirectFacts):
         if direct.preferred is GdrPath.DMABUF:
@@ -33,12 +38,12 @@ def needless(node: Node, rung: Rung) -> str:
         if isinstance(node.modules, ModuleFacts):
             other = node.modules.modules.get("nv_peer_mem")
             if other is not None and other.state is ModuleState.LIVE:
-                return "nv_peer_mem serves"
-    return "" if rung.core else "not needed for GPUDirect RDMA"
+                return "nv_peer_mem is used instead"
+    return "" if rung.core else _COMPANION
 
 
 def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
-    """`✓` there, `…` on its way, `–` not needed, `✗` missing, `?` unknown."""
+    """Return `✓` loaded, `…` on its way, `–` not needed, `✗` missing or `?` unknown, with its tone."""
     if isinstance(module.state, Unknown):
         return UNKNOWN_MARK, Tone.WARNING
     if module.state in _MARKS:
@@ -79,7 +84,7 @@ def draw(
         reason = needless(node, rung) if mark == "–" else ""
         if mark == "✓":
             state = f"{state} {known(module.version, '')}".rstrip()
-        elif reason and rung.core:
+        elif reason and reason != _COMPANION:
             state = reason
         obstacle = explain(facts, rung.module) if mark in ("✗", "?") or (full and mark == "–") else ""
         if obstacle and not full and len(obstacle) <= width - _STATE_COLUMN - _REFCNT_CELLS:
@@ -119,8 +124,8 @@ def _folded(well: int, are_others: bool) -> Line:
 
 
 def unread_rules(facts: ModuleFacts) -> str:
-    """What is not known because files of modprobe.d or modules-load.d could not be read."""
-    return f"{UNKNOWN_MARK} not readable: {', '.join(facts.rules_unread)}: a module may be blacklisted there"
+    """Name the unreadable files of modprobe.d and modules-load.d."""
+    return f"{UNKNOWN_MARK} {', '.join(facts.rules_unread)} not readable; a module may be blacklisted there"
 
 
 def strip(

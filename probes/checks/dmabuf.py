@@ -1,15 +1,23 @@
-"""Why DMA-BUF cannot be used: one check for each thing that it needs of driver, GPU, kernel and NIC."""
+"""Why DMA-BUF is not usable: one check for each thing it needs of driver, GPU, kernel and NIC."""
 
 from __future__ import annotations
 
 from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import no_ends, release_of
-from probes.checks.wording import SHOWN, several
+from probes.checks.module_facts import (
+    DMABUF,
+    mlx_functions,
+    module_of,
+    no_ends,
+    peer_nics,
+    release_of,
+)
+from probes.checks.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
+from probes.checks.wording import SHOWN, STAGED, several, unsure_without
 from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import Flavour
-from probes.plan import Plan, instruction
+from probes.plan import Plan, Step, instruction
 from probes.plans.interruptions import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.rdma import RdmaFacts
 from probes.unknown import Maybe, Reason, Unknown
@@ -21,43 +29,77 @@ _OPEN_MANUAL = (
     "NVIDIA driver README, Open Linux Kernel Modules, https://download.nvidia.com/XFree86/Linux-x86_64/"
 )
 _PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_dmabuf_mr(3)"
-_FIRST_OPEN_DRIVER, _FIRST_KERNEL, _OLDEST_GPU = (515, 43, 4), (5, 12), (7, 5)
+_FIRST_OPEN_DRIVER, _FIRST_KERNEL = (515, 43, 4), (5, 12)
+_EVERY_PROGRAM = "every RDMA program"
+_CONFIG, _GPUS = "the kernel config", "the compute capability of the GPUs"
+
+
+def _serves_peermem(examination: Examination) -> bool:
+    """Return whether this node has a NIC that nvidia_peermem can serve."""
+    return peer_nics(examination) != ()
 
 
 def _cost(examination: Examination) -> Severity:
-    """A lack of DMA-BUF: a note where nvidia-peermem works, critical where it does not."""
+    """Return what it costs to have no DMA-BUF: a note where nvidia_peermem works, critical where not."""
     direct = examination.node.gpudirect
     usable: Maybe[bool] = direct if isinstance(direct, Unknown) else direct.peermem.usable
+    if not _serves_peermem(examination):
+        return Severity.CRITICAL
     if isinstance(usable, Unknown):
         return Severity.WARNING
     return Severity.NOTE if usable else Severity.CRITICAL
 
 
 def _or_peermem(examination: Examination) -> str:
-    """The end of a cause: what is left."""
+    """Return the end of a cause: what is left without DMA-BUF."""
+    if not _serves_peermem(examination):
+        return " nvidia_peermem does not serve the NICs of this node."
     return {
-        Severity.NOTE: "; GPUDirect RDMA works through nvidia-peermem meanwhile",
-        Severity.CRITICAL: "; nvidia-peermem cannot be used either",
+        Severity.NOTE: " GPUDirect RDMA works through nvidia_peermem meanwhile.",
+        Severity.CRITICAL: " nvidia_peermem is not usable either.",
     }.get(_cost(examination), "")
+
+
+def _impact(examination: Examination) -> str:
+    return "None while nvidia_peermem works." if _cost(examination) is Severity.NOTE else STAGED
+
+
+def _roots(examination: Examination, *first: str) -> tuple[str, ...]:
+    """Return the ids of the possible roots: `first`, then nvidia_peermem where it is the easier fix."""
+    return first if dmabuf_comes_first(examination) else (*first, *PEERMEM_MISSING)
+
+
+def _aside(examination: Examination) -> Outcome | None:
+    """Return the outcome for a node without GPU and NIC, or with EFA only, which has its own peer module."""
+    aside = no_ends(examination)
+    if aside is not None:
+        return aside
+    rdma = examination.node.rdma
+    hardware = [] if isinstance(rdma, Unknown) else [one for one in rdma.devices if isinstance(one.bdf, str)]
+    if hardware and all(one.driver == "efa" for one in hardware) and not mlx_functions(examination):
+        return passed(Evidence("/sys/class/infiniband/*/device/driver", "efa, with its own peer module"))
+    return None
 
 
 @AREA.check(
     "dmabuf-needs-open-module",
     Severity.WARNING,
-    "the closed NVIDIA kernel modules are installed: they export no GPU memory by DMA-BUF",
+    "The proprietary NVIDIA kernel modules do not support DMA-BUF",
     _OPEN_MANUAL,
+    ok="no proprietary NVIDIA kernel modules block DMA-BUF",
+    impact=STAGED,
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
-    """The flavour of the driver that is loaded."""
-    aside = no_ends(examination)
+    """Check the flavor of the loaded driver."""
+    aside = _aside(examination)
     if aside is not None:
         return aside
     gpus = examination.node.gpus
     flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
     if isinstance(flavour, Unknown):
         if flavour.reason is Reason.NOT_THERE:
-            return passed(Evidence(DRIVER_VERSION, "not there: see nvidia-not-loaded"))
-        return unsure(f"which flavour of the driver is loaded is unknown: {flavour}")
+            return passed(Evidence(DRIVER_VERSION, "not there: the driver is not loaded"))
+        return unsure_without(DRIVER_VERSION, flavour)
     seen = Evidence(DRIVER_VERSION, f"{flavour.value} kernel modules")
     if flavour is Flavour.OPEN:
         return passed(seen)
@@ -69,19 +111,20 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
         instruction(
             "install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)"
         ),
-        instruction("reboot, or exchange the modules once nothing uses a GPU"),
+        instruction("reboot, or reload the modules once nothing uses a GPU"),
     )
     return found(
-        f"CUDA memory can be exported by DMA-BUF with the open kernel modules only{_or_peermem(examination)}",
+        f"Only the open kernel modules can export CUDA memory by DMA-BUF.{_or_peermem(examination)}",
         seen,
         fix=Plan("Install the open kernel modules", steps, needs_reboot=True, disturbs=SWAP_ENDS_JOBS),
         severity=_cost(examination),
-        devices=("nvidia",),
+        impact=_impact(examination),
+        part_of=_roots(examination, "dmabuf-driver-too-old"),
     )
 
 
 def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
-    """(BDF, name and capability) of the GPUs that the open modules do not serve."""
+    """Return (BDF, name and capability) of the GPUs that the open modules do not serve."""
     gpus = examination.node.gpus
     if isinstance(gpus, Unknown):
         return gpus
@@ -90,7 +133,7 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
         capability = gpu.compute_capability
         if isinstance(capability, Unknown):
             return capability
-        if capability < _OLDEST_GPU:
+        if capability < OLDEST_OPEN_GPU:
             old.append((gpu.bdf, f"GPU{gpu.index} {gpu.name}: {capability[0]}.{capability[1]}"))
     return tuple(old)
 
@@ -98,39 +141,48 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
 @AREA.check(
     "dmabuf-gpu-too-old",
     Severity.WARNING,
-    "a GPU is too old for the open kernel modules, and so for DMA-BUF",
+    "A GPU is too old for DMA-BUF",
     _OPEN_MANUAL,
+    ok="every GPU is new enough for DMA-BUF",
+    impact=STAGED,
 )
 def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
-    """Compute capability below 7.5: Volta and what came before it."""
-    aside = no_ends(examination)
+    """Check for a compute capability below 7.5: Volta and older."""
+    aside = _aside(examination)
     if aside is not None:
         return aside
     old = _old_gpus(examination)
     source = "nvidia-smi --query-gpu=compute_cap --format=csv"
     if isinstance(old, Unknown):
-        return unsure(f"the compute capability of the GPUs is unknown: {old}")
+        return unsure_without(_GPUS, old)
     if not old:
         return passed(Evidence(source, "7.5 or newer"))
-    steps = (instruction("take the closed driver, OFED and nvidia-peermem: the only way for these GPUs"),)
+    steps = (
+        instruction("use the proprietary driver, OFED and nvidia_peermem: the only path for these GPUs"),
+    )
     return found(
-        f"the open kernel modules serve GPUs from Turing (7.5) on{_or_peermem(examination)}",
+        "DMA-BUF needs the open kernel modules, which serve GPUs from Turing (7.5) on."
+        f"{_or_peermem(examination)}",
         *(Evidence(source, what) for _, what in old[:SHOWN]),
         fix=Plan("Use nvidia-peermem", steps, disturbs=SWAP_ENDS_JOBS),
         severity=_cost(examination),
         devices=tuple(bdf for bdf, _ in old[:SHOWN]),
+        impact=_impact(examination),
+        part_of=("gpu-too-old-for-gdr", *PEERMEM_MISSING),
     )
 
 
 @AREA.check(
     "dmabuf-driver-too-old",
     Severity.WARNING,
-    "the NVIDIA driver is older than 515.43.04, the first with DMA-BUF",
+    "The NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
+    ok="no driver that is too old for DMA-BUF is loaded",
+    impact=STAGED,
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
-    """The version of the driver that is loaded."""
-    aside = no_ends(examination)
+    """Check the version of the loaded driver; DMA-BUF came with 515.43.04."""
+    aside = _aside(examination)
     if aside is not None:
         return aside
     driver = driver_version(examination)
@@ -141,13 +193,14 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
         return passed(Evidence(DRIVER_VERSION, version))
     steps = (instruction("install a current driver with the open kernel modules"),)
     return found(
-        f"this driver has no DMA-BUF at all{_or_peermem(examination)}",
+        f"DMA-BUF came with driver 515.43.04; this one is {version}.{_or_peermem(examination)}",
         Evidence(DRIVER_VERSION, version),
         fix=Plan(
             "Install a newer driver", steps, reversible=False, needs_reboot=True, disturbs=SWAP_ENDS_JOBS
         ),
         severity=_cost(examination),
-        devices=("nvidia",),
+        impact=_impact(examination),
+        part_of=_roots(examination, "peermem-not-on-disk-old-driver"),
     )
 
 
@@ -175,12 +228,14 @@ def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
 @AREA.check(
     "dmabuf-kernel-too-old",
     Severity.WARNING,
-    "the kernel is older than 5.12, and no OFED brings DMA-BUF to it",
+    "The kernel is too old for DMA-BUF",
     _MANUAL,
+    ok="the kernel is new enough for DMA-BUF, or OFED adds it",
+    impact=STAGED,
 )
 def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
-    """What the NICs answer decides; the release is the reason. Kernel 6 is not needed."""
-    aside = no_ends(examination)
+    """Check the release where no NIC takes DMA-BUF; 5.12 is enough, and OFED adds it to older kernels."""
+    aside = _aside(examination)
     if aside is not None:
         return aside
     kernel = examination.node.kernel
@@ -188,35 +243,42 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     seen = Evidence("/proc/sys/kernel/osrelease", release_of(examination))
     taking, refusing = _taking(examination), _refusing(examination)
     if taking:
-        return passed(_probe_evidence(taking, "taken"), seen)
+        return passed(_probe_evidence(taking, "supported"), seen)
     if isinstance(version, Unknown):
-        return unsure(f"the kernel's release is unknown: {version}")
+        return unsure_without("the release of the running kernel", version)
     if version >= _FIRST_KERNEL:
         return passed(seen)
     if not refusing:
-        return unsure("OFED may have brought DMA-BUF to this kernel: needs an answer of a NIC", seen)
+        unknown = next((one for one in _answers(examination).values() if isinstance(one, Unknown)), None)
+        if unknown is None:
+            return unsure(f"needs {DMABUF}", seen)
+        return unsure_without(DMABUF, unknown, seen)
     steps = (
-        instruction("boot a kernel of 5.12 or newer, or install an OFED that brings DMA-BUF to this one"),
-        instruction("until then use nvidia-peermem, with OFED"),
+        instruction("boot kernel 5.12 or newer, or install an OFED that adds DMA-BUF to this one"),
+        *_until_then(examination),
     )
     return found(
-        f"regions of DMA-BUF came to the RDMA stack with Linux 5.12{_or_peermem(examination)}",
+        f"The RDMA stack registers DMA-BUF memory from Linux 5.12 on.{_or_peermem(examination)}",
         seen,
         _probe_evidence(refusing, "not supported"),
         fix=Plan("Update the kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=_cost(examination),
+        impact=_impact(examination),
+        part_of=_roots(examination),
     )
 
 
 @AREA.check(
     "dmabuf-kernel-config",
     Severity.WARNING,
-    "the kernel was built without CONFIG_DMA_SHARED_BUFFER",
+    "The kernel was built without CONFIG_DMA_SHARED_BUFFER",
     "Linux Documentation/driver-api/dma-buf.rst",
+    ok="the kernel was built with DMA-BUF",
+    impact=STAGED,
 )
 def dmabuf_kernel_config(examination: Examination) -> Outcome:
-    """The kernel's config; dma-buf is part of the kernel, and never a line of /proc/modules."""
-    aside = no_ends(examination)
+    """Check the kernel config; dma-buf is part of the kernel and never listed in /proc/modules."""
+    aside = _aside(examination)
     if aside is not None:
         return aside
     kernel = examination.node.kernel
@@ -224,77 +286,116 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
     source = f"/boot/config-{release_of(examination)}"
     taking = _taking(examination)
     if taking:
-        return passed(_probe_evidence(taking, "taken"))
+        return passed(_probe_evidence(taking, "supported"))
     if isinstance(configured, Unknown):
-        return unsure(f"needs the kernel's config: {configured}")
+        return unsure_without(_CONFIG, configured)
     if configured:
         return passed(Evidence(source, "CONFIG_DMA_SHARED_BUFFER=y"))
-    steps = (
-        instruction("boot a kernel of the distribution, or build this one with a driver that selects it"),
-    )
+    steps = (instruction("boot a kernel of the distribution, or build this one with the option"),)
     return found(
-        f"without it neither the GPU driver nor the NIC's knows DMA-BUF{_or_peermem(examination)}",
+        f"Without it neither the GPU driver nor the NIC driver has DMA-BUF.{_or_peermem(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
         fix=Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=_cost(examination),
+        impact=_impact(examination),
+        part_of=_roots(examination, "dmabuf-kernel-too-old"),
     )
+
+
+def _until_then(examination: Examination) -> tuple[Step, ...]:
+    """Return the step that uses nvidia_peermem meanwhile, where the node has a NIC that it can serve."""
+    return (instruction("until then use nvidia_peermem, with OFED"),) if _serves_peermem(examination) else ()
 
 
 @AREA.check(
     "dmabuf-nic-driver-lacks-support",
     Severity.WARNING,
-    "the driver of a NIC takes no DMA-BUF regions",
+    "A NIC does not support DMA-BUF",
     _PROBE,
+    ok="no NIC driver is missing DMA-BUF support",
+    impact="GPUs near this NIC send and receive through host memory or through another NIC.",
+    data_path=True,
 )
 def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
-    """What each NIC answers to the question NCCL asks it, one by one."""
-    aside = no_ends(examination)
+    """Check what each NIC answers to the DMA-BUF probe of NCCL; the kernel config explains it for mlx5."""
+    aside = _aside(examination)
     if aside is not None:
         return aside
     direct, answers = examination.node.gpudirect, _answers(examination)
     if isinstance(direct, Unknown):
-        return unsure(f"what the NICs answer is unknown: {direct}")
+        return unsure_without(DMABUF, direct)
     refusing, taking = _refusing(examination), _taking(examination)
     if not refusing:
         unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]
         if unknown:
-            return unsure(f"needs read and write access to /dev/infiniband/uverbsN: {unknown[0]}")
+            return unsure_without(f"{DMABUF} on /dev/infiniband/uverbsN", unknown[0])
         rdma = examination.node.rdma
         if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
-            return unsure(f"which RDMA devices there are is unknown: {rdma}")
+            return unsure_without("the RDMA devices", rdma)
         if not answers:
-            return passed(Evidence("/sys/class/infiniband", "no RDMA device of hardware here"))
-        return passed(_probe_evidence(taking, "taken"))
+            return passed(Evidence("/sys/class/infiniband", "no hardware RDMA device here"))
+        return passed(_probe_evidence(taking, "supported"))
     kernel = examination.node.kernel
     if not taking and not isinstance(kernel, Unknown):
         version = kernel.version
         old = not isinstance(version, Unknown) and version < _FIRST_KERNEL
-        lacking = not isinstance(kernel.dma_shared_buffer, Unknown) and not kernel.dma_shared_buffer
-        if old or lacking:
+        if old or kernel.dma_shared_buffer is False:
             return passed(
-                _probe_evidence(refusing, "not supported"), Evidence("kernel", "cannot do it for any NIC")
+                _probe_evidence(refusing, "not supported"), Evidence("kernel", "no DMA-BUF for any NIC")
             )
-    steps = (
-        instruction(
-            "update the driver of this NIC (OFED or kernel), and rdma-core here and in the jobs' images"
-        ),
-        instruction("until then keep it out of NCCL_IB_HCA, or use OFED with nvidia-peermem"),
-    )
+    cause, plan, seen = _why_refused(examination, refusing)
     cost = _cost(examination)
-    others = f", and {', '.join(taking[:SHOWN])} can" if taking else ""
     return found(
-        f"{', '.join(refusing[:SHOWN])} cannot reach GPU memory by DMA-BUF{others}{_or_peermem(examination)}",
+        f"{cause}{_or_peermem(examination)}",
         *(
             Evidence(
                 f"/sys/class/infiniband/{nic}/device/driver", f"{_driver(examination, nic)}: not supported"
             )
             for nic in refusing[:SHOWN]
         ),
-        fix=Plan("Update the NIC's driver", steps, disturbs="every RDMA program"),
-        # The others still work: slower for the GPUs near this NIC, not broken.
+        *seen,
+        fix=plan,
+        # While others support it, this costs bandwidth and is not broken.
         severity=Severity.WARNING if taking and cost is Severity.CRITICAL else cost,
         devices=refusing,
+        impact="" if taking and cost is not Severity.NOTE else _impact(examination),
+        part_of=_roots(examination),
     )
+
+
+def _why_refused(
+    examination: Examination, refusing: tuple[str, ...]
+) -> tuple[str, Plan, tuple[Evidence, ...]]:
+    """Return why these NICs refuse, by driver and kernel config, with the fix and its evidence."""
+    names = several(refusing)
+    drivers = {_driver(examination, nic) for nic in refusing}
+    kernel, module = examination.node.kernel, module_of(examination, "mlx5_ib")
+    if drivers == {"mlx4_core"}:
+        steps: tuple[Step, ...] = (
+            instruction("use nvidia_peermem with MLNX_OFED 4.9 LTS, the last one for ConnectX-3"),
+            instruction("or replace the card by ConnectX-4 or newer"),
+        )
+        cause = f"ConnectX-3 and older cards have no DMA-BUF: mlx4_ib never got it. Here: {names}."
+        return cause, Plan("Use nvidia_peermem", steps, disturbs=_EVERY_PROGRAM), ()
+    # OFED builds its mlx5_ib with its own configuration: there the kernel's says nothing.
+    inbox = not isinstance(module, Unknown) and module.origin == "kernel"
+    if drivers == {"mlx5_core"} and inbox and not isinstance(kernel, Unknown) and kernel.mlx5_dmabuf is False:
+        options = "CONFIG_INFINIBAND_USER_MEM and CONFIG_INFINIBAND_ON_DEMAND_PAGING"
+        steps = (
+            instruction(f"boot a kernel that has {options}, or install OFED with its own mlx5_ib"),
+            *_until_then(examination),
+        )
+        seen = Evidence(f"/boot/config-{release_of(examination)}", f"not both of {options}")
+        cause = f"The kernel was built without {options}, and mlx5_ib needs both for DMA-BUF."
+        plan = Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
+        return cause, plan, (seen,)
+    steps = (
+        instruction("update the driver of this NIC, and rdma-core here and in the jobs' images"),
+        instruction("until then keep it out of NCCL_IB_HCA"),
+        *_until_then(examination),
+    )
+    cause = f"The driver of {names} cannot register DMA-BUF memory."
+    return cause, Plan("Update the NIC driver", steps, disturbs=_EVERY_PROGRAM), ()
 
 
 def _driver(examination: Examination, nic: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.checks.finding import Evidence, Outcome, passed, unsure
-from probes.checks.wording import needs
+from probes.checks.wording import unsure_without
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.unknown import Reason, Unknown
@@ -17,8 +17,8 @@ def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]
     version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
     if isinstance(version, Unknown):
         if version.reason is Reason.NOT_THERE:
-            return passed(Evidence(DRIVER_VERSION, "not there: see nvidia-not-loaded"))
-        return unsure(needs("the driver's version", version))
+            return passed(Evidence(DRIVER_VERSION, "not there: the driver is not loaded"))
+        return unsure_without("the driver's version", version)
     numbers = parse_driver_version(version)
     if numbers is None:
         return unsure(f"needs the driver's version (malformed: {version})")

@@ -1,27 +1,36 @@
-"""What several checks of kernel modules ask: a module, its file, the log, and what loads or rebuilds it."""
+"""Facts that several checks of kernel modules need: a module, its file, the log, the cards it serves."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 
-from probes.checks.finding import Evidence, Outcome, passed, unsure
-from probes.checks.wording import SHOWN
+from probes.checks.finding import Evidence, Outcome, passed
+from probes.checks.wording import SHOWN, unsure_without
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
-from probes.modules import PROC_MODULES, KernelModule, ModuleFacts, ModuleState
+from probes.modules import (
+    PEER_MEMORY_SYMBOL,
+    PROC_MODULES,
+    KernelModule,
+    ModuleFacts,
+    ModuleState,
+    cards_of,
+)
 from probes.pci import PciFacts, PciKind
 from probes.unknown import Maybe, Reason, Unknown, known
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
-LINE_LIMIT = 200  # of a line that somebody wrote into modprobe.d
-_MELLANOX, _FIRST_MLX5 = 0x15B3, 0x1011  # Connect-IB; what is older is mlx4's
+LINE_LIMIT = 200  # characters of a line of modprobe.d
+# What a check is missing, in the same words everywhere.
+MODULES, LOG, FILES = "the kernel modules", "the kernel log", "modinfo of the module files"
+PCI, DMABUF, OFED = "the PCI devices", "the DMA-BUF probe", "the OFED release (ofed_info)"
 
 
 def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:
-    """A module of the ladder whose state is known; else why it is not."""
+    """Return a module of the ladder whose state is known; else why it is not."""
     modules = examination.node.modules
     if isinstance(modules, Unknown):
         return modules
@@ -30,23 +39,23 @@ def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:
 
 
 def is_present(module: KernelModule) -> bool:
-    """Loaded, or part of the kernel."""
+    """Return whether a module is loaded or part of the kernel."""
     return module.state in PRESENT
 
 
 def unread_rules(modules: ModuleFacts) -> str:
-    """The files of modprobe.d and modules-load.d that could not be read."""
+    """Name the files of modprobe.d and modules-load.d that could not be read."""
     return ", ".join(path[:LINE_LIMIT] for path in modules.rules_unread[:4])
 
 
 def state_seen(module: KernelModule) -> Evidence:
-    """Where the state of a module was seen."""
+    """Return the state of a module and its source."""
     state = module.state
     return Evidence(PROC_MODULES, f"{module.name}: {state if isinstance(state, Unknown) else state.value}")
 
 
 def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
-    """What modinfo says of a module's file; NOT_THERE: there is none for this kernel."""
+    """Return what modinfo says of a module's file; NOT_THERE: there is none for this kernel."""
     facts = examination.module_files
     if isinstance(facts, Unknown):
         return facts
@@ -62,7 +71,7 @@ def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
 def log_of(
     examination: Examination, kinds: Collection[LogKind], words: str = "", modules: Collection[str] = ()
 ) -> Maybe[tuple[KernelMessage, ...]]:
-    """The kernel's messages of these kinds, about these modules (any, if none is named), with these words."""
+    """Return the kernel messages of these kinds, about these modules (or any), with these words."""
     log = examination.kernel_log
     if isinstance(log, Unknown):
         return log
@@ -74,7 +83,7 @@ def log_of(
 
 
 def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> tuple[Evidence, ...]:
-    """The messages as evidence, the latest of them; where there are none, that the log is silent."""
+    """Return the latest messages as evidence, or that there is none."""
     log = examination.kernel_log
     source = "dmesg" if isinstance(log, Unknown) else log.source
     if not messages:
@@ -84,28 +93,55 @@ def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> t
     return tuple(Evidence(source, one.text) for one in messages[-SHOWN:])
 
 
-def log_needed(log: Unknown, what: str) -> Outcome:
-    """The check that only the kernel log could decide."""
-    return unsure(f"{log}" if log.reason is Reason.NEEDS_ROOT else f"needs the kernel log ({what}): {log}")
+def log_needed(log: Unknown) -> Outcome:
+    """Report that only the kernel log could decide the check."""
+    return unsure_without(LOG, log)
 
 
 def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """BDFs of the NICs that mlx5_core is for, but for those given to a virtual machine."""
+    """Return the BDFs of the NICs that mlx5_core serves, without those given to a virtual machine."""
     pci = examination.node.pci
-    if isinstance(pci, Unknown):
-        return pci
-    return tuple(
-        bdf
-        for bdf, one in pci.functions.items()
-        if one.kind is PciKind.NIC
-        and known(one.vendor_id, 0) == _MELLANOX
-        and known(one.device_id, 0) >= _FIRST_MLX5
-        and known(one.driver, "") != "vfio-pci"
-    )
+    return pci if isinstance(pci, Unknown) else cards_of(pci, "mlx5")
+
+
+def mlx4_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the BDFs of ConnectX-3 and older NICs, without those given to a virtual machine."""
+    pci = examination.node.pci
+    return pci if isinstance(pci, Unknown) else cards_of(pci, "mlx4")
+
+
+def mlx_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the BDFs of all NVIDIA RDMA cards, without those given to a virtual machine."""
+    pci = examination.node.pci
+    return pci if isinstance(pci, Unknown) else (*cards_of(pci, "mlx5"), *cards_of(pci, "mlx4"))
+
+
+def peer_nics(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the NICs that can use nvidia_peermem: mlx5, mlx4, and bnxt_re with Broadcom's ib_peer_mem.
+
+    Drivers ask peer-memory clients through OFED's ib_umem; those of EFA, irdma and cxi never do.
+    """
+    cards, modules, rdma = mlx_functions(examination), examination.node.modules, examination.node.rdma
+    if isinstance(cards, Unknown) or isinstance(modules, Unknown) or isinstance(rdma, Unknown):
+        return cards
+    symbol = next((one.provider for one in modules.symbols if one.symbol == PEER_MEMORY_SYMBOL), None)
+    if symbol != "ib_peer_mem":
+        return cards
+    return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "").startswith("bnxt")))
+
+
+def no_peer_pair(examination: Examination) -> Outcome | None:
+    """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
+    gpus, nics = gpu_functions(examination), peer_nics(examination)
+    if not isinstance(gpus, Unknown) and not gpus:
+        return passed(Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here"))
+    if not isinstance(nics, Unknown) and not nics:
+        return passed(Evidence("/sys/bus/pci/devices", "no NIC here that nvidia_peermem could serve"))
+    return None
 
 
 def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """BDFs of the GPUs, but for those given to a virtual machine."""
+    """Return the BDFs of the GPUs, without those given to a virtual machine."""
     pci = examination.node.pci
     return pci if isinstance(pci, Unknown) else _gpus(pci)
 
@@ -119,8 +155,8 @@ def _gpus(pci: PciFacts) -> tuple[str, ...]:
 
 
 def no_pair(examination: Examination) -> Outcome | None:
-    """Nothing to be said of modules where there is no GPU, or no NIC that could reach one."""
-    gpus, nics = gpu_functions(examination), mlx5_functions(examination)
+    """Return the outcome for a node without a GPU or without an RDMA NIC; None: both are there."""
+    gpus, nics = gpu_functions(examination), mlx_functions(examination)
     if not isinstance(gpus, Unknown) and not gpus:
         return passed(Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here"))
     if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
@@ -129,7 +165,7 @@ def no_pair(examination: Examination) -> Outcome | None:
 
 
 def no_ends(examination: Examination) -> Outcome | None:
-    """Nothing to be said of paths where there is no GPU or no RDMA device; what was not read is neither."""
+    """Return the outcome for a node without a GPU or an RDMA device; None: both are there, or unread."""
     node, topology = examination.node, examination.topology
     if isinstance(node.pci, Unknown):
         return None
@@ -142,23 +178,23 @@ def no_ends(examination: Examination) -> Outcome | None:
 
 
 def release_of(examination: Examination) -> str:
-    """The running kernel's release, to be shown; RELEASE where it is unknown."""
+    """Return the running kernel's release for a text; RELEASE where it is unknown."""
     return known(examination.node.kernel_release, "RELEASE")
 
 
 def modules_dep(examination: Examination) -> str:
-    """The file in which depmod wrote down this kernel's modules."""
+    """Return the path of depmod's list of this kernel's modules."""
     return f"/lib/modules/{release_of(examination)}/modules.dep"
 
 
 def ofed_of(examination: Examination) -> Maybe[str]:
-    """OFED's release; NOT_THERE: there is no OFED."""
+    """Return OFED's release; NOT_THERE: there is no OFED."""
     tools = examination.tools
     return tools if isinstance(tools, Unknown) else tools.ofed
 
 
 def ofed_numbers(release: str) -> tuple[int, ...] | None:
-    """The numbers of "MLNX_OFED_LINUX-5.2-2.2.0.0": (5, 2, 2, 2, 0, 0); None for other forms."""
+    """Parse "MLNX_OFED_LINUX-5.2-2.2.0.0" into (5, 2, 2, 2, 0, 0); None for other forms."""
     pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
     match = re.fullmatch(pattern, release)
     return tuple(int(number) for number in match.groups()) if match else None

@@ -1,18 +1,18 @@
-"""Why the kernel does not take a module: forbidden, without a trusted signature, of another kernel."""
+"""Why the kernel refuses a module: forbidden, without a trusted signature, built for another kernel."""
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import file_of, log_needed, log_of, log_seen
-from probes.checks.module_need import cost_of_missing, missing_modules
-from probes.checks.wording import SHOWN
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.checks.module_facts import FILES, MODULES, file_of, log_needed, log_of, log_seen
+from probes.checks.module_need import cost_of_missing, impact_of_missing, missing_modules
+from probes.checks.wording import SHOWN, unsure_without
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.module_files import ModuleFile
 from probes.plan import Plan, Step, instruction
 from probes.plans.interruptions import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.rebuilding import rebuild_plan
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("modules")
 
@@ -22,41 +22,44 @@ _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
 @AREA.check(
     "kernel-forbids-modules-disabled",
     Severity.CRITICAL,
-    "kernel.modules_disabled is on: no module can be loaded or unloaded until a reboot",
+    "kernel.modules_disabled forbids loading modules",
     "Linux Documentation/admin-guide/sysctl/kernel.rst, modules_disabled",
+    ok="the kernel allows loading modules",
+    impact="A module that is unloaded cannot come back before a reboot.",
 )
 def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
-    """The sysctl that hardening scripts set; a note while everything that is needed is loaded."""
+    """Check the sysctl that hardening scripts set; a note while every needed module is loaded."""
     path = "/proc/sys/kernel/modules_disabled"
     kernel = examination.node.kernel
     disabled = kernel if isinstance(kernel, Unknown) else kernel.modules_disabled
     if isinstance(disabled, Unknown):
         if disabled.reason is Reason.NOT_THERE:
             return passed(Evidence(path, "not there: a kernel without this switch"))
-        return unsure(f"{path}: {disabled}")
+        return unsure_without(path, disabled)
     if not disabled:
         return passed(Evidence(path, "0"))
     missing = missing_modules(examination)
     if isinstance(missing, Unknown):
-        return unsure(f"which modules are missing is unknown: {missing}", Evidence(path, "1"))
+        return unsure_without(MODULES, missing, Evidence(path, "1"))
     steps = (
         instruction(
             "remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
         ),
         reboot_step(),
     )
-    without = f"{', '.join(missing)} cannot be loaded any more" if missing else "what is needed is loaded"
+    without = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
     return found(
-        f"kernel.modules_disabled was set to 1, and only a reboot takes it back: {without}",
+        f"kernel.modules_disabled is 1; {without}. Only a reboot resets it.",
         Evidence(path, "1"),
         fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=cost_of_missing(examination, missing) if missing else Severity.NOTE,
         devices=missing,
+        impact=impact_of_missing(examination, missing) if missing else "",
     )
 
 
 def _unsigned(examination: Examination) -> Maybe[tuple[ModuleFile, ...]]:
-    """The files without a signature of modules that are missing."""
+    """Return the unsigned files of modules that are missing."""
     missing = missing_modules(examination)
     if isinstance(missing, Unknown):
         return missing
@@ -72,51 +75,65 @@ def _unsigned(examination: Examination) -> Maybe[tuple[ModuleFile, ...]]:
     return tuple(files)
 
 
-def _sign_plan() -> Plan:
+def _sign_plan(examination: Examination) -> Plan:
+    """Plan the signing of modules and the enrollment of DKMS's key.
+
+    dkms(8), prepare_signing: Ubuntu signs with the key of update-secureboot-policy, all others with
+    /var/lib/dkms/mok.pub, unless /etc/dkms/framework.conf names another one.
+    """
+    platform = examination.node.platform
+    distribution = "" if isinstance(platform, Unknown) else known(platform.distribution, "")
+    key = "/var/lib/shim-signed/mok/MOK.der" if "Ubuntu" in distribution else "/var/lib/dkms/mok.pub"
     steps = (
         instruction("sign the modules: rebuild them with DKMS, which signs with its own key"),
         Step(
-            "asks the firmware to trust DKMS's key (/var/lib/shim-signed/mok/MOK.der on Debian and Ubuntu)",
-            ("mokutil", "--import", "/var/lib/dkms/mok.pub"),
+            "asks shim to trust DKMS's key (mok_certificate in /etc/dkms/framework.conf, if set there)",
+            ("mokutil", "--import", key),
             undo=("mokutil", "--revoke-import"),
         ),
         reboot_step(),
-        instruction("enrol the key at the console when the machine starts; or switch Secure Boot off"),
+        instruction("enroll the key at the console when the machine starts, or disable Secure Boot"),
     )
     return Plan(
         "Sign the modules and enrol the key",
         steps,
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
-        note="somebody has to be at the console while it boots",
+        note="the enrollment needs a person at the console (or BMC) during the boot; SSH is not enough",
     )
 
 
-def _refused_unsigned(examination: Examination, refuses: Evidence, cause: str) -> Outcome:
+def _refused_unsigned(
+    examination: Examination, refuses: Evidence, cause: str, part_of: tuple[str, ...] = ()
+) -> Outcome:
     files = _unsigned(examination)
     if isinstance(files, Unknown):
-        return unsure(f"which modules are unsigned is unknown: {files}", refuses)
+        return unsure_without(FILES, files, refuses)
     if not files:
-        return passed(refuses, Evidence("modinfo", "no module that is missing is unsigned"))
+        return passed(refuses, Evidence("modinfo", "no missing module is unsigned"))
     names = tuple(file.name for file in files)
     return found(
-        f"{cause}: {', '.join(names)} cannot be loaded",
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} unsigned, and {cause}.",
         refuses,
         *(Evidence(f"modinfo -F signer {file.name}", "nothing: unsigned") for file in files[:SHOWN]),
-        fix=_sign_plan(),
+        fix=_sign_plan(examination),
         severity=cost_of_missing(examination, names),
         devices=names,
+        impact=impact_of_missing(examination, names),
+        part_of=part_of,
     )
 
 
 @AREA.check(
     "kernel-forbids-modules-lockdown",
     Severity.CRITICAL,
-    "kernel lockdown refuses a module that is not signed",
+    "Kernel lockdown refuses an unsigned module",
     "kernel_lockdown(7)",
+    ok="kernel lockdown blocks no needed module",
+    impact="The module cannot be loaded until it is signed with a trusted key.",
 )
 def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
-    """Lockdown, and modules that are missing and unsigned."""
+    """Check for missing, unsigned modules under kernel lockdown."""
     path = "/sys/kernel/security/lockdown"
     kernel = examination.node.kernel
     mode = kernel if isinstance(kernel, Unknown) else kernel.lockdown
@@ -125,92 +142,106 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
             return passed(
                 Evidence(path, "not there: a kernel without lockdown, or securityfs is not mounted")
             )
-        return unsure(f"{path}: {mode}")
+        return unsure_without(path, mode)
     if mode == "none":
         return passed(Evidence(path, "none"))
     return _refused_unsigned(
         examination,
         Evidence(path, f"[{mode}]"),
-        f"the kernel is locked down ({mode}) and takes signed modules only",
+        f"the kernel is locked down ({mode}), so it accepts signed modules only",
     )
 
 
 @AREA.check(
     "secure-boot-unsigned",
     Severity.CRITICAL,
-    "the kernel enforces signatures, and a module that is needed has none",
+    "A needed module is unsigned, and the kernel enforces signatures",
     _SIGNING,
+    ok="no needed module is blocked for lack of a signature",
+    impact="The module cannot be loaded until it is signed with a trusted key.",
 )
 def secure_boot_unsigned(examination: Examination) -> Outcome:
-    """sig_enforce, and modules that are missing and unsigned."""
+    """Check for missing, unsigned modules where sig_enforce is set."""
     path = "/sys/module/module/parameters/sig_enforce"
     kernel = examination.node.kernel
     enforced = kernel if isinstance(kernel, Unknown) else kernel.signatures_enforced
     if isinstance(enforced, Unknown):
         if enforced.reason is Reason.NOT_THERE:
             return passed(Evidence(path, "not there: a kernel without module signatures"))
-        return unsure(f"{path}: {enforced}")
+        return unsure_without(path, enforced)
     if not enforced:
         return passed(Evidence(path, "N"))
     return _refused_unsigned(
-        examination, Evidence(path, "Y"), "only modules with a trusted signature are loaded"
+        examination,
+        Evidence(path, "Y"),
+        "the kernel loads modules with a trusted signature only",
+        ("kernel-forbids-modules-lockdown",),
     )
 
 
 @AREA.check(
     "secure-boot-key-rejected",
     Severity.CRITICAL,
-    "the kernel rejected a module's signature (`Key was rejected by service`)",
+    "The kernel rejected a module signature (`Key was rejected by service`)",
     _SIGNING,
+    ok="the kernel rejected no module signature",
+    impact="The module cannot be loaded until its key is enrolled.",
 )
 def secure_boot_key_rejected(examination: Examination) -> Outcome:
-    """What the kernel said about signatures; it does not say of which module."""
+    """Check the kernel log for rejected signatures; it does not name the module."""
     missing = missing_modules(examination)
     if isinstance(missing, Unknown):
-        return unsure(f"which modules are missing is unknown: {missing}")
+        return unsure_without(MODULES, missing)
     if not missing:
-        return passed(Evidence("/proc/modules", "every module that is needed is loaded"))
+        return passed(Evidence("/proc/modules", "every needed module is loaded"))
     messages = log_of(examination, (LogKind.SIGNATURE_REJECTED,))
     if isinstance(messages, Unknown):
-        return log_needed(messages, "Loading of module … is rejected")
+        return log_needed(messages)
     if not messages:
         return passed(*log_seen(examination, messages))
     return found(
-        f"a module was refused for its signature, and {', '.join(missing)} is not loaded: "
-        "it is unsigned, or its key is not enrolled",
+        f"The kernel refused a module because it is unsigned or its key is not enrolled. "
+        f"Not loaded: {', '.join(missing)}.",
         *log_seen(examination, messages),
-        fix=_sign_plan(),
+        fix=_sign_plan(examination),
         severity=cost_of_missing(examination, missing),
         devices=missing,
+        impact=impact_of_missing(examination, missing),
+        part_of=("kernel-forbids-modules-lockdown", "secure-boot-unsigned"),
     )
 
 
 @AREA.check(
     "module-wrong-vermagic",
     Severity.CRITICAL,
-    "a module file was built for another kernel (`Exec format error`)",
+    "A module file was built for another kernel (`Exec format error`)",
     "modinfo(8); Linux Documentation/kbuild/modules.rst",
+    ok="the module files match the running kernel",
+    impact="The module cannot be loaded until it is built for this kernel.",
 )
 def module_wrong_vermagic(examination: Examination) -> Outcome:
-    """The vermagic of the files whose modules are missing, and what the kernel said."""
+    """Check the vermagic of the files whose modules are missing."""
     release = examination.node.kernel_release
     if isinstance(release, Unknown):
-        return unsure(f"which kernel is running is unknown: {release}")
+        return unsure_without("the release of the running kernel", release)
     missing = missing_modules(examination)
     if isinstance(missing, Unknown):
-        return unsure(f"which modules are missing is unknown: {missing}")
+        return unsure_without(MODULES, missing)
     evidence = []
     for name in missing:
         file = file_of(examination, name)
         if isinstance(file, Unknown):
             if file.reason is not Reason.NOT_THERE:
-                return unsure(f"for which kernel the modules were built is unknown: {file}")
+                return unsure_without(FILES, file)
             continue
         # Red Hat's weak-updates are modules of an older kernel that fit this one by their symbols.
         other = not isinstance(file.kernel, Unknown) and file.kernel != release
         if other and "/weak-updates/" not in file.path:
             evidence.append(
-                (name, Evidence(f"modinfo -F vermagic {name}", f"{file.kernel}, and this is {release}"))
+                (
+                    name,
+                    Evidence(f"modinfo -F vermagic {name}", f"built for {file.kernel}; {release} is running"),
+                )
             )
     if not evidence:
         return passed(
@@ -218,10 +249,11 @@ def module_wrong_vermagic(examination: Examination) -> Outcome:
         )
     names = tuple(name for name, _ in evidence)
     return found(
-        f"the file of {', '.join(names)} below /lib/modules/{release} was built for another kernel: "
-        "a copied file, or a ready-made package for another one",
+        f"The file of {', '.join(names)} below /lib/modules/{release} was copied there, or comes from a "
+        "package that was built for another kernel.",
         *(seen for _, seen in evidence[:SHOWN]),
         fix=rebuild_plan(release),
         severity=cost_of_missing(examination, names),
         devices=names,
+        impact=impact_of_missing(examination, names),
     )

@@ -1,17 +1,17 @@
-"""GPU memory that the driver refuses to NICs, and old programs that do not see nvidia_peermem."""
+"""GPU memory that the driver refuses to NICs, and old NCCL that does not see nvidia_peermem."""
 
 from __future__ import annotations
 
 from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import PEERMEM, log_needed, log_of, log_seen
+from probes.checks.module_facts import DMABUF, PEERMEM, log_needed, log_of, log_seen
 from probes.checks.module_need import loaded_peermem
-from probes.checks.wording import SHOWN
+from probes.checks.wording import SHOWN, STAGED, unsure_without
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, Step, instruction
 from probes.plans.interruptions import REBOOT_ENDS_JOBS, reboot_step
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("path")
 
@@ -25,7 +25,7 @@ _FIRST_NCCL = (2, 23, 4)
 
 
 def _before_check(examination: Examination) -> Outcome | None:
-    """Drivers before 580.65.06 refuse no topology."""
+    """Return the outcome for drivers before 580.65.06, which refuse no topology; None: this one may."""
     driver = driver_version(examination)
     if isinstance(driver, Outcome):
         return driver
@@ -38,55 +38,66 @@ def _before_check(examination: Examination) -> Outcome | None:
 @AREA.check(
     "p2p-topology-refused-override",
     Severity.CRITICAL,
-    "NVreg_GrdmaPciTopoCheckOverride=2 makes the driver refuse GPU memory to every NIC (errno 524)",
-    f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride",
+    "A driver option denies GPU memory to every NIC",
+    f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
+    ok="no driver option denies GPU memory to NICs",
+    impact=STAGED,
+    data_path=True,
 )
 def p2p_topology_refused_override(examination: Examination) -> Outcome:
-    """The option as the driver has it; it bars DMA-BUF and nvidia-peermem alike."""
+    """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem, but not with C2C."""
     aside = _before_check(examination)
     if aside is not None:
         return aside
     gpus = examination.node.gpus
     parameters = gpus if isinstance(gpus, Unknown) else gpus.driver.parameters
     if isinstance(parameters, Unknown):
-        return unsure(f"{_PARAMS}: {parameters}")
+        return unsure_without(_PARAMS, parameters)
     value = parameters.get(_OVERRIDE)
     if value != "2":
         return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value or 'not there'}"))
+    if not isinstance(gpus, Unknown) and gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+        # nv_grdma_pci_topology_supported allows coherent platforms before it looks at the option.
+        coherent = Evidence("NVML, C2C links", "GPUs coherent with their CPU: the option has no effect")
+        return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value}"), coherent)
     steps = (
         instruction("delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d"),
         instruction("rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
         reboot_step("loads the driver with its new options"),
     )
     return found(
-        "2 means: deny every topology. Registration of GPU memory ends with errno 524, by either way",
+        "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
+        "524, by DMA-BUF and through nvidia_peermem.",
         Evidence(_PARAMS, f"{_OVERRIDE}: {value}"),
-        fix=Plan("Drop the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=("nvidia",),
     )
 
 
 def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Outcome:
-    """What the driver said when it refused a NIC."""
+    """Check what the driver logged when it refused a NIC."""
     aside = _before_check(examination)
     if aside is not None:
         return aside
     messages = log_of(examination, (LogKind.P2P_REFUSED,), words=words)
     if isinstance(messages, Unknown):
-        return log_needed(messages, words)
+        return log_needed(messages)
     if not messages:
         return passed(*log_seen(examination, messages))
-    return found(cause, *log_seen(examination, messages), fix=fix, devices=("nvidia",))
+    return found(cause, *log_seen(examination, messages), fix=fix)
 
 
 @AREA.check(
     "p2p-topology-refused",
     Severity.CRITICAL,
-    "the driver refused GPU memory to a NIC: the chipset is not known to carry it (errno 524)",
+    "The driver refuses GPU memory to a NIC because of the chipset",
     f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
+    ok="the driver refused no NIC because of the chipset",
+    impact=STAGED,
+    data_path=True,
 )
 def p2p_topology_refused(examination: Examination) -> Outcome:
-    """`PCI topology not supported` in the kernel log; GPU and NIC below one switch are never refused."""
+    """Check the log for `PCI topology not supported`; pairs below one switch are never refused."""
     steps = (
         instruction(
             "use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; `gdrtop`, affinity matrix)"
@@ -99,8 +110,8 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     return _refused(
         examination,
         "PCI topology not supported",
-        "between this GPU and this NIC lies a chipset that NVIDIA holds unable to carry peer-to-peer "
-        "traffic, and no common switch",
+        "GPU and NIC have no common PCIe switch, and the driver lists this chipset as unable to carry "
+        "peer-to-peer traffic (errno 524).",
         Plan("Pair GPUs and NICs below one switch", steps, disturbs="jobs have to be restarted"),
     )
 
@@ -108,19 +119,24 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
 @AREA.check(
     "p2p-topology-refused-force-pcie",
     Severity.CRITICAL,
-    "the driver refused a NIC the PCIe path to GPU memory: they are in different IOMMU groups",
+    "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
     f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
+    ok="the driver refused no direct PCIe path",
+    impact="Traffic uses the path through the CPU (C2C) or host memory instead of the direct PCIe path.",
+    data_path=True,
 )
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
-    """`mapping type FORCE_PCIE` in the kernel log: Grace with NICs at the GPU's own switch."""
+    """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
     steps = (
-        Step("says which ACS settings the paths need", ("rdma_topo", "check")),
-        instruction("set ACS as it says (firmware, or pci=config_acs= on the command line), then reboot"),
+        Step("shows which ACS settings the paths need", ("rdma_topo", "check")),
+        instruction(
+            "set ACS as rdma_topo says (firmware, or pci=config_acs= on the command line), then reboot"
+        ),
     )
     return _refused(
         examination,
         "FORCE_PCIE",
-        "the direct PCIe path of Grace needs GPU and NIC in one IOMMU group, which the ACS settings decide",
+        "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group. ACS settings decide the groups.",
         Plan("Set ACS as rdma_topo asks", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
     )
 
@@ -128,17 +144,20 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
 @AREA.check(
     "p2p-topology-refused-old-importer",
     Severity.CRITICAL,
-    "the NIC's driver cannot take GPU memory that has no struct page",
+    "The NIC driver does not support peer-to-peer DMA-BUF",
     f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
+    ok="the log shows no NIC driver without peer-to-peer DMA-BUF",
+    impact=STAGED,
+    data_path=True,
 )
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
-    """`importer unable to handle MMIO` in the kernel log."""
+    """Check the log for `importer unable to handle MMIO`."""
     steps = (instruction("update the NIC's driver: a newer kernel, or a current OFED"),)
     return _refused(
         examination,
         "importer unable to handle MMIO",
-        "the NIC's driver attached to the DMA-BUF without the ability to do peer-to-peer",
-        Plan("Update the NIC's driver", steps, disturbs="every RDMA program"),
+        "The NIC driver attached to the DMA-BUF without peer-to-peer support.",
+        Plan("Update the NIC driver", steps, disturbs="every RDMA program"),
     )
 
 
@@ -152,11 +171,14 @@ def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
 @AREA.check(
     "memory-peers-missing-old-nccl",
     Severity.CRITICAL,
-    "NCCL before 2.23.4 does not see nvidia_peermem on this kernel, and copies through host memory",
+    "NCCL is too old to see nvidia_peermem on this kernel",
     "https://github.com/NVIDIA/nccl/issues/1676; NCCL release notes 2.23.4",
+    ok="NCCL can see nvidia_peermem, or does not need it",
+    impact=STAGED,
+    data_path=True,
 )
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
-    """Old NCCL, no /sys/kernel/mm/memory_peers, no DMA-BUF. The missing directory alone is no fault."""
+    """Check for old NCCL without memory_peers and DMA-BUF. The missing directory alone is no fault."""
     module = loaded_peermem(examination)
     if isinstance(module, Outcome):
         return module
@@ -164,25 +186,25 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     if not isinstance(peers, Unknown):
         return passed(Evidence(_MEMORY_PEERS, "there"))
     if peers.reason is not Reason.NOT_THERE:
-        return unsure(f"{_MEMORY_PEERS}: {peers}")
+        return unsure_without(_MEMORY_PEERS, peers)
     if isinstance(direct, Unknown):
-        return unsure(f"whether DMA-BUF can be used is unknown: {direct}")
-    absent = Evidence(_MEMORY_PEERS, "not there: as it should be on newer kernels")
+        return unsure_without(DMABUF, direct)
+    absent = Evidence(_MEMORY_PEERS, "not there, as on all newer kernels")
     if isinstance(direct.dmabuf.usable, Unknown):
-        return unsure(f"whether DMA-BUF can be used is unknown: {direct.dmabuf.usable}", absent)
+        return unsure_without(DMABUF, direct.dmabuf.usable, absent)
     if direct.dmabuf.usable:
-        return passed(absent, Evidence("DMA-BUF", "can be used: NCCL does not look for nvidia_peermem"))
+        return passed(absent, Evidence("DMA-BUF", "usable: NCCL does not need nvidia_peermem"))
     old, hidden = _old_nccl(examination)
     if old:
         steps = (
             instruction(
-                "take NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them"
+                "put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them"
             ),
-            instruction("or install the open kernel modules: NCCL then goes by DMA-BUF"),
+            instruction("or install the open kernel modules: NCCL then uses DMA-BUF"),
         )
         return found(
-            "this kernel has no memory_peers, and this NCCL looks nowhere else: "
-            "it prints `GPU Direct RDMA Disabled`",
+            "NCCL before 2.23.4 looks for memory_peers, which this kernel does not have. It prints "
+            "`GPU Direct RDMA Disabled`.",
             absent,
             *old[:SHOWN],
             fix=Plan("Update NCCL", steps, disturbs="jobs have to be restarted"),
@@ -192,7 +214,7 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
 
 
 def _old_nccl(examination: Examination) -> tuple[list[Evidence], bool]:
-    """Where an old NCCL was seen, and whether processes could not be looked into."""
+    """Return where an old NCCL was seen, and whether some processes could not be read."""
     libraries, processes = examination.libraries, examination.processes
     old = []
     if not isinstance(libraries, Unknown):

@@ -1,8 +1,9 @@
-"""nvidia_peermem that is not loaded: on disk, for another kernel only, or nowhere."""
+"""nvidia_peermem that is not loaded: its file is there, there for another kernel only, or missing."""
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, unsure
+from probes.checks.driver_version import DRIVER_VERSION
+from probes.checks.finding import Area, Evidence, Outcome, Severity, passed
 from probes.checks.module_facts import (
     LINE_LIMIT,
     PEERMEM,
@@ -12,9 +13,10 @@ from probes.checks.module_facts import (
     release_of,
     state_seen,
 )
-from probes.checks.module_need import absent_peermem, peermem_fault
+from probes.checks.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.checks.references import PEERMEM_MANUAL
-from probes.checks.wording import SHOWN
+from probes.checks.wording import SHOWN, STAGED, unsure_without
+from probes.dkms import DRIVER_PACKAGES
 from probes.examination import Examination
 from probes.gpudirect import parse_driver_version
 from probes.modules import KernelModule
@@ -28,6 +30,7 @@ from probes.unknown import Maybe, Reason, Unknown
 AREA = Area("modules")
 
 _FIRST_WITH_PEERMEM = (470, 0, 0)
+_FILE, _OTHERS = "the file of nvidia_peermem (/lib/modules)", "the modules of other kernels"
 
 
 def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
@@ -42,51 +45,54 @@ def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
 @AREA.check(
     "peermem-not-loaded",
     Severity.CRITICAL,
-    "nvidia_peermem is not loaded: nothing loads it by itself",
+    "nvidia_peermem is not loaded",
     "NCCL troubleshooting guide, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ok="nvidia_peermem is loaded if it is installed and needed",
+    impact=STAGED,
 )
 def peermem_not_loaded(examination: Examination) -> Outcome:
-    """On disk and not loaded; no fault where DMA-BUF is usable and nobody asked for it."""
+    """Check that it is loaded; no fault where DMA-BUF is usable and nothing is to load it."""
     module = absent_peermem(examination)
     if isinstance(module, Outcome):
         return module
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk"))
-        return unsure(f"whether there is a file to load is unknown: {module.on_disk}", state_seen(module))
+        return unsure_without(_FILE, module.on_disk, state_seen(module))
     obstacle = bar_of(examination, PEERMEM)
     return peermem_fault(
         examination,
-        "udev never asks for nvidia_peermem, for it belongs to no device: somebody has to load it"
+        "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."
         if obstacle is None
-        else f"nvidia_peermem is not loaded, and something is in its way: {obstacle[:LINE_LIMIT]}",
+        else f"Something blocks nvidia_peermem: {obstacle[:LINE_LIMIT]}.",
         state_seen(module),
         Evidence("modinfo -n nvidia_peermem", module.on_disk),
         fix=load_plan(examination, PEERMEM) if obstacle is None else None,
+        part_of=(*PEERMEM_REASONS, "boot-load-race", "peermem-lost-after-driver-update"),
     )
 
 
 def _no_file(examination: Examination) -> KernelModule | Outcome:
-    """nvidia_peermem that is not loaded and has no file for this kernel; else the outcome that says so."""
+    """Return nvidia_peermem if it is not loaded and has no file for this kernel; else why not."""
     module = absent_peermem(examination)
     if isinstance(module, Outcome):
         return module
     if not isinstance(module.on_disk, Unknown):
         return passed(Evidence("modinfo -n nvidia_peermem", module.on_disk))
     if module.on_disk.reason is not Reason.NOT_THERE:
-        return unsure(f"needs /lib/modules of the host: {module.on_disk}", state_seen(module))
+        return unsure_without(_FILE, module.on_disk, state_seen(module))
     return module
 
 
 def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Other kernels that have the module, by depmod and by DKMS."""
+    """Return the other kernels that have the module, by depmod and by the driver's DKMS packages."""
     facts, dkms = examination.module_files, examination.dkms
     if isinstance(facts, Unknown):
         return facts
     kernels = dict.fromkeys(facts.elsewhere)
     if not isinstance(dkms, Unknown):
         for one in dkms.modules:
-            if one.name.startswith("nvidia"):
+            if one.name in DRIVER_PACKAGES:
                 kernels.update(dict.fromkeys((*one.built, *one.installed)))
     kernels.pop(release_of(examination), None)
     return tuple(kernels)
@@ -95,26 +101,28 @@ def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
 @AREA.check(
     "peermem-not-on-disk",
     Severity.CRITICAL,
-    "there is no nvidia_peermem for any kernel: the driver was installed without it",
+    "nvidia_peermem is not installed for any kernel",
     PEERMEM_MANUAL,
+    ok="nvidia_peermem is not missing from the driver package",
+    impact=STAGED,
 )
 def peermem_not_on_disk(examination: Examination) -> Outcome:
-    """A package or ready-made image of a driver of 470 or newer that leaves the module out."""
+    """Check for a driver package of 470 or newer that leaves the module out."""
     module = _no_file(examination)
     if isinstance(module, Outcome):
         return module
     others = _elsewhere(examination)
     if isinstance(others, Unknown):
-        return unsure(f"whether other kernels have the module is unknown: {others}")
+        return unsure_without(_OTHERS, others)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if others:
-        return passed(evidence, Evidence("/lib/modules", "other kernels have it: see its own finding"))
+        return passed(evidence, Evidence("/lib/modules", "other kernels have it"))
     if _from_container(examination):
         return passed(evidence, Evidence("modinfo nvidia", "no file: the driver comes from a container"))
     numbers = _driver_numbers(examination)
     if not isinstance(numbers, Unknown) and numbers < _FIRST_WITH_PEERMEM:
         return passed(
-            evidence, Evidence("/proc/driver/nvidia/version", "older than 470: see its own finding")
+            evidence, Evidence("/proc/driver/nvidia/version", "older than 470, the first with nvidia_peermem")
         )
     steps = (
         instruction("install the NVIDIA driver's DKMS package, or another one that brings nvidia-peermem"),
@@ -122,14 +130,14 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "modprobe finds no nvidia_peermem in /lib/modules, for this kernel or any other",
+        "The driver package in use does not contain nvidia-peermem.ko.",
         evidence,
         fix=Plan("Install nvidia-peermem", steps, reversible=False),
     )
 
 
 def _from_container(examination: Examination) -> bool:
-    """Whether the driver runs though its file is not on this node: a driver container loaded it."""
+    """Return whether the driver runs without a file on this node: a driver container loaded it."""
     nvidia = module_of(examination, "nvidia")
     if isinstance(nvidia, Unknown) or not is_present(nvidia):
         return False
@@ -139,11 +147,13 @@ def _from_container(examination: Examination) -> bool:
 @AREA.check(
     "peermem-not-on-disk-container",
     Severity.CRITICAL,
-    "the driver comes from a container, and the container does not load nvidia_peermem",
+    "The driver container does not load nvidia_peermem",
     "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
+    ok="no driver container leaves nvidia_peermem out",
+    impact=STAGED,
 )
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:
-    """A driver that runs without a file on the node: only its container can bring nvidia_peermem."""
+    """Check for a driver that runs without a file on the node: only its container has nvidia_peermem."""
     module = _no_file(examination)
     if isinstance(module, Outcome):
         return module
@@ -154,12 +164,11 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
         instruction(
             "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true where OFED is on the node"
         ),
-        instruction("or take driver.kernelModuleType=open, and DMA-BUF in its place"),
+        instruction("or set driver.kernelModuleType=open and use DMA-BUF instead"),
     )
     return peermem_fault(
         examination,
-        "nvidia is loaded and has no file on this node, so a driver container brought it, without "
-        "nvidia_peermem",
+        "A driver container loaded nvidia (it has no file on this node) and left nvidia_peermem out.",
         evidence,
         Evidence("/proc/modules", "nvidia: live"),
         fix=Plan(
@@ -173,24 +182,26 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-not-on-disk-other-kernel",
     Severity.CRITICAL,
-    "nvidia_peermem was built for another kernel only",
+    "nvidia_peermem is installed for another kernel only",
     "dkms(8), depmod(8)",
+    ok="no kernel update left nvidia_peermem behind",
+    impact=STAGED,
 )
 def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
-    """As a rule the kernel was updated, and DKMS had no headers to build against."""
+    """Check for a kernel update without a rebuild; usually DKMS had no headers to build against."""
     module = _no_file(examination)
     if isinstance(module, Outcome):
         return module
     others = _elsewhere(examination)
     if isinstance(others, Unknown):
-        return unsure(f"whether other kernels have the module is unknown: {others}")
+        return unsure_without(_OTHERS, others)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if not others:
-        return passed(evidence, Evidence("/lib/modules", "no other kernel has it either"))
+        return passed(evidence, Evidence("/lib/modules", "no other kernel has it"))
     steps = (*rebuild_plan(release_of(examination)).steps, load_step(examination, PEERMEM))
     return peermem_fault(
         examination,
-        f"nvidia_peermem is there for {', '.join(others[:4])} and not for the running kernel",
+        f"nvidia_peermem was built for {', '.join(others[:4])}, not for the running kernel.",
         evidence,
         Evidence("find /lib/modules -name 'nvidia-peermem.ko*'", ", ".join(others[:SHOWN])),
         fix=Plan("Build the driver's modules for this kernel", steps, reversible=False),
@@ -200,24 +211,28 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-not-on-disk-old-driver",
     Severity.CRITICAL,
-    "the NVIDIA driver is too old to bring nvidia_peermem",
+    "The NVIDIA driver is too old for nvidia_peermem",
     PEERMEM_MANUAL,
+    ok="the NVIDIA driver is new enough for nvidia_peermem, or does not need it",
+    impact=STAGED,
 )
 def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
-    """Drivers before 470 have no nvidia-peermem; they went with Mellanox's nv_peer_mem."""
+    """Check for drivers before 470, which need Mellanox's nv_peer_mem instead."""
     module = _no_file(examination)
     if isinstance(module, Outcome):
         return module
     numbers = _driver_numbers(examination)
     if isinstance(numbers, Unknown):
-        return unsure(f"the driver's version is unknown: {numbers}")
+        return unsure_without(DRIVER_VERSION, numbers)
     evidence = Evidence("/proc/driver/nvidia/version", ".".join(map(str, numbers)))
     if numbers >= _FIRST_WITH_PEERMEM:
         return passed(evidence)
-    steps = (instruction("install a driver of 470 or newer; 515.43.04 and newer can do DMA-BUF as well"),)
+    steps = (
+        instruction("install driver 470 or newer (DMA-BUF: the open kernel modules of 515.43.04 or newer)"),
+    )
     return peermem_fault(
         examination,
-        "nvidia-peermem comes with the driver since 470",
+        "Drivers contain nvidia_peermem from 470 on.",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
         fix=Plan("Install a newer driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),

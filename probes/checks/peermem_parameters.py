@@ -1,11 +1,20 @@
-"""Parameters of nvidia_peermem, and which OFED they are for."""
+"""Parameters of nvidia_peermem and the OFED releases they are for."""
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.module_facts import PEERMEM, log_needed, log_of, log_seen, ofed_numbers, ofed_of
-from probes.checks.module_need import Need, absent_peermem, loaded_peermem, need_of_peermem, peermem_fault
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.checks.module_facts import OFED, PEERMEM, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.checks.module_need import (
+    Need,
+    absent_peermem,
+    is_spare,
+    loaded_peermem,
+    need_of_peermem,
+    not_needed,
+    peermem_fault,
+)
 from probes.checks.references import PEERMEM_MANUAL, PEERMEM_SOURCE
+from probes.checks.wording import STAGED, unsure_without
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.plan import Plan, instruction
@@ -15,9 +24,11 @@ from probes.unknown import Reason, Unknown
 
 AREA = Area("modules")
 
+_FIRST_MODERN_OFED = (5, 1)  # 5.0 and older need peerdirect_support=1
+
 
 def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Outcome:
-    """The value of a parameter of the loaded nvidia_peermem; else why there is none."""
+    """Return the value of a parameter of the loaded nvidia_peermem; else why there is none."""
     module = loaded_peermem(examination)
     if isinstance(module, Outcome):
         return module
@@ -26,30 +37,35 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Ou
     if value is None:
         return passed(Evidence(path, "not there: this driver has no such parameter"))
     if isinstance(value, Unknown):
-        return unsure(f"{path}: {value}")
+        return unsure_without(path, value)
     return value, Evidence(path, value)
 
 
 def _reload(examination: Examination, title: str, first: str) -> Plan:
     steps = (
         instruction(first),
-        instruction(
-            "rebuild the initramfs where it carries modprobe.d: `update-initramfs -u` or `dracut -f`"
-        ),
+        instruction("rebuild the initramfs (it may carry modprobe.d): `update-initramfs -u` or `dracut -f`"),
         unload_step(examination),
         load_step(examination, PEERMEM),
     )
-    return Plan(title, steps, disturbs="jobs that register GPU memory through nvidia-peermem must have ended")
+    return Plan(title, steps, disturbs="jobs that use nvidia_peermem have to end first")
+
+
+def _severity(examination: Examination) -> Severity | None:
+    """Return NOTE where DMA-BUF is usable, else None for the check's own severity."""
+    return Severity.NOTE if is_spare(examination) else None
 
 
 @AREA.check(
     "peermem-parameter-wrong",
     Severity.WARNING,
-    "nvidia_peermem runs with peerdirect_support=1, which is for MLNX_OFED 4.9 only",
+    "nvidia_peermem runs with peerdirect_support=1, meant for MLNX_OFED 5.0 and older",
     PEERMEM_MANUAL,
+    ok="peerdirect_support of nvidia_peermem fits this OFED",
+    impact="A job that frees GPU memory can deadlock the node.",
 )
 def peermem_parameter_wrong(examination: Examination) -> Outcome:
-    """The parameter peerdirect_support of the loaded module, and OFED's release."""
+    """Check the parameter peerdirect_support of the loaded module against OFED's release."""
     value = _parameter(examination, "peerdirect_support")
     if isinstance(value, Outcome):
         return value
@@ -57,33 +73,36 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
         return passed(value[1])
     ofed = ofed_of(examination)
     if isinstance(ofed, Unknown) and ofed.reason is not Reason.NOT_THERE:
-        return unsure(f"which OFED runs is unknown: {ofed}", value[1])
+        return unsure_without(OFED, ofed, value[1])
     release = "no OFED" if isinstance(ofed, Unknown) else ofed
     numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
-    if numbers is not None and numbers < (5, 0):
+    if numbers is not None and numbers < _FIRST_MODERN_OFED:
         return passed(value[1], Evidence("ofed_info -s", release))
     return found(
-        "the option is left over from MLNX_OFED 4.9: with a newer one it switches off the protection "
-        "against a deadlock",
+        "The option is left over from an old MLNX_OFED. From 5.1 on it disables the protection against a "
+        "deadlock.",
         value[1],
         Evidence("ofed_info -s", release),
         fix=_reload(
             examination,
-            "Drop the option",
+            "Remove the option",
             "delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
+        severity=_severity(examination),
     )
 
 
 @AREA.check(
     "peermem-parameter-legacy-ofed",
     Severity.WARNING,
-    "MLNX_OFED 4.9 needs nvidia_peermem with peerdirect_support=1",
+    "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
     PEERMEM_MANUAL,
+    ok="peerdirect_support of nvidia_peermem fits this OFED, or there is none",
+    impact="GPU memory may not register, or not be released, with this OFED.",
 )
 def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
-    """The old OFED's own PeerDirect, which the module has to be told of."""
+    """Check for an OFED of 5.0 or older, whose PeerDirect needs the legacy setting."""
     value = _parameter(examination, "peerdirect_support")
     if isinstance(value, Outcome):
         return value
@@ -91,17 +110,18 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
             return passed(Evidence("ofed_info -s", "no OFED here"))
-        return unsure(f"which OFED runs is unknown: {ofed}", value[1])
+        return unsure_without(OFED, ofed, value[1])
     numbers = ofed_numbers(ofed)
-    if numbers is None or numbers >= (5, 0) or value[0] == "1":
+    if numbers is None or numbers >= _FIRST_MODERN_OFED or value[0] == "1":
         return passed(value[1], Evidence("ofed_info -s", ofed))
     first = "write `options nvidia-peermem peerdirect_support=1` to /etc/modprobe.d/nvidia-peermem.conf"
     return found(
-        "the PeerDirect of MLNX_OFED before 5.0 is another one: GPU memory does not register as it should",
+        "MLNX_OFED 5.0 and older have an older PeerDirect interface than the module expects by default.",
         value[1],
         Evidence("ofed_info -s", ofed),
-        fix=_reload(examination, "Tell nvidia-peermem of the old OFED", first),
+        fix=_reload(examination, "Set the legacy mode of nvidia_peermem", first),
         devices=(PEERMEM,),
+        severity=_severity(examination),
     )
 
 
@@ -110,20 +130,22 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     Severity.NOTE,
     "nvidia_peermem runs with persistent_api_support=0, the older interface",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, persistent_api_support",
+    ok="nvidia_peermem uses the persistent interface",
+    impact="Memory regions can become invalid while a job still uses them.",
 )
 def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
-    """The parameter persistent_api_support of the loaded module; 1 is the default since 560.28.03."""
+    """Check persistent_api_support of the loaded module; 1 is the default since 560.28.03."""
     value = _parameter(examination, "persistent_api_support")
     if isinstance(value, Outcome):
         return value
     if value[0] != "0":
         return passed(value[1])
     return found(
-        "with the older interface the driver takes GPU memory back from regions that are still registered",
+        "With the older interface the driver can revoke GPU memory that is still registered.",
         value[1],
         fix=_reload(
             examination,
-            "Take the default",
+            "Use the default",
             "delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
@@ -133,19 +155,21 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-parameter-invalid",
     Severity.CRITICAL,
-    "nvidia_peermem refused the value of a parameter (`Invalid argument`)",
+    "nvidia_peermem rejected a parameter value",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
+    ok="nvidia_peermem rejected no parameter",
+    impact=STAGED,
 )
 def peermem_parameter_invalid(examination: Examination) -> Outcome:
-    """What the module said about its parameters when it was loaded."""
+    """Check the log for a parameter that the module rejected when it was loaded."""
     module = absent_peermem(examination)
     if isinstance(module, Outcome):
         return module
     messages = log_of(examination, (LogKind.PEERMEM,), words="invalid")
     if isinstance(messages, Unknown):
         if need_of_peermem(examination) is Need.NOT_NEEDED:
-            return passed(Evidence("gdrtop check --only no-gdr-path", f"not needed: {Need.NOT_NEEDED.value}"))
-        return log_needed(messages, "invalid … param value")
+            return not_needed(Need.NOT_NEEDED)
+        return log_needed(messages)
     messages = tuple(one for one in messages if "param value" in one.text)
     if not messages:
         return passed(*log_seen(examination, messages))
@@ -157,7 +181,7 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "a line of modprobe.d gives nvidia-peermem a value that it does not know",
+        "An `options` line of modprobe.d sets an invalid value, so modprobe answers `Invalid argument`.",
         *log_seen(examination, messages),
         fix=Plan("Correct the option", steps),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from probes.checks import (
     counter_limits,
@@ -43,11 +44,12 @@ from probes.checks import (
     tools,
 )
 from probes.checks.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, unsure
+from probes.checks.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.examination import Examination
 from probes.text import printable
 
 AREAS: tuple[Area, ...] = (
-    path.AREA,  # whether it works at all stands before the reasons
+    path.AREA,  # whether it works at all comes before the reasons
     modules.AREA,
     module_refusal.AREA,
     module_builds.AREA,
@@ -84,6 +86,27 @@ AREAS: tuple[Area, ...] = (
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
 
+# A finding -> the findings that cause it wherever both are found. Checks name others per node (part_of).
+_CAUSES: dict[str, tuple[str, ...]] = {
+    "no-gdr-path": (
+        "nvidia-not-loaded",
+        "mlx5-core-not-loaded",
+        "mlx4-core-not-loaded",
+        "ib-core-not-loaded",
+        "ib-uverbs-not-loaded",
+        "mlx5-ib-not-loaded",
+        "mlx4-ib-not-loaded",
+        "gpu-too-old-for-gdr",
+        *DMABUF_MISSING,
+        *PEERMEM_MISSING,
+        "dmabuf-gpu-too-old",
+    ),
+    "gpu-without-driver": ("nvidia-not-loaded",),
+    "gpu-missing-from-nvml": ("xid-79-fell-off-bus", "gpu-driver-start-failed"),
+    "nic-without-driver": ("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+    "nic-without-rdma-device": ("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
+}
+
 _STATUSES = (Status.FOUND, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
 
@@ -91,11 +114,47 @@ _SEVERITIES = tuple(Severity)
 def findings(
     examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """What every check says, the dearest first; what was not found stands behind what was."""
+    """Run every check, the most severe findings first; what was not found comes last."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     outcomes = [(check, _outcome(check, examination)) for check in chosen]
-    at_fault = {check.id for check, outcome in outcomes if outcome.status is Status.FOUND}
-    return by_cost(_finding(check, outcome, at_fault) for check, outcome in outcomes)
+    return by_cost(_under_their_roots([_finding(check, outcome) for check, outcome in outcomes], outcomes))
+
+
+def _under_their_roots(
+    all_findings: list[Finding], outcomes: list[tuple[Check, Outcome]]
+) -> Iterable[Finding]:
+    """Put each finding under the one at the top of its chain of causes, which weighs what its parts weigh.
+
+    In a circle of causes the check that is registered first is the root.
+    """
+    at_fault = {one.id: number for number, one in enumerate(all_findings) if one.status is Status.FOUND}
+    causes = {}
+    for check, outcome in outcomes:
+        if outcome.status is Status.FOUND:
+            named = (*outcome.part_of, *_CAUSES.get(check.id, ()))
+            causes[check.id] = next((one for one in named if one in at_fault and one != check.id), "")
+    tops = {name: _top(name, causes, at_fault) for name in at_fault}
+    for one in all_findings:
+        if one.id not in at_fault:
+            yield one
+        elif tops[one.id] != one.id:
+            yield replace(one, part_of=tops[one.id])
+        else:
+            parts = [all_findings[at_fault[name]] for name, top in tops.items() if top == one.id]
+            heaviest = min((part.severity for part in parts), key=_SEVERITIES.index)
+            slows = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
+            yield replace(one, severity=heaviest, data_path=one.data_path or slows)
+
+
+def _top(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
+    """Follow the causes of a finding to their end."""
+    chain = [name]
+    while causes[chain[-1]]:
+        cause = causes[chain[-1]]
+        if cause in chain:
+            return min(chain[chain.index(cause) :], key=lambda one: order[one])
+        chain.append(cause)
+    return chain[-1]
 
 
 def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -111,7 +170,7 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
         return unsure("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
 
 
-def _finding(check: Check, outcome: Outcome, at_fault: Collection[str]) -> Finding:
+def _finding(check: Check, outcome: Outcome) -> Finding:
     return Finding(
         id=check.id,
         area=check.area,
@@ -126,5 +185,4 @@ def _finding(check: Check, outcome: Outcome, at_fault: Collection[str]) -> Findi
         ok=check.ok,
         impact=outcome.impact or check.impact,
         data_path=check.data_path if outcome.data_path is None else outcome.data_path,
-        part_of=next((root for root in outcome.part_of if root in at_fault), ""),
     )

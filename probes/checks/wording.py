@@ -1,14 +1,18 @@
-"""How much of a long list is shown, and how what is left out is counted."""
+"""Words and lists that several checks share: what is missing, how much of a list is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.checks.finding import Evidence
+from probes.checks.finding import Evidence, Outcome, unsure
 from probes.unknown import Reason, Unknown
 
 SHOWN = 8
 LIKE_THESE = "more like these"
+STAGED = (
+    "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
+)
+"""The impact of a node without GPUDirect RDMA."""
 
 
 def needs(what: str, why: Unknown) -> str:
@@ -16,6 +20,12 @@ def needs(what: str, why: Unknown) -> str:
     if why.reason is Reason.NEEDS_ROOT:
         return f"needs root: {what}"
     return f"needs {what} ({why})"
+
+
+def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
+    """Report a check that could not run for want of `what`, with the details as evidence."""
+    seen = (Evidence(why.source, why.detail),) if why.source and why.detail else ()
+    return unsure(needs(what, why), *evidence, *seen)
 
 
 def several(words: Iterable[str], most: int = SHOWN) -> str:

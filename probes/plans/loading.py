@@ -8,10 +8,12 @@ from probes.checks.module_facts import (
     PEERMEM,
     gpu_functions,
     is_present,
+    mlx4_functions,
     mlx5_functions,
     module_of,
     ofed_numbers,
     ofed_of,
+    peer_nics,
 )
 from probes.checks.module_need import Need, need_of_peermem
 from probes.examination import Examination
@@ -20,7 +22,7 @@ from probes.plan import Plan, Step, instruction
 from probes.plans.obstacles import absent_needs, bar_of, refused_before
 from probes.unknown import Maybe, Unknown, known
 
-_RDMA_MODULES = ("mlx5_core", "mlx5_ib")
+_RDMA_MODULES, _MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
 _LEGACY_OFED = (5, 0)  # the last that needs peerdirect_support=1
 RUNNING_JOBS = "running jobs keep their current path until they restart"
@@ -33,7 +35,11 @@ def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     needs = _depends_of(examination, "mlx5_ib")
     if needs and "ib_uverbs" not in needs:
         rdma = (*rdma, "ib_uverbs")  # old kernels' mlx5_ib does without it, programs do not
-    concerned = ((rdma, mlx5_functions(examination)), (_GPU_MODULES, gpu_functions(examination)))
+    concerned = (
+        (_MLX4_MODULES, mlx4_functions(examination)),
+        (rdma, mlx5_functions(examination)),
+        (_GPU_MODULES, gpu_functions(examination)),
+    )
     for modules, devices in concerned:
         if isinstance(devices, Unknown):
             return devices
@@ -63,7 +69,7 @@ def load_modules(examination: Examination) -> Plan | str:
     if isinstance(wanted, Unknown):
         return f"it is unknown which devices this node has: {wanted}"
     if not wanted:
-        return "no NVIDIA GPU and no mlx5 NIC here needs a module"
+        return "no NVIDIA GPU and no mlx5 or mlx4 NIC here needs a module"
     steps: list[Step] = []
     barred: list[str] = []
     coming: set[str] = set()
@@ -106,14 +112,12 @@ def load_peermem(examination: Examination) -> Plan | str:
         return f"it is unknown whether nvidia_peermem is loaded: {module}"
     if is_present(module):
         return "nvidia_peermem is loaded already"
-    gpus, nics = gpu_functions(examination), mlx5_functions(examination)
+    gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
         return "no NVIDIA GPU here"
-    if not isinstance(nics, Unknown) and not nics and not examination.topology.nics:
-        return "no RDMA NIC here"
-    rdma = examination.node.rdma
-    if not isinstance(rdma, Unknown) and rdma.devices and all(one.driver == "efa" for one in rdma.devices):
-        return "the NICs here are EFA, which does not use nvidia_peermem"
+    if not isinstance(nics, Unknown) and not nics:
+        served = "that nvidia_peermem can serve" if examination.topology.nics else ""
+        return f"no RDMA NIC here {served}".rstrip()
     obstacle = bar_of(examination, PEERMEM)
     if obstacle is not None:
         return f"nvidia_peermem cannot be loaded: {obstacle}"

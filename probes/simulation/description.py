@@ -53,6 +53,11 @@ class NicDescription:
     link: tuple[int, int]
     gbps: float
 
+    @property
+    def driver(self) -> str:
+        """The kernel module of the card: mlx4_core for ConnectX-3, mlx5_core for what is newer."""
+        return "mlx4_core" if self.id in ("15b3:1003", "15b3:1007") else "mlx5_core"
+
 
 @dataclass(frozen=True)
 class SwitchDescription:

@@ -16,7 +16,7 @@ def grow_device_files(tree: Tree, modules: Iterable[str]) -> None:
 
 
 def _files_of(tree: Tree, name: str) -> list[str]:
-    if name == "mlx5_ib":
+    if name in ("mlx4_ib", "mlx5_ib"):
         return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.nics))]
     if name == "nvidia":
         return ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(tree.gpus)))]

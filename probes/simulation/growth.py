@@ -17,6 +17,15 @@ from probes.simulation.services import grow_services
 from probes.simulation.surroundings import grow_surroundings
 from probes.simulation.tree import GIB, Content, PlacedNic, Tree
 
+_CONFIG = """\
+CONFIG_MODULES=y
+CONFIG_DMA_SHARED_BUFFER=y
+CONFIG_INFINIBAND=m
+CONFIG_INFINIBAND_USER_MEM=y
+CONFIG_INFINIBAND_ON_DEMAND_PAGING=y
+# end
+"""
+
 
 def grow(description: NodeDescription, seed: int) -> Tree:
     """The whole tree of a description."""
@@ -57,7 +66,7 @@ def _platform(tree: Tree) -> None:
     tree.add("/sys/class/dmi/id/product_name", f"{node.product[1]}\n")
     tree.add("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
     tree.add("/sys/module/module/parameters/sig_enforce", "N\n")
-    tree.add(f"/boot/config-{node.kernel}", "CONFIG_MODULES=y\nCONFIG_DMA_SHARED_BUFFER=y\n# end\n")
+    tree.add(f"/boot/config-{node.kernel}", _CONFIG)
     tree.directory("/sys/class/iommu")
     if node.iommu:
         for number in range(len(node.numa)):
@@ -79,7 +88,7 @@ def _rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     base = f"{nic.path}/infiniband/{nic.name}"
     tree.link(f"/sys/class/infiniband/{nic.name}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../..")
-    tree.link(f"{nic.path}/driver", "../../../../bus/pci/drivers/mlx5_core")
+    tree.link(f"{nic.path}/driver", f"../../../../bus/pci/drivers/{nic.kind.driver}")
     guid = f"51a0:1a7e:0000:{number:04x}"
     for name, value in (
         ("node_type", "1: CA"),

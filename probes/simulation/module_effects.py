@@ -11,12 +11,12 @@ from probes.simulation.tree import Removed, Tree
 _OF_NODE = {
     "nvidia": ("/proc/driver/nvidia",),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
-    "mlx5_ib": ("/sys/class/infiniband", "/sys/class/infiniband_verbs"),
+    **dict.fromkeys(("mlx4_ib", "mlx5_ib"), ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),
 }
-_BINDING = ("nvidia", "mlx5_core")  # drivers of PCI functions
+_BINDING = ("nvidia", "mlx4_core", "mlx5_core")  # drivers of PCI functions
 
 
 def appear(tree: Tree, name: str) -> None:
@@ -47,11 +47,11 @@ def disappear(tree: Tree, name: str) -> None:
 
 
 def _of_devices(tree: Tree, name: str) -> list[str]:
-    if name == "mlx5_ib":
+    if name in ("mlx4_ib", "mlx5_ib"):
         verbs = tree.directories.get("/dev/infiniband", set())
         files = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         return [*files, *(f"{nic.path}/infiniband" for nic in tree.nics)]
-    if name == "mlx5_core":
+    if name in ("mlx4_core", "mlx5_core"):
         netdevs = [
             f"/sys/class/net/{netdev}"
             for nic in tree.nics

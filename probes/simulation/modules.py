@@ -1,4 +1,4 @@
-"""The kernel modules that a simulated node has loaded: /proc/modules, /sys/module, and what holds them."""
+"""The loaded kernel modules of a simulated node: /proc/modules, /sys/module, and what uses them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def hold_modules(tree: Tree) -> None:
     # Whoever has a verbs device open holds ib_uverbs and the device's driver (ib_uverbs_open).
     counts = {
         "nvidia": 4 * gpus - of_services,
-        **dict.fromkeys(("nvidia_uvm", "ib_uverbs", "mlx5_ib"), 2 * gpus),
+        **dict.fromkeys(("nvidia_uvm", "ib_uverbs", "mlx4_ib", "mlx5_ib"), 2 * gpus),
     }
     for module, count in counts.items():
         if module in tree.live_modules:

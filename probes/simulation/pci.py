@@ -90,7 +90,7 @@ def _endpoint(tree: Tree, holding: str, path: str, numa: int) -> None:
         nic = node.nic[kind]
         infiniband = nic.layer == "InfiniBand"
         _function(
-            tree, path, nic.id, "020700" if infiniband else "020000", numa, nic.link, "15b3:0041", "mlx5_core"
+            tree, path, nic.id, "020700" if infiniband else "020000", numa, nic.link, "15b3:0041", nic.driver
         )
         tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
         if nic.id == "15b3:101e":

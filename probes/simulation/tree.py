@@ -22,6 +22,8 @@ _NEEDS = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
     "rdma_cm": ("ib_core",),
+    "mlx4_core": (),
+    "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
     "mlx5_core": (),
     "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
     "nvidia": (),

@@ -129,7 +129,7 @@ def test_the_rival_of_peermem(node: Guest, dashboard: Dashboard) -> None:
     refused = node.ask("modprobe", "nvidia_peermem")
     assert "Invalid argument" in refused.errors
     assert explanation(node, "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be"
-    dashboard.until_shown("✓ nv_peer_mem", "– nvidia_peermem", "nv_peer_mem serves")
+    dashboard.until_shown("✓ nv_peer_mem", "– nvidia_peermem", "nv_peer_mem is used instead")
 
 
 def test_the_memory_peers_that_the_kernel_lists(node: Guest) -> None:

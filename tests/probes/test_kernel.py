@@ -131,6 +131,16 @@ def test_the_config_inside_the_kernel_serves_too(tmp_path: Path) -> None:
     assert facts_of(tmp_path).dma_shared_buffer is True
 
 
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [("USER_MEM ON_DEMAND_PAGING", True), ("USER_MEM", False), ("ON_DEMAND_PAGING", False), ("", False)],
+)
+def test_mlx5_takes_dmabuf_with_both_of_its_options(tmp_path: Path, options: str, answer: bool) -> None:
+    lines = "".join(f"CONFIG_INFINIBAND_{option}=y\n" for option in options.split())
+    write(with_release(tmp_path), f"/boot/config-{RELEASE}", CONFIG + lines)
+    assert facts_of(tmp_path).mlx5_dmabuf is answer
+
+
 def test_a_config_that_is_none_is_malformed(tmp_path: Path) -> None:
     write(tmp_path, "/proc/config.gz", b"not gzip")
     answer = facts_of(tmp_path).dma_shared_buffer

@@ -159,3 +159,12 @@ def test_no_file_stops_the_parsers(text: str) -> None:
 def test_the_line_number_is_the_files(before: int, filler: str) -> None:
     text = f"{filler}\n" * before + "blacklist nvidia\n"
     assert parse_modprobe(text, "x.conf").blacklist == {"nvidia": f"x.conf:{before + 1}"}
+
+
+def test_a_softdep_line_brings_modules_before_and_behind_another(tmp_path: Path) -> None:
+    line = "softdep nvidia pre: ib_core post: nvidia-uvm nvidia-peermem"
+    write(tmp_path, "/etc/modprobe.d/gdr.conf", f"# softdep nvidia post: gdrdrv\n{line}\n")
+    softdeps = rules_of(tmp_path).config.softdeps
+    assert set(softdeps) == {"ib_core", "nvidia_uvm", "nvidia_peermem"}
+    where = "/etc/modprobe.d/gdr.conf:2: softdep nvidia pre: ib_core post: nvidia-uvm nvidia-peermem"
+    assert softdeps["nvidia_peermem"] == where

@@ -17,10 +17,14 @@ from probes.modules import (
     LADDER,
     ModuleFacts,
     ModuleState,
+    cards_of,
+    for_cards,
     parse_proc_modules,
     probe,
 )
+from probes.pci import PciFacts, PciFunction, PciKind
 from probes.unknown import Reason, Unknown
+from tests.probes.checks.doctor import examination_of
 
 RELEASE = "6.8.0-45-generic"
 TREE = f"/lib/modules/{RELEASE}"
@@ -96,8 +100,8 @@ def test_the_ladder_says_what_modules_dep_says_and_else_the_usual(node: Path) ->
 
 def test_peermem_is_not_called_necessary(node: Path) -> None:
     why = {rung.module: rung.why for rung in facts_of(node).ladder}
-    assert "not needed where DMA-BUF works" in why["nvidia_peermem"]
-    assert "predecessor" in why["nv_peer_mem"]
+    assert "not needed with DMA-BUF" in why["nvidia_peermem"]
+    assert "Predecessor" in why["nv_peer_mem"]
 
 
 def test_a_loaded_module_with_refcnt_users_taint_and_version(node: Path) -> None:
@@ -227,7 +231,74 @@ def test_rules_of_the_admin_are_on_the_module(node: Path) -> None:
     assert facts.rules_unread == ("/etc/modprobe.d/odd.conf",)
 
 
-# What stands in a module's way
+def test_a_softdep_line_is_on_the_module_that_it_brings(node: Path) -> None:
+    write(node, "/etc/modprobe.d/gdr.conf", "softdep nvidia post: nvidia-peermem\n")
+    softdep = facts_of(node).modules["nvidia_peermem"].softdep
+    assert softdep == "/etc/modprobe.d/gdr.conf:1: softdep nvidia post: nvidia-peermem"
+
+
+# The ladder and the cards on the bus
+
+
+def card(number: int, device_id: int, driver: str = "") -> PciFunction:
+    pci = examination_of("dgx-a100").node.pci
+    assert isinstance(pci, PciFacts)
+    nic = next(one for one in pci.functions.values() if one.kind is PciKind.NIC)
+    return replace(nic, bdf=f"0000:{number:02x}:00.0", device_id=device_id, driver=driver)
+
+
+def bus(*cards: PciFunction) -> PciFacts:
+    pci = examination_of("dgx-a100").node.pci
+    assert isinstance(pci, PciFacts)
+    return replace(pci, functions={one.bdf: one for one in cards})
+
+
+@pytest.mark.parametrize(
+    ("device_id", "family"),
+    [
+        (0x1003, "mlx4"),  # ConnectX-3
+        (0x1007, "mlx4"),  # ConnectX-3 Pro
+        (0x673C, "mlx4"),  # ConnectX-2
+        (0x1011, "mlx5"),  # Connect-IB
+        (0x101E, "mlx5"),  # a virtual function
+        (0x1023, "mlx5"),  # ConnectX-8
+        (0xA2DC, "mlx5"),  # BlueField-3
+        (0x5A44, ""),  # InfiniHost: mthca
+    ],
+)
+def test_each_card_belongs_to_its_driver(device_id: int, family: str) -> None:
+    for name in ("mlx4", "mlx5"):
+        assert bool(cards_of(bus(card(1, device_id)), name)) is (name == family)
+
+
+def test_a_card_given_to_a_virtual_machine_is_nobodys() -> None:
+    assert cards_of(bus(card(1, 0x1003, "vfio-pci")), "mlx4") == ()
+
+
+def test_the_ladder_shows_mlx4_where_there_is_a_connectx_3_only(node: Path) -> None:
+    facts = facts_of(node)
+
+    def core(*cards: PciFunction) -> dict[str, bool]:
+        return {
+            rung.module: rung.core for rung in for_cards(facts, bus(*cards)).ladder if "mlx" in rung.module
+        }
+
+    newer = {"mlx5_core": True, "mlx5_ib": True}
+    assert core(card(1, 0x1021)) == newer
+    assert core() == newer
+    assert core(card(1, 0x1003), card(2, 0x1021)) == {"mlx4_core": True, "mlx4_ib": True, **newer}
+    older = core(card(1, 0x1003))
+    assert older == {"mlx4_core": True, "mlx4_ib": True, "mlx5_core": False, "mlx5_ib": False}
+
+
+def test_mlx4_that_is_loaded_without_a_card_is_shown(node: Path) -> None:
+    load(node, "mlx4_core")
+    shown = {rung.module for rung in for_cards(facts_of(node), bus()).ladder}
+    assert "mlx4_core" in shown
+    assert "mlx4_ib" not in shown
+
+
+# What blocks a module
 
 
 def test_no_ko_for_this_kernel(node: Path) -> None:

@@ -11,6 +11,7 @@ from probes.host import LocalHost
 from probes.systemd_units import (
     Setting,
     manager_setting,
+    modprobe_lines,
     parse_unit,
     read_units,
     unit_setting,
@@ -94,3 +95,53 @@ def test_a_value_in_another_section_does_not_count() -> None:
 @given(st.text())
 def test_no_text_stops_the_parser(text: str) -> None:
     parse_unit(text, "Service", "LimitMEMLOCK")
+
+
+# Services that load modules
+
+
+PEERMEM_UNIT = "/etc/systemd/system/load-peermem.service"
+
+
+def enable(root: Path, name: str) -> None:
+    link(root, f"/etc/systemd/system/multi-user.target.wants/{name}", f"/etc/systemd/system/{name}")
+
+
+def test_an_enabled_unit_that_runs_modprobe_loads_its_modules(tmp_path: Path) -> None:
+    text = "[Service]\nType=oneshot\nExecStart=-/sbin/modprobe -a -q nvidia-peermem gdrdrv\n"
+    write(tmp_path, PEERMEM_UNIT, text)
+    assert modprobe_lines(LocalHost(str(tmp_path))) == ({}, ())  # nothing starts it
+    enable(tmp_path, "load-peermem.service")
+    found, unread = modprobe_lines(LocalHost(str(tmp_path)))
+    assert set(found) == {"nvidia_peermem", "gdrdrv"}
+    assert found["nvidia_peermem"].startswith(f"{PEERMEM_UNIT}: ExecStart=")
+    assert unread == ()
+
+
+def test_a_drop_in_of_openibd_loads_peermem(tmp_path: Path) -> None:
+    """As images of Azure have it."""
+    write(
+        tmp_path,
+        "/usr/lib/systemd/system/openibd.service",
+        "[Service]\nExecStart=/etc/init.d/openibd start\n",
+    )
+    drop_in = "/etc/systemd/system/openibd.service.d/10-nvidia-peermem.conf"
+    command = "/bin/sh -c 'modinfo nvidia-peermem && modprobe nvidia-peermem; true'"
+    write(tmp_path, drop_in, f"[Service]\nExecStartPost=-{command}\n")
+    enable(tmp_path, "openibd.service")
+    found, _ = modprobe_lines(LocalHost(str(tmp_path)))
+    assert set(found) == {"nvidia_peermem"}
+    assert found["nvidia_peermem"].startswith(drop_in)
+
+
+def test_a_unit_that_unloads_a_module_loads_none(tmp_path: Path) -> None:
+    write(tmp_path, PEERMEM_UNIT, "[Service]\nExecStart=/sbin/modprobe -r nvidia-peermem\n")
+    enable(tmp_path, "load-peermem.service")
+    assert modprobe_lines(LocalHost(str(tmp_path)))[0] == {}
+
+
+def test_a_unit_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / PEERMEM_UNIT.lstrip("/")).parent.mkdir(parents=True)
+    write(tmp_path, PEERMEM_UNIT, "x" * (1 << 17))  # longer than a unit may be
+    enable(tmp_path, "load-peermem.service")
+    assert modprobe_lines(LocalHost(str(tmp_path)))[1] == (PEERMEM_UNIT,)

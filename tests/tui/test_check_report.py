@@ -90,7 +90,7 @@ def test_a_fault_that_does_not_fit_the_node_is_wrong_usage(capsys: pytest.Captur
 
 def test_the_status_says_what_the_findings_cost() -> None:
     verdict = examination_of("hgx-h100").verdict
-    found = replace(findings_on(BROKEN)["no-gdr-path"])
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     for severity, status in ((Severity.CRITICAL, 2), (Severity.WARNING, 1), (Severity.NOTE, 0)):
         assert exit_status(summed_up(verdict, [replace(found, severity=severity)])) == status
     assert exit_status(summed_up(verdict, [replace(found, status=Status.UNKNOWN)])) == 0
@@ -108,7 +108,7 @@ def test_a_node_that_cannot_by_design_is_never_critical() -> None:
 
 def test_the_verdict_counts_the_findings_and_gives_way_to_what_costs() -> None:
     verdict = examination_of("hgx-h100").verdict
-    found = findings_on(BROKEN)["no-gdr-path"]
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     warning = replace(found, id="mtu", severity=Severity.WARNING)
     warned = summed_up(verdict, [warning])
     assert (warned.state, warned.critical, warned.warnings) == (verdict.state, 0, 1)
@@ -121,7 +121,7 @@ def test_the_verdict_counts_the_findings_and_gives_way_to_what_costs() -> None:
 
 def test_findings_with_one_cause_count_once() -> None:
     verdict = examination_of("hgx-h100").verdict
-    found = findings_on(BROKEN)["no-gdr-path"]
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     part = replace(found, id="peermem-not-loaded", part_of="no-gdr-path")
     assert summed_up(verdict, [found, part]).critical == 1
 

@@ -165,7 +165,7 @@ def test_what_is_missing_stands_below_the_modules_with_why_it_matters(tmp_path: 
     out = Stream()
     write_modules(LocalHost(str(tmp_path)), out)
     below = out.text().partition("✗ nvidia:")[2]
-    assert "why it matters: the GPU driver" in below
+    assert "why it matters: The GPU driver" in below
 
 
 # JSON

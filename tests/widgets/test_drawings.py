@@ -245,6 +245,22 @@ def test_the_head_cuts_neither_the_verdict_nor_what_runs(width: int, status: str
     assert "14:03:11 EST" in text
 
 
+def test_the_ladder_of_a_connectx_3_node_shows_mlx4_and_misses_no_mlx5() -> None:
+    node = probe_node(SimulatedHost("dgx-a100+nic-connectx-3"))
+    text = "\n".join(map(plain, ladder_drawing.draw(node, {}, 72)))
+    assert "✓ mlx4_ib" in text
+    assert "– mlx5_ib" in text
+    assert "no such card here" in text
+    assert "✗" not in text
+    assert "✓mlx4_ib" in "".join(map(plain, ladder_drawing.strip(node, {}, 200)))
+    missing = probe_node(SimulatedHost("dgx-a100+mlx4-ib-not-loaded"))
+    assert "✗ mlx4_ib" in "\n".join(map(plain, ladder_drawing.draw(missing, {}, 72)))
+
+
+def test_a_node_without_connectx_3_shows_no_mlx4(node: Node) -> None:
+    assert "mlx4" not in "\n".join(map(plain, ladder_drawing.draw(node, {}, 72)))
+
+
 def test_an_unknown_figure_is_a_question_mark_not_zero() -> None:
     unknown = Unknown(Reason.NEEDS_ROOT)
     assert figures.gbps(unknown) == "? Gb/s"

@@ -23,7 +23,7 @@ _NOTHING_THERE = frozenset({"/bin/false", "/usr/bin/false", "false", "/sbin/nolo
 _NOTHING_DONE = frozenset({"/bin/true", "/usr/bin/true", "true", ":"})
 # Roughly, on a node with eight GPUs: the driver starts each of them, mlx5_core each NIC's firmware.
 _SECONDS = {"nvidia": 2.5, "mlx5_core": 4.0, "nvidia_uvm": 0.4}
-_AUTOLOADED = {"mlx5_core": ("mlx5_ib",)}  # by the alias of the device that the first one makes
+_AUTOLOADED = {"mlx4_core": ("mlx4_ib",), "mlx5_core": ("mlx5_ib",)}  # by the device it makes
 
 
 class _Modprobe:

@@ -1,14 +1,16 @@
-"""Faults of the way from NIC to GPU memory."""
+"""Faults of the path from NIC to GPU memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.kernel_log import say
+from probes.simulation.module_loading import take_out
 from probes.simulation.tree import Tree
 
 
@@ -49,6 +51,61 @@ def _kernel_of_rhel_8(description: NodeDescription) -> NodeDescription:
 
 def _without_config(tree: Tree) -> None:
     tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n")
+
+
+def _driver_580(description: NodeDescription) -> NodeDescription:
+    return replace(description, driver=replace(description.driver, version="580.95.05", cuda="13.0"))
+
+
+def _without_odp(tree: Tree) -> None:
+    config = "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_INFINIBAND_USER_MEM=y\n# end\n"
+    tree.add(f"/boot/config-{tree.description.kernel}", config)
+
+
+def _as_mlx4(holdings: list[Any]) -> list[Any]:
+    """Name the NICs of a description, switches below switches included, as mlx4 does."""
+    return [
+        _as_mlx4(holding) if isinstance(holding, list) else holding.replace(" mlx5_", " mlx4_")
+        for holding in holdings
+    ]
+
+
+def _connectx_3(description: NodeDescription) -> NodeDescription:
+    """ConnectX-3 cards with their last OFED: nvidia_peermem works, DMA-BUF does not."""
+    modules = description.modules
+    return replace(
+        description,
+        root=tuple(
+            replace(one, switch=_as_mlx4(one.switch), ports=_as_mlx4(one.ports), flat=_as_mlx4(one.flat))
+            for one in description.root
+        ),
+        nic={
+            kind: replace(nic, id="15b3:1003", hca="MT4099", firmware="2.42.5000", board="MT_1090120019")
+            for kind, nic in description.nic.items()
+        },
+        gpudirect=replace(description.gpudirect, dmabuf=False),
+        modules=replace(
+            modules,
+            live=tuple(name.replace("mlx5_", "mlx4_") for name in modules.live),
+            on_disk=(*modules.on_disk, "mlx5_core", "mlx5_ib"),
+        ),
+    )
+
+
+def _last_ofed_for_connectx_3(tree: Tree) -> None:
+    tree.commands["ofed_info"] = lambda argv, seconds: "MLNX_OFED_LINUX-4.9-7.1.0.0:\n"
+    tree.add("/etc/modprobe.d/nvidia-peermem.conf", "options nvidia-peermem peerdirect_support=1\n")
+    tree.add("/sys/module/nvidia_peermem/parameters/peerdirect_support", "1\n")
+
+
+def _without_mlx4_ib(tree: Tree) -> None:
+    _last_ofed_for_connectx_3(tree)
+    take_out(tree, "mlx4_ib")
+
+
+def _without_mlx4(tree: Tree) -> None:
+    _last_ofed_for_connectx_3(tree)
+    take_out(tree, "mlx4_ib", "mlx4_core")
 
 
 def _one_refuses(description: NodeDescription) -> NodeDescription:
@@ -94,8 +151,48 @@ FAULTS: tuple[Fault, ...] = (
         on="pcie-l40s",
     ),
     _described("dmabuf-nic-driver-lacks-support", _one_refuses),
-    _spoiled("p2p-topology-refused-override", _denied, "gb200"),
-    _spoiled("p2p-topology-refused", _said("PCI topology not supported for dma-buf"), "gb200"),
+    Fault(
+        "dmabuf-kernel-without-odp",
+        frozenset({"dmabuf-nic-driver-lacks-support"}),
+        describe=_without_regions,
+        spoil=_without_odp,
+        on="pcie-l40s",
+    ),
+    Fault(
+        "nic-connectx-3",
+        frozenset({"dmabuf-nic-driver-lacks-support"}),
+        describe=_connectx_3,
+        spoil=_last_ofed_for_connectx_3,
+        on="dgx-a100",
+    ),
+    Fault(
+        "mlx4-core-not-loaded",
+        frozenset({"mlx4-core-not-loaded"}),
+        describe=_connectx_3,
+        spoil=_without_mlx4,
+        on="dgx-a100",
+    ),
+    Fault(
+        "mlx4-ib-not-loaded",
+        frozenset({"mlx4-ib-not-loaded"}),
+        describe=_connectx_3,
+        spoil=_without_mlx4_ib,
+        on="dgx-a100",
+    ),
+    Fault(
+        "p2p-topology-refused-override",
+        frozenset({"p2p-topology-refused-override"}),
+        describe=_driver_580,
+        spoil=_denied,
+        on="pcie-l40s",
+    ),
+    Fault(
+        "p2p-topology-refused",
+        frozenset({"p2p-topology-refused"}),
+        describe=_driver_580,
+        spoil=_said("PCI topology not supported for dma-buf"),
+        on="pcie-l40s",
+    ),
     _spoiled(
         "p2p-topology-refused-force-pcie",
         _said("topology not supported for mapping type FORCE_PCIE"),

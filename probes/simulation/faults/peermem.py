@@ -1,4 +1,4 @@
-"""Faults of nvidia_peermem: not there, of another build, with wrong parameters, not for long, or held."""
+"""Faults of nvidia_peermem: missing, of another build, with wrong parameters, not at boot, or leaked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from probes.simulation.kernel_log import say
 from probes.simulation.module_files import put_on_disk, set_field, take_from_disk
 from probes.simulation.module_loading import INVALID, refuse, take_in, take_out
 from probes.simulation.modules import show_module, srcversion_of
-from probes.simulation.services import stop
+from probes.simulation.services import WANTS, stop
 from probes.simulation.tree import Refusal, Tree, file_of
 
 _PEERMEM = "nvidia_peermem"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
+_SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
 
 
 def _not_loaded(tree: Tree) -> None:
@@ -109,6 +110,18 @@ def _ofed(release: str) -> Callable[[Tree], None]:
 
 def _not_persistent(tree: Tree) -> None:
     tree.add("/etc/modules-load.d/nvidia.conf", "# none\n")
+
+
+def _unneeded(tree: Tree) -> None:
+    """An old configuration on a node with DMA-BUF: OFED's symbols, a unit with modprobe, no region."""
+    tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
+    set_field(tree, _PEERMEM, "depends", "nvidia,ib_core")
+    unit = "/etc/systemd/system/load-peermem.service"
+    tree.add(unit, "[Service]\nType=oneshot\nExecStart=/sbin/modprobe nvidia-peermem\n")
+    tree.link(f"{WANTS}/load-peermem.service", unit)
+    tree.live_modules.append(_PEERMEM)
+    version = tree.description.driver.version
+    show_module(tree, _PEERMEM, version, srcversion_of(_PEERMEM))
 
 
 def _boot_failed(tree: Tree) -> None:
@@ -219,6 +232,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("peermem-parameter-legacy-ofed", _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
     _fault("peermem-lock-inversion", _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
     _fault("peermem-not-persistent", _not_persistent, on="dgx-a100"),
+    _fault("peermem-unneeded-at-boot", _unneeded, on="pcie-l40s"),
     _fault("nv-peer-mem-conflict", _old_module_alone, on="dgx-a100"),
     _fault("nv-peer-mem-conflict-twice", _old_module, on="dgx-a100"),
     _fault("nv-peer-mem-conflict-service", _old_service),

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from probes.checks.finding import Finding, Severity, Status
 from probes.checks.registry import CHECKS, findings
+from probes.dkms import DkmsModule
 from probes.examination import Examination
 from probes.kernel_log import parse_log
 from probes.module_files import ModuleFileFacts
 from probes.modules import KernelModule, ModuleFacts, ModuleState
-from probes.services import ServiceState
+from probes.plan import Plan
+from probes.plans.loading import load_modules
+from probes.services import ServiceFacts, ServiceState
 from probes.simulated_names import SIMULATED_NAMES
 from probes.simulation.faults import FAULTS, NoSuchFault
 from probes.unknown import Reason, Unknown
@@ -353,6 +356,132 @@ def test_nothing_takes_loading_peermem_for_logged_success() -> None:
 def test_either_spelling_of_the_name_keeps_it_after_a_reboot() -> None:
     assert findings_on("dgx-a100")["peermem-not-persistent"].status is Status.PASSED
     assert findings_on("dgx-a100+peermem-not-persistent")["peermem-not-persistent"].status is Status.FOUND
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/etc/modprobe.d/gdr.conf:2: softdep nvidia post: nvidia_peermem",
+        "/usr/lib/modprobe.d/nvidia.conf:9: softdep nvidia pre: ib_core post: nvidia-uvm nvidia-peermem",
+    ],
+)
+def test_a_softdep_line_loads_peermem_as_well(line: str) -> None:
+    node = examination_of("dgx-a100+peermem-not-persistent")
+    finding = says(with_module(node, "nvidia_peermem", softdep=line), "peermem-not-persistent")
+    assert finding.status is Status.PASSED
+    assert finding.evidence[0].source == line.partition(": ")[0]
+
+
+def test_a_unit_that_runs_modprobe_loads_peermem_as_well() -> None:
+    node = examination_of("dgx-a100+peermem-not-persistent")
+    assert isinstance(node.services, ServiceFacts)
+    unit = "/etc/systemd/system/load-peermem.service: ExecStart=/sbin/modprobe nvidia-peermem"
+    loaded = replace(node, services=replace(node.services, modprobe={"nvidia_peermem": unit}))
+    assert says(loaded, "peermem-not-persistent").status is Status.PASSED
+
+
+def test_what_was_not_looked_at_is_said() -> None:
+    finding = findings_on("dgx-a100+peermem-not-persistent")["peermem-not-persistent"]
+    assert finding.severity is Severity.WARNING
+    assert "Other loaders" in finding.cause
+    hidden = examination_of("dgx-a100+peermem-not-persistent")
+    assert isinstance(hidden.services, ServiceFacts)
+    unread = replace(hidden, services=replace(hidden.services, unread=("/etc/systemd/system/x.service",)))
+    assert says(unread, "peermem-not-persistent").status is Status.UNKNOWN
+
+
+def test_a_boot_that_loads_peermem_though_dmabuf_works_is_a_note_with_the_line_to_delete() -> None:
+    name = "peermem-unneeded-at-boot"
+    finding = findings_on(f"pcie-l40s+{name}")[name]
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
+    assert finding.fix is not None
+    assert "/etc/systemd/system/load-peermem.service" in finding.fix.steps[-1].why
+    assert findings_on("dgx-a100")[name].status is Status.PASSED  # the node needs it
+    node = examination_of(f"pcie-l40s+{name}")
+    in_use = replace(node, reading=replace(node.reading, peermem=replace(node.reading.peermem, refcnt=4)))
+    assert says(in_use, name).status is Status.PASSED
+
+
+PEERMEM_FAULTS = [
+    name
+    for name, fault in FAULTS.items()
+    if fault.on == HGX
+    and any(one.startswith(("peermem-", "nv-peer-mem", "inbox-core")) for one in fault.finds)
+]
+
+
+@pytest.mark.parametrize("name", PEERMEM_FAULTS)
+def test_where_dmabuf_works_all_of_peermem_is_a_note(name: str) -> None:
+    """NVIDIA deprecates it: DMA-BUF is what to care for."""
+    for one in findings_on(f"{HGX}+{name}").values():
+        if one.id in FAULTS[name].finds:
+            assert one.severity is Severity.NOTE
+
+
+def test_libraries_of_ofed_on_the_distributions_modules_are_deliberate() -> None:
+    name = "inbox-core-beside-ofed"
+    assert findings_on(f"{HGX}+{name}")[name].severity is Severity.NOTE
+    assert says(without_dmabuf(examination_of(f"{HGX}+{name}")), name).severity is Severity.WARNING
+
+
+def test_storage_modules_for_another_kernel_are_not_the_drivers() -> None:
+    """nvidia-fs begins with nvidia, and has no nvidia_peermem."""
+    node = examination_of(f"{HGX}+peermem-not-on-disk")
+    assert not isinstance(node.dkms, Unknown)
+    storage = DkmsModule("nvidia-fs", "2.25.7", ("6.8.0-58-generic",), ("6.8.0-58-generic",), None)
+    beside = replace(node, dkms=replace(node.dkms, modules=(*node.dkms.modules, storage)))
+    assert says(beside, "peermem-not-on-disk").status is Status.FOUND
+    assert says(beside, "peermem-not-on-disk-other-kernel").status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("distribution", "key"),
+    [
+        ("Ubuntu 24.04.1 LTS", "/var/lib/shim-signed/mok/MOK.der"),
+        ("Debian GNU/Linux 12 (bookworm)", "/var/lib/dkms/mok.pub"),
+        ("Rocky Linux 9.4 (Blue Onyx)", "/var/lib/dkms/mok.pub"),
+        (NEEDS_ROOT, "/var/lib/dkms/mok.pub"),
+    ],
+)
+def test_the_key_to_enroll_is_the_one_that_dkms_signs_with(distribution: Any, key: str) -> None:
+    node = examination_of(f"{HGX}+secure-boot-unsigned")
+    assert not isinstance(node.node.platform, Unknown)
+    platform = replace(node.node.platform, distribution=distribution)
+    fix = says(replace(node, node=replace(node.node, platform=platform)), "secure-boot-unsigned").fix
+    assert fix is not None
+    assert ("mokutil", "--import", key) in [step.argv for step in fix.steps]
+
+
+@pytest.mark.parametrize(("release", "legacy"), [("5.0-2.1.8.0", True), ("5.1-0.6.6.0", False)])
+def test_mlnx_ofed_5_0_still_needs_the_legacy_setting(release: str, legacy: bool) -> None:
+    node = examination_of("dgx-a100")
+    assert not isinstance(node.tools, Unknown)
+    old = replace(node, tools=replace(node.tools, ofed=f"MLNX_OFED_LINUX-{release}"))
+    told = with_module(old, "nvidia_peermem", parameters={"peerdirect_support": "1"})
+    expected = (Status.FOUND, Status.PASSED) if legacy else (Status.PASSED, Status.FOUND)
+    assert says(old, "peermem-parameter-legacy-ofed").status is expected[0]
+    assert says(told, "peermem-parameter-wrong").status is expected[1]
+
+
+# ConnectX-3
+
+
+def test_modules_of_connectx_3_are_required_where_there_is_such_a_card() -> None:
+    for name in ("mlx4-core-not-loaded", "mlx4-ib-not-loaded"):
+        assert findings_on("dgx-a100")[name].status is Status.PASSED
+        assert findings_on("dgx-a100+nic-connectx-3")[name].status is Status.PASSED
+    assert findings_on("dgx-a100+nic-connectx-3")["mlx5-core-not-loaded"].status is Status.PASSED
+    fix = findings_on("dgx-a100+mlx4-ib-not-loaded")["mlx4-ib-not-loaded"].fix
+    assert fix is not None
+    assert [step.argv for step in fix.steps] == [("modprobe", "mlx4_ib")]
+
+
+def test_the_load_plan_of_a_connectx_3_node_loads_mlx4() -> None:
+    plan = load_modules(examination_of("dgx-a100+mlx4-core-not-loaded"))
+    assert isinstance(plan, Plan)
+    commands = [step.argv for step in plan.steps]
+    assert ("modprobe", "mlx4_core") in commands
+    assert not [argv for argv in commands if "mlx5_core" in argv]
 
 
 def test_peermem_that_is_loaded_has_registered() -> None:

@@ -13,8 +13,10 @@ from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import Flavour, GpuFacts
 from probes.kernel_log import parse_log
+from probes.pci import PciKind
 from probes.processes import MappedLibrary, Process, ProcessFacts
 from probes.unknown import Reason, Unknown
+from tests.probes.checks.changed import with_devices, with_module
 from tests.probes.checks.doctor import examination_of, findings_on, found_on
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
@@ -138,6 +140,85 @@ def test_nics_that_could_not_be_asked_are_unknown() -> None:
     assert "uverbs" in finding.cause
 
 
+def test_a_kernel_without_odp_is_the_reason_why_mlx5_refuses() -> None:
+    """mlx5_ib_reg_user_mr_dmabuf needs CONFIG_INFINIBAND_USER_MEM and _ON_DEMAND_PAGING."""
+    node = examination_of("pcie-l40s+dmabuf-kernel-without-odp")
+    finding = says(node, "dmabuf-nic-driver-lacks-support")
+    assert "CONFIG_INFINIBAND_ON_DEMAND_PAGING" in finding.cause
+    assert finding.fix is not None
+    assert finding.fix.needs_reboot
+    set_again = says(with_kernel(node, mlx5_dmabuf=True), "dmabuf-nic-driver-lacks-support")
+    assert "CONFIG" not in set_again.cause
+    assert set_again.fix is not None
+    assert "update the driver of this NIC" in set_again.fix.steps[0].why
+
+
+def test_the_kernel_config_says_nothing_of_the_mlx5_that_ofed_built() -> None:
+    node = examination_of("pcie-l40s+dmabuf-kernel-without-odp")
+    ofed = with_module(node, "mlx5_ib", origin="DKMS")
+    assert "CONFIG" not in says(ofed, "dmabuf-nic-driver-lacks-support").cause
+
+
+def test_connectx_3_has_no_dmabuf_and_needs_peermem() -> None:
+    finding = findings_on("dgx-a100+nic-connectx-3")["dmabuf-nic-driver-lacks-support"]
+    assert "mlx4_ib" in finding.cause
+    assert finding.severity is Severity.NOTE  # nvidia_peermem works
+    assert finding.fix is not None
+    assert "nvidia_peermem" in finding.fix.steps[0].why
+
+
+# NICs that nvidia_peermem does not serve
+
+
+def with_nics_of(examination: Examination, driver: str, vendor: int) -> Examination:
+    """The node, were all its NICs of another maker."""
+    pci = examination.node.pci
+    assert not isinstance(pci, Unknown)
+    functions = {
+        bdf: replace(one, vendor_id=vendor, driver=driver) if one.kind is PciKind.NIC else one
+        for bdf, one in pci.functions.items()
+    }
+    node = replace(examination.node, pci=replace(pci, functions=functions))
+    return with_devices(replace(examination, node=node), lambda device: replace(device, driver=driver))
+
+
+FIXES_OF_MELLANOX = ("ofed", "peermem")
+
+
+@pytest.mark.parametrize(
+    "fault", ["no-gdr-path", "peermem-built-without-symbols", "dmabuf-needs-open-module"]
+)
+def test_efa_has_a_peer_module_of_its_own(fault: str) -> None:
+    """OFED's ib_core below EFA oopses, and nvidia_peermem plays no part."""
+    node = with_nics_of(examination_of(f"dgx-a100+{fault}"), "efa", 0x1D0F)
+    ours = [one for one in findings(node) if one.id.startswith(("peermem", "dmabuf", "inbox", "nv-peer"))]
+    assert [one.id for one in ours if one.status is Status.FOUND] == []
+
+
+@pytest.mark.parametrize(("driver", "vendor"), [("irdma", 0x8086), ("bnxt_en", 0x14E4)])
+def test_other_nics_are_told_of_dmabuf_only(driver: str, vendor: int) -> None:
+    node = with_nics_of(examination_of("dgx-a100+no-gdr-path"), driver, vendor)
+    found = [one for one in findings(node) if one.status is Status.FOUND]
+    assert not [one.id for one in found if one.id.startswith(("peermem", "inbox", "nv-peer"))]
+    closed = next(one for one in found if one.id == "dmabuf-needs-open-module")
+    assert closed.severity is Severity.CRITICAL
+    assert closed.fix is not None
+    words = " ".join(step.why for step in closed.fix.steps).lower()
+    assert not any(word in words for word in FIXES_OF_MELLANOX)
+
+
+def test_broadcom_with_its_own_ib_peer_mem_can_use_peermem() -> None:
+    node = with_nics_of(examination_of("dgx-a100+no-gdr-path"), "bnxt_en", 0x14E4)
+    modules = node.node.modules
+    assert not isinstance(modules, Unknown)
+    symbols = tuple(
+        replace(one, provider="ib_peer_mem") if one.symbol.startswith("ib_register_peer") else one
+        for one in modules.symbols
+    )
+    broadcom = replace(node, node=replace(node.node, modules=replace(modules, symbols=symbols)))
+    assert says(broadcom, "peermem-not-loaded").status is Status.FOUND
+
+
 def test_a_kernel_without_dmabuf_is_not_blamed_on_the_nics() -> None:
     assert "dmabuf-nic-driver-lacks-support" not in found_on("pcie-l40s+dmabuf-kernel-too-old")
     assert "dmabuf-nic-driver-lacks-support" not in found_on("pcie-l40s+dmabuf-kernel-config")
@@ -160,8 +241,18 @@ def test_one_path_is_enough() -> None:
 
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_override_denies_by_2_only(value: str) -> None:
-    node = with_driver(examination_of("gb200"), parameters={"GrdmaPciTopoCheckOverride": value})
+    denied = examination_of("pcie-l40s+p2p-topology-refused-override")
+    assert says(denied, "p2p-topology-refused-override").status is Status.FOUND
+    node = with_driver(denied, parameters={"GrdmaPciTopoCheckOverride": value})
     assert says(node, "p2p-topology-refused-override").status is Status.PASSED
+
+
+def test_the_override_has_no_effect_on_gpus_coherent_with_their_cpu() -> None:
+    """The driver allows Grace platforms before it looks at the option (nv-pci.c)."""
+    node = with_driver(examination_of("gb200"), parameters={"GrdmaPciTopoCheckOverride": "2"})
+    finding = says(node, "p2p-topology-refused-override")
+    assert finding.status is Status.PASSED
+    assert "no effect" in finding.evidence[-1].value
 
 
 def test_drivers_before_580_refuse_no_topology() -> None:

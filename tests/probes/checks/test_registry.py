@@ -1,0 +1,129 @@
+"""What every check must say, and how findings with one cause become one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from probes.checks import registry
+from probes.checks.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
+from probes.checks.registry import CHECKS, findings
+from probes.simulation.faults import FAULTS
+from tests.probes.checks.doctor import examination_of, findings_on
+
+# Words with which a title would read as half a sentence.
+_BARE_VERBS = {
+    "is",
+    "are",
+    "was",
+    "were",
+    "has",
+    "have",
+    "does",
+    "do",
+    "can",
+    "cannot",
+    "needs",
+    "runs",
+    "lacks",
+}
+# Faults whose node counts several critical findings, and why they are several.
+ARGUED: dict[str, int] = {}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_every_check_has_a_problem_an_impact_and_a_positive_title(check: Check) -> None:
+    assert check.title
+    assert check.ok, "the title of a passed check is missing"
+    assert check.impact, "what the user loses is missing"
+    assert check.ok != check.title
+    assert not check.title.endswith(".")
+    assert check.title.split()[0] not in _BARE_VERBS
+
+
+def counted(name: str) -> list[Finding]:
+    """The findings that a fault adds and that are counted, on "hgx-h100+acs-on"."""
+    node = name.partition("+")[0]
+    before = {one.id for one in findings_on(node).values() if one.status is Status.FOUND}
+    return [
+        one
+        for one in findings_on(name).values()
+        if one.status is Status.FOUND and not one.part_of and one.id not in before
+    ]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_fault_is_one_critical_finding(name: str) -> None:
+    critical = [one.id for one in counted(f"{FAULTS[name].on}+{name}") if one.severity is Severity.CRITICAL]
+    assert len(critical) <= ARGUED.get(name, 1), critical
+
+
+def test_a_node_without_a_path_names_the_module_to_load_first() -> None:
+    every = findings_on("dgx-a100+no-gdr-path")
+    assert [one.id for one in counted("dgx-a100+no-gdr-path")] == ["peermem-not-loaded"]
+    assert every["no-gdr-path"].part_of == "peermem-not-loaded"
+    assert every["dmabuf-needs-open-module"].part_of == "peermem-not-loaded"
+    fix = every["peermem-not-loaded"].fix
+    assert fix is not None
+    assert fix.steps[0].argv == ("modprobe", "nvidia_peermem")
+
+
+def test_the_proprietary_driver_is_not_marked_as_broken() -> None:
+    for name in ("dgx-a100+no-gdr-path", "hgx-h100+dmabuf-needs-open-module"):
+        marked = [one.id for one in findings_on(name).values() if "nvidia" in one.devices]
+        assert marked == []
+
+
+def test_without_ofed_the_open_driver_is_the_repair() -> None:
+    names = Counter(one.part_of for one in findings_on("pcie-l40s+k8s-rdma-not-enabled").values())
+    assert names["dmabuf-needs-open-module"] == 3  # no-gdr-path, and twice nvidia_peermem
+
+
+@pytest.mark.parametrize("root", ["nvidia-not-loaded", "ib-core-not-loaded", "dkms-not-built-for-kernel"])
+def test_what_follows_from_a_missing_module_is_listed_under_it(root: str) -> None:
+    name = f"pcie-l40s+{root}"
+    assert [one.id for one in counted(name)] == [root]
+    assert findings_on(name)["no-gdr-path"].part_of == root
+
+
+# Chains of causes, on checks made for it
+
+
+def checks_of(
+    monkeypatch: pytest.MonkeyPatch, **causes: tuple[Severity, tuple[str, ...]]
+) -> dict[str, Finding]:
+    """What is found where every check finds something; each is given its severity and its causes."""
+    area = Area("modules")
+    for name, (severity, part_of) in causes.items():
+
+        def judge(_: object, part_of: tuple[str, ...] = part_of) -> Outcome:
+            return found("it is", Evidence("here", "seen"), part_of=part_of)
+
+        area.check(name, severity, name, "nowhere")(judge)
+    area.check("well", Severity.CRITICAL, "well", "nowhere")(lambda _: passed(Evidence("here", "seen")))
+    monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
+    return {one.id: one for one in findings(examination_of("hgx-h100"))}
+
+
+def test_a_chain_of_causes_ends_at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Severity.NOTE
+    found = checks_of(monkeypatch, a=(note, ("b",)), b=(note, ("absent", "well", "c")), c=(note, ()))
+    assert (found["a"].part_of, found["b"].part_of, found["c"].part_of) == ("c", "c", "")
+
+
+def test_a_circle_of_causes_has_one_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    note = Severity.NOTE
+    found = checks_of(monkeypatch, a=(note, ("b",)), b=(note, ("c",)), c=(note, ("b",)), d=(note, ("d",)))
+    assert [found[name].part_of for name in "abcd"] == ["b", "", "b", ""]
+
+
+def test_the_root_weighs_what_its_worst_consequence_weighs(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checks_of(monkeypatch, a=(Severity.NOTE, ()), b=(Severity.CRITICAL, ("a",)))
+    assert found["a"].severity is Severity.CRITICAL
+    assert found["b"].part_of == "a"
+
+
+def test_a_finding_asked_for_alone_is_counted() -> None:
+    (alone,) = findings(examination_of("dgx-a100+no-gdr-path"), only={"no-gdr-path"})
+    assert alone.part_of == ""
