@@ -53,9 +53,7 @@ def test_a_cause_that_is_counted_elsewhere_weighs_as_much_there(name: str) -> No
 
 # Where GPUDirect RDMA cannot work by design, nothing else is missed.
 COMBINED = [
-    fault
-    for fault in FAULTS.values()
-    if fault.on == "hgx-h100" and fault.name != "confidential-computing-on"
+    fault for fault in FAULTS.values() if fault.on == "hgx-h100" and fault.name != "confidential-computing-on"
 ]
 
 
