@@ -55,7 +55,8 @@ def probe(host: Host) -> DriverContainerFacts:
         storage_modules=loaded
         if isinstance(loaded, Unknown)
         else tuple(name for name in STORAGE if re.search(rf"^{name} ", loaded, re.M)),
-        kubelet=any(not isinstance(host.names(path), Unknown) for path in _PODS),
+        # Not listed: the names below are the pods' ids.
+        kubelet=any(not isinstance(host.access(path), Unknown) for path in _PODS),
     )
 
 

@@ -58,7 +58,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     if isinstance(facts, Unknown):
         return unsure(needs("the topology files", facts))
     if isinstance(pci, Unknown):
-        return unsure(needs("the PCI devices", pci))
+        return unsure(needs("the PCI functions", pci))
     here = {bdf.rpartition(".")[0] for bdf in pci.functions}
     evidence: list[Evidence] = []
     unread: TopologyFile | None = None

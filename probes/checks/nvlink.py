@@ -30,7 +30,7 @@ def _switches(examination: Examination) -> Outcome | tuple[str, ...]:
     """The node's NVSwitches; else what the check says."""
     pci = examination.node.pci
     if isinstance(pci, Unknown):
-        return unsure(needs("the PCI devices", pci))
+        return unsure(needs("the PCI functions", pci))
     switches = tuple(bdf for bdf, one in pci.functions.items() if one.kind is PciKind.NVSWITCH)
     return switches or passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here"))
 
