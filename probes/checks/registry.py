@@ -158,8 +158,12 @@ def _top(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
 
 
 def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Found before unknown before passed, critical before warning before note."""
-    return tuple(sorted(of, key=lambda one: (_STATUSES.index(one.status), _SEVERITIES.index(one.severity))))
+    """Sort found before unknown before passed, by severity, and roots before what follows from them."""
+
+    def rank(finding: Finding) -> tuple[int, int, bool]:
+        return _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity), bool(finding.part_of)
+
+    return tuple(sorted(of, key=rank))
 
 
 def _outcome(check: Check, examination: Examination) -> Outcome:

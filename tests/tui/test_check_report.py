@@ -57,7 +57,7 @@ def test_json_has_every_check_with_its_status() -> None:
     assert {one["id"] for one in told["findings"]} == {one.id for one in CHECKS}
     assert {one["status"] for one in told["findings"]} <= {"found", "passed", "unknown"}
     broken = told["findings"][0]
-    assert broken["id"] == "no-gdr-path"
+    assert broken["id"] == "peermem-not-loaded"
     assert broken["severity"] == "critical"
     assert broken["evidence"][0].keys() == {"source", "value"}
     step = broken["fix"][0]

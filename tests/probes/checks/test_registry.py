@@ -61,6 +61,7 @@ def test_one_fault_is_one_critical_finding(name: str) -> None:
 
 def test_a_node_without_a_path_names_the_module_to_load_first() -> None:
     every = findings_on("dgx-a100+no-gdr-path")
+    assert next(iter(every)) == "peermem-not-loaded"
     assert [one.id for one in counted("dgx-a100+no-gdr-path")] == ["peermem-not-loaded"]
     assert every["no-gdr-path"].part_of == "peermem-not-loaded"
     assert every["dmabuf-needs-open-module"].part_of == "peermem-not-loaded"
