@@ -132,7 +132,8 @@ class Dispatcher:
         """An offer ready to be confirmed; a sentence where it has no plan."""
         if offer.plan is None:
             return offer.why_not or "there is nothing to do"
-        network = self._network() if takes_down_netdevs(offer.plan) else None
+        asks = not self.refusal and takes_down_netdevs(offer.plan)
+        network = self._network() if asks else None
         cleared = clearance(offer.plan, examination, self._read_only, network)
         if not cleared.refused and self._host.origin.source is Source.LIVE and offer.plan.needs_root:
             cleared = replace(cleared, refused=root_out_of_reach())
