@@ -14,7 +14,8 @@ from probes.network_dependencies import NetworkDependencyFacts
 from probes.origin import Source
 from probes.plan import Plan
 from probes.plans.offers import Offer, offers
-from probes.unknown import Unknown, known
+from probes.running import begin
+from probes.unknown import Maybe, Unknown, known
 from tui.actions.audit import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
 from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
 from tui.actions.by_hand import runnable
@@ -34,6 +35,7 @@ from tui.actions.supervisor import DetachedRun, Order
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
+_NETWORK_SECONDS = 5.0
 _MOST_TAKEN_BACK = 5  # runs offered to be taken back
 
 
@@ -140,8 +142,9 @@ class Dispatcher:
         action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
         return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
 
-    def _network(self) -> NetworkDependencyFacts:
-        return network_dependencies.probe(self._host)
+    def _network(self) -> Maybe[NetworkDependencyFacts]:
+        host = self._host
+        return begin(host, "network", lambda: network_dependencies.probe(host)).answer(_NETWORK_SECONDS)
 
     # What was done
 

@@ -253,6 +253,9 @@ def test_what_could_not_be_mapped_or_read_counts_as_cut() -> None:
     unread = replace(facts, dependencies=(), unread=(Unknown(Reason.TIMED_OUT, "/proc/net/tcp"),))
     (told,) = clearance(OPENIBD, examination(IDLE), False, unread).cuts
     assert "may cut the network: /proc/net/tcp unknown (timed out)" in told
+    silent = Unknown(Reason.TIMED_OUT, "network", "no answer for 5 s")
+    (told,) = clearance(OPENIBD, examination(IDLE), False, silent).cuts
+    assert "may cut the network: what it carries is unknown (timed out" in told
 
 
 def test_the_undo_of_a_step_is_judged_by_its_command() -> None:
