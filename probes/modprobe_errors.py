@@ -1,4 +1,4 @@
-"""What the errors of modprobe and rmmod mean, by their own words and the kernel's that came with them.
+"""What the errors of modprobe and rmmod mean, by their own words and those in the kernel log.
 
 Sources: kmod tools/modprobe.c and libkmod; Linux kernel/module/{main,version,signing}.c; NVIDIA open kernel
 modules, kernel-open/nvidia-peermem/nvidia-peermem.c.
@@ -29,7 +29,7 @@ _KERNEL_WORDS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Unknown symbol (?P<symbol>\w{1,100})",
-        "nothing that is loaded exports {symbol}: the kernel's own ib_core is loaded in place of OFED's, or a"
+        "no loaded module exports {symbol}: the kernel's own ib_core is loaded instead of OFED's, or a"
         " module that {module} needs is missing",
     ),
     (
@@ -40,10 +40,10 @@ _KERNEL_WORDS: tuple[tuple[str, str], ...] = (
     (r"invalid (?P<symbol>\w{1,60}) param value", "an options line of modprobe.d gives {symbol} a bad value"),
     (
         r"Loading of (?:unsigned module|module with unavailable key) is rejected",
-        "this kernel takes signed modules only, and nobody whom it trusts has signed {module}: enrol the key"
-        " (mokutil --import) or turn Secure Boot off",
+        "this kernel accepts signed modules only, and no key that it trusts has signed {module}: enroll the"
+        " key (mokutil --import) or disable Secure Boot",
     ),
-    (r"Lockdown: ", "the kernel is locked down (Secure Boot): only signed modules are loaded"),
+    (r"Lockdown: ", "kernel lockdown is on (Secure Boot), so only signed modules can be loaded"),
     (r"NVRM: .{0,200}(?:version|mismatch)", "the NVIDIA driver's parts are of different versions"),
 )
 _SILENT = (
@@ -58,10 +58,10 @@ _STRERRORS: tuple[tuple[str, str], ...] = (
         "root is needed, or loading modules is forbidden (modules_disabled, lockdown)",
     ),
     (r"Exec format error|Invalid module format", "the module file was built for another kernel"),
-    (r"Unknown symbol", "it needs a symbol that nothing loaded exports, or an option that it does not know"),
-    (r"No such device", "{module} found no device that it could drive: look at the kernel log"),
-    (r"Cannot allocate memory", "the kernel found no memory for it"),
-    (r"(?:Module already in kernel|File exists)", "it is loaded, or built in, already"),
+    (r"Unknown symbol", "it needs a symbol that no loaded module exports, or has an unknown option"),
+    (r"No such device", "{module} found no device that it can drive: see the kernel log"),
+    (r"Cannot allocate memory", "the kernel is out of memory for it"),
+    (r"(?:Module already in kernel|File exists)", "it is already loaded, or built in"),
 )
 
 
@@ -73,14 +73,14 @@ def explain(argv: Sequence[str], printed: Sequence[str], kernel_lines: Maybe[Seq
         line = line[:1000]
         used = _REMOVED_IN_USE.search(line)
         if used:
-            by = f" by {used['users']}" if used["users"] else ": its refcnt says by how many"
-            return f"{used['module']} is held{by}; it can be unloaded when nothing holds it any more"
+            by = f" by {used['users']}" if used["users"] else " (its refcnt shows by how many)"
+            return f"{used['module']} is in use{by}; it can be unloaded once nothing uses it"
         if re.search(r"Module \S{1,64} not found", line):
             return (
                 "no such module file for the running kernel: its package is missing, or was built for another"
             )
         if "Error running install command" in line:
-            return "an install line of modprobe.d runs another command in place of loading the module"
+            return "an install line in modprobe.d runs another command instead of loading the module"
         failed = _INSERT.search(line)
         if failed:
             return _not_inserted(failed["module"], failed["why"], kernel_lines)

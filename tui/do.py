@@ -131,8 +131,8 @@ class Do:
         try:
             self._print(lines_of(event, self._width))
             self._out.flush()
-        except OSError:  # the terminal closed; the current step still ends and is logged
-            self._dispatcher.stop("the terminal closed")
+        except OSError:  # the terminal has gone; the current step still ends and is logged
+            self._dispatcher.stop("the terminal has gone")
 
     def _get_password(self) -> bool:
         return sys.stdin is not None and sys.stdin.isatty() and ask_for_password()

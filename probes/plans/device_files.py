@@ -1,4 +1,4 @@
-"""Bringing back device files that the kernel's devtmpfs or NVIDIA's tools have made and somebody took away.
+"""Restoring device files that the kernel's devtmpfs or NVIDIA's tools made and something removed.
 
 drivers/base/devtmpfs.c makes a file when its device is registered, and not again; udev gives owner and mode
 to files that are there and makes none (systemd, src/udev/udev-node.c). nvidia-modprobe.c: -c names the files
@@ -23,17 +23,17 @@ CONTROL, UNIFIED = "/dev/nvidiactl", "/dev/nvidia-uvm"
 _UVERBS = "ib_uverbs"
 _CONTROL_MINOR = 255
 _OTHERS = instruction(
-    "where rdma_cm or umad files are wanted too: mknod them likewise, with the numbers in "
+    "where rdma_cm or umad files are needed too, mknod them the same way with the numbers in "
     "/sys/class/misc/rdma_cm/dev and /sys/class/infiniband_mad/umad*/dev"
 )
 _WHOSE = instruction(
-    "find out what took them away, or they go again: a script that cleans /dev, or another file system than "
+    "find out what removed them, or it happens again: a script that cleans /dev, or a file system other than "
     "devtmpfs mounted there (findmnt /dev)"
 )
 
 
 def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_directory: bool) -> Plan:
-    """Makes the uverbs files of these devices: by loading ib_uverbs, or with the numbers that sysfs names."""
+    """Make the uverbs files of these devices: by loading ib_uverbs, or with the numbers in sysfs."""
     if all(isinstance(device.uverbs, Unknown) for device in devices):
         return _without_verbs(examination)
     steps: list[Step] = []
@@ -46,37 +46,36 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         major, minor = number
         steps.append(
             Step(
-                f"makes the file of {device.name}, with the kernel's number for it and the kernel's own mode",
+                f"makes the file of {device.name}, with the number and mode that the kernel gives it",
                 ("mknod", "-m", "0666", path, "c", str(major), str(minor)),
                 undo=("rm", path),
+                group="device files",
             )
         )
     if steps and not has_directory:
         steps.insert(0, Step("makes the directory", ("mkdir", "-m", "0755", INFINIBAND)))
     if steps:
         rules = ("udevadm", "trigger", "--subsystem-match=infiniband_verbs")
-        steps.append(Step("has udev give them owner and mode where its rules name others", rules))
+        steps.append(Step("has udev set owner and mode where its rules differ", rules))
     if unknown:
-        steps.append(
-            instruction(f"of {several(unknown)} sysfs names no number: drain the node and reboot it")
-        )
+        steps.append(instruction(f"sysfs has no number of {several(unknown)}: drain the node and reboot it"))
     if not has_directory:
         steps.append(_OTHERS)
     return Plan(
         "Make the device files again",
         (*steps, _WHOSE),
-        note="the kernel itself makes them only when it registers the devices: loading mlx5_ib anew would do "
-        "so too, and takes the devices away from jobs that run",
+        note="the kernel makes them only when it registers the devices; reloading mlx5_ib would do so too, "
+        "but takes the devices from running jobs",
     )
 
 
 def _without_verbs(examination: Examination) -> Plan:
-    """No device of ib_uverbs at all: it is not loaded, or it made none."""
+    """Handle that ib_uverbs has no device: it is not loaded, or it made none."""
     module, obstacle = module_of(examination, _UVERBS), bar_of(examination, _UVERBS)
     if not isinstance(module, Unknown) and not is_present(module) and obstacle is None:
         return load_plan(examination, _UVERBS)
     why = (
-        "ib_uverbs is loaded and has made no device: read what the kernel's log says of it"
+        "ib_uverbs is loaded but has made no device: see the kernel log"
         if not isinstance(module, Unknown) and is_present(module)
         else f"ib_uverbs cannot be loaded: {obstacle}"
     )
@@ -84,7 +83,7 @@ def _without_verbs(examination: Examination) -> Plan:
 
 
 def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
-    """Makes the files that are gone: those of GPUs with these minors, of the driver, of unified memory."""
+    """Make the missing files: of GPUs with these minors, of the driver, of unified memory."""
     wanted = [minor for minor in minors if f"/dev/nvidia{minor}" in gone]
     wanted += [_CONTROL_MINOR] if CONTROL in gone else []
     steps: list[Step] = []
@@ -96,7 +95,7 @@ def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
     if UNIFIED in gone:
         steps.append(
             Step(
-                "loads nvidia_uvm if need be, and makes its two files",
+                "loads nvidia_uvm if needed, and makes its two files",
                 ("nvidia-modprobe", "-u", "-c", "0"),
             )
         )
@@ -104,5 +103,5 @@ def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
         "Make the device files",
         tuple(steps),
         note="where the driver was loaded with NVreg_ModifyDeviceFiles=0 (/proc/driver/nvidia/params), "
-        "nvidia-modprobe makes no file of a GPU and ends with 0 all the same",
+        "nvidia-modprobe makes no file of a GPU but still exits with 0",
     )

@@ -42,12 +42,12 @@ def test_what_is_in_use_stays(node: Guest) -> None:
     node.shell(f"modprobe mlx5_ib; modprobe nvidia_peermem; echo 5 > {HOLD}")
     refused = do(node, "unload-peermem", "--yes")
     assert refused.status == 2
-    assert "nvidia_peermem is held (refcnt 5)" in refused.output
+    assert "nvidia_peermem is in use (refcnt 5)" in refused.output
     assert f"--disturb {NODE}" in refused.errors
     tried = do(node, "unload-peermem", "--disturb", NODE)
     assert tried.status == 1
     assert "in use" in tried.output  # rmmod's own words
-    assert "it can be unloaded when nothing holds it any more" in " ".join(tried.output.split())
+    assert "it can be unloaded once nothing uses it" in " ".join(tried.output.split())
     assert lsmod(node)["nvidia_peermem"][0] == 5
     node.write(HOLD, "0")
     assert do(node, "unload-peermem", "--yes").status == 0

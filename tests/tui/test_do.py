@@ -89,7 +89,7 @@ def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixtu
     [
         ("peermem-unknown-symbol-inbox-core", "the kernel's own ib_core is loaded", "Unknown symbol"),
         ("peermem-symbol-version-mismatch", "built against another version", "disagrees about version"),
-        ("secure-boot-key-rejected", "nobody whom it trusts has signed", "unavailable key is rejected"),
+        ("secure-boot-key-rejected", "no key that it trusts has signed", "unavailable key is rejected"),
         ("peermem-parameter-invalid", "gives peerdirect_support a bad value", "invalid peerdirect_support"),
     ],
 )

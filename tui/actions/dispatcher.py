@@ -14,7 +14,8 @@ from probes.network_dependencies import NetworkDependencyFacts
 from probes.origin import Source
 from probes.plan import Plan
 from probes.plans.offers import Offer, offers
-from probes.unknown import Unknown, known
+from probes.running import begin
+from probes.unknown import Maybe, Unknown, known
 from tui.actions.audit import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
 from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
 from tui.actions.by_hand import runnable
@@ -34,6 +35,7 @@ from tui.actions.supervisor import DetachedRun, Order
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
+_NETWORK_SECONDS = 5.0
 _MOST_TAKEN_BACK = 5  # runs offered to be taken back
 
 
@@ -132,15 +134,17 @@ class Dispatcher:
         """An offer ready to be confirmed; a sentence where it has no plan."""
         if offer.plan is None:
             return offer.why_not or "there is nothing to do"
-        network = self._network() if takes_down_netdevs(offer.plan) else None
+        asks = not self.refusal and takes_down_netdevs(offer.plan)
+        network = self._network() if asks else None
         cleared = clearance(offer.plan, examination, self._read_only, network)
         if not cleared.refused and self._host.origin.source is Source.LIVE and offer.plan.needs_root:
             cleared = replace(cleared, refused=root_out_of_reach())
         action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
         return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
 
-    def _network(self) -> NetworkDependencyFacts:
-        return network_dependencies.probe(self._host)
+    def _network(self) -> Maybe[NetworkDependencyFacts]:
+        host = self._host
+        return begin(host, "network", lambda: network_dependencies.probe(host)).answer(_NETWORK_SECONDS)
 
     # What was done
 

@@ -52,7 +52,7 @@ def clearance(
     plan: Plan,
     examination: Examination,
     read_only: bool,
-    network: NetworkDependencyFacts | None = None,
+    network: Maybe[NetworkDependencyFacts] | None = None,
 ) -> Clearance:
     """Judge a plan on the node that was examined; `network` is read where the plan takes netdevs down."""
     refused = no_actions_here(examination.node.origin, read_only)
@@ -90,9 +90,14 @@ def takes_down_netdevs(plan: Plan) -> bool:
     return any(may_take_down_netdevs(step.argv) for step in plan.steps)
 
 
-def cut_by(steps: Iterable[Step], network: NetworkDependencyFacts) -> tuple[str, ...]:
+def cut_by(steps: Iterable[Step], network: Maybe[NetworkDependencyFacts]) -> tuple[str, ...]:
     """Name what these steps cut off, and what could not be ruled out."""
     lines: list[str] = []
+    if isinstance(network, Unknown):
+        commands = [printable(command_of(step), 120) for step in steps if may_take_down_netdevs(step.argv)]
+        return tuple(
+            f"{command} may cut the network: what it carries is unknown ({network})" for command in commands
+        )
     for step in steps:
         taken = netdevs_taken_down(step.argv, network)
         command = printable(command_of(step), 120)

@@ -1,4 +1,4 @@
-"""Whether a step really did what it says: some programs end with 0 though nothing was changed."""
+"""Whether a step did what it says: some programs exit with 0 although nothing was changed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ReadBack:
             (line.strip() for line in reversed(printed) if re.fullmatch(r"[0-9a-fA-F]+", line.strip())), ""
         )
         if not told:
-            return "setpci ended with 0, and the register cannot be read back: is the function still there?"
+            return "setpci exited with 0, but the register cannot be read back: is the function still there?"
         now = int(told[:8], 16)
         if (now ^ self.value) & self.mask == 0:
             return ""
         return (
-            f"setpci ended with 0, and the register still has {told}: it was not written"
-            " (kernel lockdown, or bits that the hardware does not let be set)"
+            f"setpci exited with 0, but the register still has {told}: it was not written"
+            " (kernel lockdown, or the hardware does not allow it)"
         )
 
 

@@ -1,5 +1,6 @@
 """What speaks against an action is said before it runs, with names."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -153,7 +154,7 @@ def test_unloading_what_is_held_is_refused_by_the_kernel_and_explained() -> None
     dispatcher, prepared = prepared_of(host, "unload-peermem")
     ended = dispatcher.run(prepared, "hgx-h100", lambda event: None)
     assert ended.outcome is Outcome.FAILED
-    assert "nvidia_peermem is held" in ended.why
+    assert "nvidia_peermem is in use" in ended.why
 
 
 def test_read_only_is_a_guard_of_the_dispatcher_too() -> None:
@@ -252,6 +253,9 @@ def test_what_could_not_be_mapped_or_read_counts_as_cut() -> None:
     unread = replace(facts, dependencies=(), unread=(Unknown(Reason.TIMED_OUT, "/proc/net/tcp"),))
     (told,) = clearance(OPENIBD, examination(IDLE), False, unread).cuts
     assert "may cut the network: /proc/net/tcp unknown (timed out)" in told
+    silent = Unknown(Reason.TIMED_OUT, "network", "no answer for 5 s")
+    (told,) = clearance(OPENIBD, examination(IDLE), False, silent).cuts
+    assert "may cut the network: what it carries is unknown (timed out" in told
 
 
 def test_the_undo_of_a_step_is_judged_by_its_command() -> None:
@@ -296,3 +300,29 @@ def test_a_session_that_came_after_the_plan_was_shown_is_seen() -> None:
 
 def test_rdma_topo_is_never_run() -> None:
     assert "kernel command line" in why_by_hand(Step("writes", ("rdma_topo", "write-grub-acs")))
+
+
+# History
+
+
+def begun(boot_id: str, pid: int) -> str:
+    fields = {"host": "h100-07", "boot_id": boot_id, "user": "root", "pid": pid, "action": "x", "title": "X"}
+    return json.dumps({"event": "begin", "run": "1", "at": 1.0, **fields})
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "pid", "outcome"),
+    [
+        ("here", 41000, Outcome.STILL_RUNNING),  # as a detached run that another gdrtop has begun
+        ("here", 99999, Outcome.UNKNOWN),
+        ("before", 41000, Outcome.UNKNOWN),
+    ],
+)
+def test_a_run_without_an_end_is_still_running_as_long_as_its_process(
+    boot_id: str, pid: int, outcome: Outcome
+) -> None:
+    host, log = SimulatedHost(BUSY), MemoryLog()
+    host.tree.add("/proc/sys/kernel/random/boot_id", "here\n")
+    log.append(begun(boot_id, pid))
+    ((run,), _) = Dispatcher(host, log=log).history()
+    assert run.outcome is outcome
