@@ -519,11 +519,10 @@ def _in_use(use: _Use, direct: GpuDirectFacts) -> str:
         return "a NIC is attached to GPU memory by DMA-BUF"
     regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''}"
     if use.attached:
-        return f"{regions} registered by peermem, and a NIC is attached to GPU memory by DMA-BUF"
-    told = f"a job registered {regions} by peermem"
-    if direct.preferred is GdrPath.DMABUF:
-        return f"{told}; DMA-BUF is also usable, and NCCL prefers it for new jobs"
-    return told
+        return f"peermem holds {regions}, and a NIC is attached to GPU memory by DMA-BUF"
+    # Jobs keep the path by which they registered: both may be usable.
+    why = "; NCCL prefers DMA-BUF for new jobs" if direct.preferred is GdrPath.DMABUF else ""
+    return f"peermem holds {regions}{why}"
 
 
 def _idle(direct: GpuDirectFacts, use: _Use) -> str:

@@ -178,7 +178,7 @@ def test_a_refcnt_above_zero_is_active_by_peermem() -> None:
     verdict = verdict_of(a_node(direct(peermem=True)), reading_of(refcnt=112))
     assert (verdict.state, verdict.path) == (State.ACTIVE, GdrPath.PEERMEM)
     assert "112 memory regions" in verdict.reason
-    assert "NCCL prefers it for new jobs" in verdict.reason
+    assert "NCCL prefers DMA-BUF for new jobs" in verdict.reason
 
 
 def test_peermem_in_use_where_it_is_the_only_path_needs_no_explanation() -> None:
