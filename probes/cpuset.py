@@ -1,6 +1,6 @@
 """The CPUs and NUMA nodes that this process may use: what a job, a container or taskset leaves it.
 
-Programs that it starts may use no others; libnuma, too, goes by these lines (set_task_constraints).
+Programs that it starts may use no others; libnuma uses these lines too (set_task_constraints).
 """
 
 from __future__ import annotations

@@ -40,8 +40,16 @@ class DeviceNodeFacts:
 
 
 def probe(host: Host) -> DeviceNodeFacts:
-    """Lists /dev/infiniband and the NVIDIA files of /dev; opens none of them."""
-    return DeviceNodeFacts(rdma=_nodes(host, _INFINIBAND, _RDMA), gpu=_nodes(host, "/dev", _GPU))
+    """List /dev/infiniband and the NVIDIA files of /dev, and open none of them."""
+    rdma, gpu = _nodes(host, _INFINIBAND, _RDMA), _nodes(host, "/dev", _GPU)
+    names = host.names("/dev")
+    if not isinstance(names, Unknown) and "null" not in names:  # every system has it, so this is a dump
+        left_out = Unknown(Reason.NOT_RECORDED, "/dev", "the tree has no /dev/null")
+        if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+            rdma = left_out
+        if gpu == ():
+            gpu = left_out
+    return DeviceNodeFacts(rdma=rdma, gpu=gpu)
 
 
 def _nodes(host: Host, directory: str, pattern: re.Pattern[str]) -> Maybe[tuple[DeviceNode, ...]]:

@@ -51,7 +51,7 @@ class Gpu:
     c2c_links: Maybe[int]
     nvlinks: Maybe[int]
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (BDF of GPU or NVSwitch, links)
-    nvml: Maybe[NvmlGpu]  # the reason tells a GPU that has fallen off the bus
+    nvml: Maybe[NvmlGpu]  # Unknown also where the GPU has fallen off the bus
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     flavour: Maybe[Flavour]
     if isinstance(text, Unknown):
         flavour = text
-        # A container may hide /proc/driver; the module tells its version all the same, but not its flavour.
+        # A container may hide /proc/driver; the module still shows its version, but not its flavour.
         version = host.read("/sys/module/nvidia/version")
         if not isinstance(version, Unknown):
             version = printable(version, 64)
@@ -185,7 +185,7 @@ def _decimal(text: Maybe[str], path: str) -> Maybe[int]:
 
 
 def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[NvmlGpu]]:
-    """What NVML says, by BDF; a GPU that did not even tell its BDF is the only one that is left over."""
+    """What NVML says, by BDF; a GPU without a BDF is the only one left."""
     answers: dict[str, Maybe[NvmlGpu]] = {}
     nameless: list[Unknown] = []
     bdfs = {function.bdf for function in functions}

@@ -45,7 +45,7 @@ class InstalledLibrary:
 
     soname: str  # "libnccl.so.2"
     path: str  # resolved
-    version: Maybe[str]  # "2.21.5", of the file's name; NOT_THERE: the name tells none
+    version: Maybe[str]  # "2.21.5", of the file's name; NOT_THERE: the name shows none
 
 
 @dataclass(frozen=True)
@@ -75,4 +75,4 @@ def version_of(path: str) -> Maybe[str]:
     A number alone ("libnccl.so.2") is that of the interface.
     """
     match = _VERSION.search(path)
-    return match[1] if match else Unknown(Reason.NOT_THERE, printable(path, 256), "its name tells no version")
+    return match[1] if match else Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")

@@ -28,6 +28,8 @@ STARTERS = (
     "sshd.service",
     "pbs_mom.service",
 )
+_OS_RELEASE = "/etc/os-release"
+_INIT_LIMITS = "/proc/1/limits"
 _MAX_FILES = 128
 _MAX_LINES = 64
 
@@ -50,6 +52,9 @@ class LimitsLine:
     where: str  # "/etc/security/limits.d/rdma.conf:2"
 
 
+_SSHD_COUNTS = Unknown(Reason.NOT_THERE, _INIT_LIMITS, "pam_limits takes no limit from it here")
+
+
 @dataclass(frozen=True)
 class MemlockFacts:
     """The limits of this process and those that others will start with."""
@@ -59,10 +64,13 @@ class MemlockFacts:
     unread: tuple[str, ...]  # files that are there and could not be read
     manager_default: Maybe[Setting]  # DefaultLimitMEMLOCK=; NOT_THERE: systemd's own default of 8 MiB
     services: dict[str, Maybe[Setting]]  # LimitMEMLOCK= of installed services that start jobs
+    # What a login gets that no line names. Debian's and Ubuntu's pam_limits take it from process 1
+    # (patches-applied/027_pam_limits_better_init_allow_explicit_root); NOT_THERE: the limit of sshd counts.
+    login_default: Maybe[MemlockLimit] = _SSHD_COUNTS
 
 
 def probe(host: Host) -> MemlockFacts:
-    """Reads /proc/self/limits, /etc/security and unit files of systemd."""
+    """Read /proc/self/limits, /etc/security, unit files of systemd and on Debian /proc/1/limits."""
     lines, unread = _lines(host)
     own = host.read("/proc/self/limits")
     services = {name: unit_setting(host, name, "Service", "LimitMEMLOCK") for name in STARTERS}
@@ -76,7 +84,16 @@ def probe(host: Host) -> MemlockFacts:
             for name, setting in services.items()
             if not isinstance(setting, Unknown) or setting.detail != "no such unit"
         },
+        login_default=_login_default(host),
     )
+
+
+def _login_default(host: Host) -> Maybe[MemlockLimit]:
+    release = known(host.read(_OS_RELEASE), "")
+    if not re.search(r"^ID(?:_LIKE)?=.*\bdebian\b", release, re.M):
+        return _SSHD_COUNTS
+    limits = host.read(_INIT_LIMITS)
+    return limits if isinstance(limits, Unknown) else parse_limits(limits)
 
 
 def parse_limits(text: str) -> Maybe[MemlockLimit]:

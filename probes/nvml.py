@@ -15,6 +15,8 @@ from probes.unknown import Maybe, Reason, Unknown
 
 T = TypeVar("T")
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
+LOST = "the GPU has fallen off the bus"
+"""What NVML_ERROR_GPU_IS_LOST means."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,7 @@ def reason_of(pynvml: Any, error: Exception, source: str) -> Unknown:
         told = "driver/library version mismatch: reload the kernel modules or reboot"
         return Unknown(Reason.DRIVER_ERROR, source, told)
     if code == pynvml.NVML_ERROR_GPU_IS_LOST:
-        return Unknown(
-            Reason.DRIVER_ERROR, source, "the GPU has fallen off the bus: reboot, see the kernel log"
-        )
+        return Unknown(Reason.DRIVER_ERROR, source, LOST)
     if code == pynvml.NVML_ERROR_NO_PERMISSION:
         return Unknown(Reason.NEEDS_ROOT, source)
     if code in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
@@ -222,7 +222,7 @@ class NvmlLibrary:
         memory = self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).total))
         bar1 = self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total))
         peers = self._nvlink_peers(session, handle, bdf)
-        return NvmlGpu(
+        facts = NvmlGpu(
             index=self._index(session, number),
             bdf=bdf,
             name=name,
@@ -240,6 +240,11 @@ class NvmlLibrary:
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
             fabric=self._fabric(nv, handle, bdf),
         )
+        # For a lost GPU the driver may still answer what it has cached, such as the name.
+        for answer in vars(facts).values():
+            if isinstance(answer, Unknown) and answer.detail == LOST:
+                return Unknown(answer.reason, bdf, LOST)
+        return facts
 
     def _fabric(self, nv: Any, handle: Any, bdf: str) -> Maybe[str]:
         def ask() -> str:

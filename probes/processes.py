@@ -1,14 +1,15 @@
-"""Processes that use GPUs or RDMA devices: their limits, their NCCL and UCX settings, the libraries they map.
+"""Processes that use GPUs or RDMA devices: what they run, their limits, settings and libraries.
 
-Everything is read from /proc (proc(5)). What a process has open, its environment and its maps are shown to
-its owner and to root only; limits and status to everybody. The environment is the one the process was started
-with: what a program sets itself later (os.environ of a Python script) is not in it.
+Everything is read from /proc (proc(5)), user names from /etc/passwd. Only the owner and root can read a
+process's open files, environment and maps; everyone can read its command line, cgroup, limits and status. The
+environment is the one that the process was started with: what a program sets itself later (os.environ of a
+Python script) is not in it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from probes.host import Host
@@ -25,6 +26,11 @@ _MAPS_LIMIT_BYTES = 16 << 20
 _ENVIRONMENT_LIMIT_BYTES = 4 << 20  # ARG_MAX
 _MAX_VARIABLES = 128
 _VALUE_LIMIT = 256
+_COMMAND_LIMIT_BYTES = 256 << 10  # of training scripts with hundreds of options
+_NAME_LIMIT = 48  # of a program's or a user's name
+_PIDS_NAMED = 3
+_PASSWD = "/etc/passwd"
+_NOT_READ = Unknown(Reason.NOT_RECORDED)
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,9 @@ class Process:
     rdma_nodes: Maybe[tuple[str, ...]]  # /dev/infiniband as the process sees it; NOT_THERE: not passed in
     nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
     is_ours: bool = False  # this program has started it, or what it has started has
+    program: Maybe[str] = _NOT_READ  # "train.py": the script or module of an interpreter, else the program
+    user: Maybe[str] = _NOT_READ  # of /etc/passwd
+    job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class ProcessFacts:
 
 # Nothing else of an environment is kept: it holds passwords and tokens.
 FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
-SINGLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+SINGLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID")
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
     r"|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
@@ -76,11 +85,16 @@ _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
 _MAX_ANCESTORS = 16  # a test's end is below its keeper, which this program has started
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
+_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
+# Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
+_SLURM_JOB = re.compile(r"slurm[^\n]*/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
+_POD = re.compile(r"kubepods[^\n]*[/-]pod(?P<id>[0-9a-f]{8})[0-9a-f_-]*")
+_CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)", re.M)
 _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist-info")
 
 
 def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
-    """Looks at the open files of every process, and closely at those with a GPU or RDMA device.
+    """Read the open files of every process, and everything else of those with a GPU or RDMA device.
 
     `also`: pids to show in any case, such as those NVML names. NOT_THERE: no /proc.
     """
@@ -105,12 +119,47 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
                 found.append((pid, files))
         elif files or pid in wanted:
             found.append((pid, files))
+    users = _users(host) if found else {}
     return ProcessFacts(
-        processes=tuple(_process(host, pid, files, own) for pid, files in found[:MAX_PROCESSES]),
+        processes=tuple(_process(host, pid, files, own, users) for pid, files in found[:MAX_PROCESSES]),
         hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=read_nccl_conf(host),
     )
+
+
+def name_of(process: Process) -> str:
+    """The process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
+    return _named((process,))
+
+
+def names_of(processes: Iterable[Process]) -> str:
+    """Several processes, those of one program, user and job together: "train.py (alice, pids 41, 42)"."""
+    groups: dict[tuple[str, str, str], list[Process]] = {}
+    for process in processes:
+        groups.setdefault((_program_of(process), _user_of(process), process.job), []).append(process)
+    named = [_named(group) for group in groups.values()]
+    more = f" and {len(named) - _PIDS_NAMED} more programs" if len(named) > _PIDS_NAMED else ""
+    return ", ".join(named[:_PIDS_NAMED]) + more
+
+
+def _named(group: Sequence[Process]) -> str:
+    pids = [str(process.pid) for process in group]
+    more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
+    numbers = f"pid{'s' * (len(pids) > 1)} {', '.join(pids[:_PIDS_NAMED])}{more}"
+    first = group[0]
+    about = ", ".join(part for part in (_user_of(first), first.job, numbers) if part)
+    return f"{_program_of(first)} ({about})"
+
+
+def _program_of(process: Process) -> str:
+    return known(process.program, "") or known(process.comm, "") or "process"
+
+
+def _user_of(process: Process) -> str:
+    if not isinstance(process.user, Unknown):
+        return process.user
+    return "" if isinstance(process.uid, Unknown) else f"uid {process.uid}"
 
 
 def _without_first(host: Host) -> Unknown:
@@ -143,12 +192,18 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
     return tuple(sorted(found))
 
 
-def _process(host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str) -> Process:
+def _process(
+    host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str, users: Maybe[dict[int, str]]
+) -> Process:
     base = f"/proc/{pid}"
     status = host.read(f"{base}/status")
     fields = status if isinstance(status, Unknown) else parse_status(status)
     limits = host.read(f"{base}/limits")
     environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
+    environment = environ if isinstance(environ, Unknown) else parse_environment(environ)
+    command = host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
+    uid = fields if isinstance(fields, Unknown) else fields.uid
+    cgroup = known(host.read(f"{base}/cgroup"), "")
     nodes = host.names(f"{base}/root/dev/infiniband")
     comm = host.read(f"{base}/comm", 4096)
     gpus: Maybe[tuple[str, ...]] = files
@@ -159,20 +214,98 @@ def _process(host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str) -> P
     return Process(
         pid=pid,
         comm=comm if isinstance(comm, Unknown) else printable(comm, 32),
-        uid=fields if isinstance(fields, Unknown) else fields.uid,
+        uid=uid,
         state=fields if isinstance(fields, Unknown) else fields.state,
         gpu_files=gpus,
         uverbs_files=uverbs,
         memlock=limits if isinstance(limits, Unknown) else parse_limits(limits),
         ipc_lock=fields if isinstance(fields, Unknown) else fields.ipc_lock,
-        environment=environ if isinstance(environ, Unknown) else parse_environment(environ),
+        environment=environment,
         libraries=_libraries(host, pid),
         rdma_nodes=nodes
         if isinstance(nodes, Unknown)
         else tuple(printable(name, 64) for name in nodes[:256]),
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
+        program=command if isinstance(command, Unknown) else parse_program(command),
+        user=_user(uid, users),
+        job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
+
+
+def parse_program(cmdline: bytes) -> Maybe[str]:
+    """The base name of the program in a /proc/PID/cmdline, of an interpreter's script or module; no argument.
+
+    A process may overwrite its command line with a title of many words, of which only the first counts.
+    """
+    words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
+    program = _base_name(words[0])
+    name = (_script(words[1:], program) if _INTERPRETER.fullmatch(program) else "") or program
+    if not name:
+        return Unknown(Reason.NOT_THERE, "/proc/PID/cmdline", "no command line")
+    return printable(name, _NAME_LIMIT)
+
+
+def _base_name(path: str) -> str:
+    return path.split(" ")[0].rstrip("/").rpartition("/")[2]
+
+
+def _script(arguments: Sequence[str], interpreter: str) -> str:
+    """The script or module that an interpreter runs; "" where the code is an argument or standard input."""
+    is_python = interpreter.startswith(("python", "pypy"))
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            return _base_name(argument)
+        if argument.startswith("--"):
+            continue
+        if not is_python:
+            if set(argument) & set("ce"):  # sh -c, perl -e
+                return ""
+            continue
+        for number, letter in enumerate(argument[1:], 2):
+            if letter in "mWX":  # these take a value: the rest of the word, else the next one
+                value = argument[number:] or next(rest, "")
+                if letter == "m":
+                    return _base_name(value)
+                break
+            if letter == "c":
+                return ""
+    return ""
+
+
+def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
+    """The job that the paths in /proc/PID/cgroup name, or SLURM_JOB_ID; "" where there is none."""
+    if match := _SLURM_JOB.search(cgroup):
+        return f"Slurm job {match['id']}"
+    if re.fullmatch(r"[0-9]{1,10}", slurm_job_id):
+        return f"Slurm job {slurm_job_id}"
+    if match := _POD.search(cgroup):
+        return f"pod {match['id']}"
+    if match := _CONTAINER.search(cgroup):
+        return f"container {match['id']}"
+    return ""
+
+
+def _users(host: Host) -> Maybe[dict[int, str]]:
+    """Names by user id, of the lines NAME:PASSWORD:UID:… of passwd(5); the first line of an id counts."""
+    text = host.read(_PASSWD)
+    if isinstance(text, Unknown):
+        return text
+    users: dict[int, str] = {}
+    for line in text.split("\n"):
+        fields = line.split(":", 3)
+        if len(fields) == 4 and fields[0] and re.fullmatch(r"[0-9]{1,10}", fields[2]):
+            users.setdefault(int(fields[2]), printable(fields[0], _NAME_LIMIT))
+    return users
+
+
+def _user(uid: Maybe[int], users: Maybe[dict[int, str]]) -> Maybe[str]:
+    if isinstance(uid, Unknown):
+        return uid
+    if isinstance(users, Unknown):
+        return users
+    return users.get(uid) or Unknown(Reason.NOT_THERE, _PASSWD, f"no user {uid}")
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
@@ -194,7 +327,7 @@ class Status:
     uid: Maybe[int]
     state: Maybe[str]
     ipc_lock: Maybe[bool]
-    parent: Maybe[int]  # pid; 0 or 1 where nobody here has started it
+    parent: Maybe[int]  # pid; 0 or 1 where no process here is its parent
 
 
 def parse_status(text: str) -> Status:
@@ -260,10 +393,10 @@ def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
         if match is None or path in found or len(path) > 1024:
             continue
         version = match["version"] or ""
-        # "libnccl.so.2" tells the interface, not the version.
+        # "libnccl.so.2" shows the interface, not the version.
         known_version: Maybe[str] = version
         if "." not in version:
-            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name tells no version")
+            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
         found[path] = MappedLibrary(match["name"], path, known_version)
     return tuple(
         MappedLibrary(library.name, printable(library.path, 256), library.version)

@@ -46,7 +46,7 @@ TOOLS = {
     "rdma": "iproute2: shows who holds RDMA resources",
     "ethtool": "shows a netdev's own counters",
     "mlnx_qos": "shows and sets PFC, trust and priorities",
-    "ofed_info": "tells the version of OFED",
+    "ofed_info": "shows the version of OFED",
     "dkms": "builds kernel modules for new kernels",
     "mokutil": "shows and enrols Secure Boot keys",
 }
@@ -153,7 +153,7 @@ def cuda_in_program(program: bytes) -> tuple[bool, bool]:
 
 
 def parse_usage(text: str) -> tuple[Maybe[bool], Maybe[bool]]:
-    """The same from its usage text; what is no usage text tells nothing."""
+    """The same from its usage text; Unknown where it is no usage text."""
     if "--size" not in text and "--ib-dev" not in text:
         unknown = Unknown(Reason.MALFORMED, "--help", "no usage text")
         return unknown, unknown
@@ -170,8 +170,8 @@ def _version(
     if isinstance(answer, Unknown):
         return answer
     version = parse(answer.stdout + answer.stderr)
-    told = printable(" ".join(answer.stdout.split()), 80)
-    return Unknown(Reason.MALFORMED, " ".join(argv), told) if version is None else version
+    output = printable(" ".join(answer.stdout.split()), 80)
+    return Unknown(Reason.MALFORMED, " ".join(argv), output) if version is None else version
 
 
 def parse_version(text: str) -> str | None:

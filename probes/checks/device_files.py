@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import gpus_of, jobs_of, maps, name_of, settle
-from probes.checks.wording import few
+from probes.checks.jobs import (
+    FAR_NIC,
+    OVER_TCP,
+    RDMA_DEVICES,
+    RESTARTS,
+    gpus_of,
+    jobs_of,
+    maps,
+    needs_environment,
+    settle,
+)
+from probes.checks.wording import few, needs
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.plan import Plan, Step, instruction
@@ -14,15 +24,18 @@ from probes.processes import Process
 from probes.unknown import Maybe, Reason, Unknown
 
 AREA = Area("environment")
+NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device here")
 _VERBS = "Linux Documentation/infiniband/user_verbs.rst"
 _INTO_CONTAINER = (
-    instruction("Docker: --device=/dev/infiniband; pod: resources.limits rdma/NAME: 1", needs_root=False),
-    instruction("start the container anew", needs_root=False),
+    instruction("Docker: add --device=/dev/infiniband", needs_root=False),
+    instruction("Pod: request rdma/NAME: 1 in resources.limits", needs_root=False),
+    instruction("Start the container again", needs_root=False),
 )
+_NOT_USABLE = "not readable and writable for this user"
 
 
 def _expected(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """The uverbs files that the kernel has made, as /sys/class/infiniband_verbs names them."""
+    """The uverbs files that the kernel has created, as /sys/class/infiniband_verbs names them."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return () if rdma.reason is Reason.NOT_THERE else rdma
@@ -32,37 +45,40 @@ def _expected(examination: Examination) -> Maybe[tuple[str, ...]]:
 @AREA.check(
     "dev-infiniband-missing",
     Severity.CRITICAL,
-    "there are no RDMA device files: no program here can use a NIC",
+    "the RDMA device files are missing",
     _VERBS,
+    ok="the RDMA device files exist",
+    impact="No program here can use a NIC for RDMA.",
 )
 def dev_infiniband_missing(examination: Examination) -> Outcome:
-    """/dev/infiniband/uverbsN, where sysfs shows RDMA devices."""
+    """Look for /dev/infiniband/uverbsN where sysfs shows RDMA devices; critical where GPUs need them."""
     rdma, nodes = examination.node.rdma, examination.device_nodes
     if isinstance(rdma, Unknown):
         if rdma.reason is Reason.NOT_THERE:
-            return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
-        return unsure(f"the RDMA devices: {rdma}")
+            return passed(NO_RDMA)
+        return unsure(needs(RDMA_DEVICES, rdma))
     if not rdma.devices:
-        return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+        return passed(NO_RDMA)
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(files, Unknown) and files.reason is not Reason.NOT_THERE:
-        return unsure(f"{files.reason.value}: {INFINIBAND}")
+        return unsure(needs("/dev", files))
     verbs = [] if isinstance(files, Unknown) else [file for file in files if "uverbs" in file.path]
     if verbs:
         return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files"))
     inside = in_container(examination.node.platform)
     made = [device for device in rdma.devices if not isinstance(device.uverbs, Unknown)]
     return found(
-        "the devices are seen in sysfs, but were not passed into this container"
+        "sysfs shows the devices, but their files were not passed into this container."
         if inside
-        else "the kernel has made the devices and somebody has removed their files, or /dev is no devtmpfs"
+        else "The kernel has the devices, but the files were removed or /dev is not a devtmpfs."
         if made
-        else "the devices are in sysfs, but ib_uverbs, which makes the files, has none of them",
+        else "sysfs shows the devices, but ib_uverbs, which creates the files, has none of them.",
         Evidence(INFINIBAND, "no uverbs file"),
         Evidence("/sys/class/infiniband", f"{len(rdma.devices)} devices"),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if inside
         else verbs_files(examination, made or rdma.devices, not isinstance(files, Unknown)),
+        severity=None if examination.topology.gpus else Severity.WARNING,
         devices=tuple(device.name for device in made) or ("ib_uverbs",),
     )
 
@@ -70,19 +86,22 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
 @AREA.check(
     "dev-infiniband-incomplete",
     Severity.WARNING,
-    "some RDMA devices have no device file here",
+    "some RDMA devices have no device file",
     _VERBS,
+    ok="every RDMA device has a device file",
+    impact="Programs here cannot use these NICs, and jobs have fewer of them.",
+    data_path=True,
 )
 def dev_infiniband_incomplete(examination: Examination) -> Outcome:
-    """Each file that /sys/class/infiniband_verbs names."""
+    """Look for each file that /sys/class/infiniband_verbs names."""
     nodes, rdma, expected = examination.device_nodes, examination.node.rdma, _expected(examination)
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(expected, Unknown):
-        return unsure(f"the RDMA devices: {expected}")
+        return unsure(needs(RDMA_DEVICES, expected))
     if isinstance(files, Unknown):
-        if files.reason is Reason.NOT_THERE:  # dev-infiniband-missing says so
-            return passed(Evidence(INFINIBAND, "not there at all"))
-        return unsure(f"{files.reason.value}: {INFINIBAND}")
+        if files.reason is Reason.NOT_THERE:  # dev-infiniband-missing reports that
+            return passed(Evidence(INFINIBAND, "not there"))
+        return unsure(needs("/dev", files))
     here = {file.path for file in files}
     gone = [path for path in expected if path not in here]
     if not gone or not here.intersection(expected):
@@ -90,7 +109,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     devices = () if isinstance(rdma, Unknown) else rdma.devices
     without = [device for device in devices if device.uverbs in gone]
     return found(
-        "programs do not see these NICs, though sysfs shows them",
+        "sysfs shows these NICs, but their device files are missing.",
         *few(Evidence(path, "not there") for path in gone),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
@@ -102,67 +121,73 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
 @AREA.check(
     "dev-infiniband-denied",
     Severity.WARNING,
-    "this user may not open the RDMA device files",
+    "this user cannot open the RDMA device files",
     _VERBS,
+    ok="this user can open the RDMA device files",
+    impact="Jobs of ordinary users fail in ibv_open_device and fall back to TCP.",
+    data_path=True,
 )
 def dev_infiniband_denied(examination: Examination) -> Outcome:
-    """The modes of /dev/infiniband/uverbsN; usually everybody may read and write them."""
+    """Read the modes of /dev/infiniband/uverbsN, which are usually 0666."""
     nodes = examination.device_nodes
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(files, Unknown):
         if files.reason is Reason.NOT_THERE:
             return passed(Evidence(INFINIBAND, "not there"))
-        return unsure(f"{files.reason.value}: {INFINIBAND}")
+        return unsure(needs("/dev", files))
     verbs = [file for file in files if "uverbs" in file.path]
     denied = [file for file in verbs if not isinstance(file.usable, Unknown) and not file.usable]
     if denied:
         path = "/etc/udev/rules.d/90-rdma-mode.rules"
         rule = 'SUBSYSTEM=="infiniband_verbs", MODE="0666"'
         return found(
-            "jobs of ordinary users fail in ibv_open_device and fall back to TCP",
-            *few(Evidence(file.path, "not to be read and written by this user") for file in denied),
+            "The mode of these files keeps this user out. rdma-core's udev rules set 0666.",
+            *few(Evidence(file.path, _NOT_USABLE) for file in denied),
             fix=Plan(
-                "Let everybody use the files",
+                "Let all users open the files",
                 (
-                    Step("at once, until the next boot", ("chmod", "0666", *(file.path for file in denied))),
-                    instruction(f"for good: write {rule} to {path}; rdma-core's own rules say the same"),
+                    Step(
+                        "Change the mode until the next boot",
+                        ("chmod", "0666", *(one.path for one in denied)),
+                    ),
+                    instruction(f"To keep it, write {rule} to {path}"),
                 ),
-                note="where only a group may use them, add the user to the group instead",
+                note="where only a group is meant to use them, add the user to the group instead",
             ),
         )
-    odd = [file for file in verbs if isinstance(file.usable, Unknown)]
-    if odd:
-        return unsure(f"whether {odd[0].path} may be opened: {odd[0].usable}")
+    for file in verbs:
+        if isinstance(file.usable, Unknown):
+            return unsure(needs(f"the mode of {file.path}", file.usable))
     return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
 
 
 @AREA.check(
     "dev-infiniband-not-in-container",
     Severity.WARNING,
-    "a job has no RDMA device files: NCCL finds no device and uses TCP to other nodes",
+    "a job's container has no RDMA device files",
     "https://github.com/NVIDIA/nccl/issues/451",
+    ok="every job sees the RDMA device files",
+    impact=f"NCCL finds no RDMA device. {OVER_TCP}",
+    data_path=True,
 )
 def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
-    """/dev/infiniband as each process with a GPU sees it; a note where it does not map NCCL."""
+    """Look for /dev/infiniband as each process with a GPU sees it; a note where it does not map NCCL."""
     jobs = jobs_of(examination)
     expected = _expected(examination)
     if isinstance(expected, Unknown):
-        return unsure(f"the RDMA devices: {expected}")
+        return unsure(needs(RDMA_DEVICES, expected))
     without = [] if not expected else [process for process in jobs.processes if _no_verbs(process)]
     if not without:
-        closed = [one for one in jobs.processes if _closed(one)]
-        if closed:
-            return unsure(f"needs root: /proc/{closed[0].pid}/root{INFINIBAND}")
+        for process in jobs.processes:
+            nodes = process.rdma_nodes
+            if isinstance(nodes, Unknown) and nodes.reason is not Reason.NOT_THERE:
+                return unsure(needs_environment(process, nodes))
     return settle(
         jobs,
-        [
-            Evidence(f"/proc/{one.pid}/root{INFINIBAND}", f"no uverbs file, of {name_of(one)}")
-            for one in without
-        ],
-        "the host has the files and the job's container does not; a job on this node alone does not feel it",
-        fix=Plan(
-            "Pass the files into the container", _INTO_CONTAINER, disturbs="the job has to be restarted"
-        ),
+        [Evidence(f"/proc/{one.pid}/root{INFINIBAND}", "no uverbs file") for one in without],
+        "The host has the files, the container does not. Single-node jobs are not affected.",
+        fix=Plan("Pass the files into the container", _INTO_CONTAINER, disturbs=RESTARTS),
+        part_of=("dev-infiniband-missing",),
         severity=None if any(maps(one, "libnccl") for one in without) else Severity.NOTE,
     )
 
@@ -174,23 +199,22 @@ def _no_verbs(process: Process) -> bool:
     return not any(name.startswith("uverbs") for name in nodes)
 
 
-def _closed(process: Process) -> bool:
-    return isinstance(process.rdma_nodes, Unknown) and process.rdma_nodes.reason is not Reason.NOT_THERE
-
-
 @AREA.check(
     "dev-infiniband-near-nic-missing",
     Severity.WARNING,
-    "a job has RDMA device files, but not that of the NIC nearest to its GPU",
+    "a job's container has no device file of the NIC nearest to its GPU",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/#supported-systems",
+    ok="every job sees the NIC nearest to its GPU",
+    impact=FAR_NIC,
+    data_path=True,
 )
 def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
-    """The files in the job's container, against the NICs nearest to its GPUs."""
+    """Compare the files in the job's container with the NICs nearest to its GPUs."""
     jobs, rdma, topology = jobs_of(examination), examination.node.rdma, examination.topology
     if isinstance(rdma, Unknown):
         if rdma.reason is not Reason.NOT_THERE:
-            return unsure(f"the RDMA devices: {rdma}")
-        return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+            return unsure(needs(RDMA_DEVICES, rdma))
+        return passed(NO_RDMA)
     names = {
         device.name: device.uverbs.rpartition("/")[2]
         for device in rdma.devices
@@ -210,34 +234,36 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
             here = [rank for nic, rank in ranks.items() if names[nic] in nodes]
             if ranks and (not here or min(here) > min(ranks.values())):
                 near = min(ranks, key=lambda nic: ranks[nic])
-                told = f"no {names[near]} ({near}, nearest to {gpu})"
-                evidence.append(Evidence(f"/proc/{process.pid}/root{INFINIBAND}", told))
+                shown = f"no {names[near]} ({near}, nearest to {gpu})"
+                evidence.append(Evidence(f"/proc/{process.pid}/root{INFINIBAND}", shown))
     return settle(
         jobs,
         evidence,
-        "the job goes by a NIC that is farther away, or does without GPUDirect RDMA",
-        fix=Plan(
-            "Pass the near NIC into the container", _INTO_CONTAINER, disturbs="the job has to be restarted"
-        ),
+        "The container got device files of farther NICs only.",
+        fix=Plan("Pass the near NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
     )
 
 
 @AREA.check(
     "dev-nvidia-missing",
     Severity.WARNING,
-    "device files of GPUs are missing: CUDA does not see all GPUs here",
+    "device files of GPUs are missing",
     "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
+    ok="the device files of all GPUs exist",
+    impact="CUDA does not see these GPUs.",
 )
 def dev_nvidia_missing(examination: Examination) -> Outcome:
-    """/dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
+    """Look for /dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
     gpus, nodes = examination.node.gpus, examination.device_nodes
-    if isinstance(gpus, Unknown) or isinstance(nodes, Unknown):
-        return unsure(f"GPUs and device files: {gpus if isinstance(gpus, Unknown) else nodes}")
+    if isinstance(gpus, Unknown):
+        return unsure(needs("the GPUs", gpus))
+    if isinstance(nodes, Unknown):
+        return unsure(needs("/dev", nodes))
     bound = [gpu for gpu in gpus.gpus if gpu.driver == "nvidia"]
     if not bound:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU with the NVIDIA driver"))
     if isinstance(nodes.gpu, Unknown):
-        return unsure(f"{nodes.gpu.reason.value}: /dev")
+        return unsure(needs("/dev", nodes.gpu))
     here = {node.path for node in nodes.gpu}
     minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
     wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
@@ -246,12 +272,14 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
     inside = in_container(examination.node.platform)
     return found(
-        "these GPUs were not passed into this container"
+        "These GPUs were not passed into this container."
         if inside
-        else "the driver's tools make them when a GPU is first used; these were not made, or were removed",
+        else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
+        " removed.",
         *few(Evidence(path, "not there") for path in gone),
         fix=Plan(
-            "Pass the GPUs into the container", (instruction("Docker: --gpus all; pod: nvidia.com/gpu"),)
+            "Pass the GPUs into the container",
+            (instruction("Docker: add --gpus all", False), instruction("Pod: request nvidia.com/gpu", False)),
         )
         if inside
         else nvidia_files(gone, minors),

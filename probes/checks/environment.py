@@ -1,15 +1,26 @@
-"""How much memory processes may lock, and what hides them from view."""
+"""How much memory processes may lock, and processes that are not visible from here."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import driver_loaded, jobs_of, named_by_nvml, no_fault
-from probes.checks.wording import few
+from probes.checks.jobs import (
+    RESTART,
+    RESTARTS,
+    affected,
+    driver_loaded,
+    jobs_of,
+    named_by_nvml,
+    no_fault,
+)
+from probes.checks.wording import few, needs
 from probes.examination import Examination
 from probes.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, instruction
+from probes.plans.services import lift_memlock
+from probes.processes import MAX_PROCESSES, Process
 from probes.systemd_units import Setting
 from probes.unknown import Maybe, Reason, Unknown
 
@@ -23,6 +34,8 @@ _RUNTIMES = ("containerd.service", "docker.service", "crio.service")
 _LOGINS = ("ssh.service", "sshd.service")
 _VERBS = "rdma-core Documentation/libibverbs.md, https://github.com/linux-rdma/rdma-core"
 _UNIT = "systemd.exec(5), LimitMEMLOCK="
+_JOB_LIMIT = "memlock-or-ipc-lock"
+_FAILS = "Jobs fail to register host memory with “Cannot allocate memory” (error 12)."
 
 
 def _amount(limit_bytes: float) -> str:
@@ -32,51 +45,74 @@ def _amount(limit_bytes: float) -> str:
     return f"{mib / 1024:g} GiB" if mib >= 1024 else f"{mib:g} MiB"
 
 
+def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
+    """The processes with RDMA devices open that may lock so many bytes only."""
+    limited = []
+    for process in processes:
+        limit = process.memlock
+        if (
+            isinstance(process.uverbs_files, Unknown)
+            or not process.uverbs_files
+            or isinstance(limit, Unknown)
+        ):
+            continue
+        if process.ipc_lock is False and not math.isinf(limit.soft_bytes):
+            limited.append((process, limit.soft_bytes))
+    return limited
+
+
 @AREA.check(
-    "memlock-or-ipc-lock",
+    _JOB_LIMIT,
     Severity.CRITICAL,
-    "a job may lock little memory: registering buffers fails with “Cannot allocate memory”",
+    "a job may lock too little memory for RDMA",
     _VERBS,
+    ok="no job with RDMA devices has a memlock limit",
+    impact=_FAILS,
 )
 def memlock_or_ipc_lock(examination: Examination) -> Outcome:
-    """RLIMIT_MEMLOCK and CAP_IPC_LOCK of processes that have a GPU and an RDMA device open."""
+    """Compare RLIMIT_MEMLOCK and CAP_IPC_LOCK of processes that have a GPU and an RDMA device open."""
     jobs = jobs_of(examination)
-    evidence = []
-    least = math.inf
-    missing = ""
+    limited = _limited(jobs.processes)
+    if limited:
+        evidence = [
+            Evidence(
+                f"/proc/{process.pid}/limits",
+                f"Max locked memory {_amount(soft_bytes)}, without CAP_IPC_LOCK",
+            )
+            for process, soft_bytes in limited
+        ]
+        return found(
+            f"{affected(jobs, evidence)}: every registered buffer of host memory counts against this limit"
+            " (DMA-BUF regions do not). The process that starts the job sets the limit.",
+            *few(evidence),
+            fix=Plan(
+                "Raise the limit where the job starts",
+                (
+                    instruction("Service: set LimitMEMLOCK=infinity in the unit that starts jobs"),
+                    instruction("Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK"),
+                    instruction("Pod: add the capability IPC_LOCK"),
+                    RESTART,
+                ),
+                disturbs=RESTARTS,
+            ),
+            severity=None if _least(limited) < _LITTLE_BYTES else Severity.NOTE,
+            impact="" if _least(limited) < _LITTLE_BYTES else "A job that registers more than this fails.",
+        )
     for process in jobs.processes:
         if isinstance(process.uverbs_files, Unknown) or not process.uverbs_files:
             continue
-        limit, free = process.memlock, process.ipc_lock
-        if isinstance(limit, Unknown) or isinstance(free, Unknown):
-            missing = f"limits and capabilities of process {process.pid}"
-        elif not free and not math.isinf(limit.soft_bytes):
-            least = min(least, limit.soft_bytes)
-            told = f"Max locked memory {_amount(limit.soft_bytes)}, without CAP_IPC_LOCK"
-            evidence.append(Evidence(f"/proc/{process.pid}/limits", told))
-    if evidence:
-        return found(
-            "every buffer of host memory that a NIC may reach counts against this limit (regions of DMA-BUF"
-            " do not); the limit comes from what started the job",
-            *few(evidence),
-            fix=Plan(
-                "Lift the limit where the job starts",
-                (
-                    instruction("service: LimitMEMLOCK=infinity in the unit that starts jobs"),
-                    instruction("container: --ulimit memlock=-1 or --cap-add=IPC_LOCK; pod: IPC_LOCK"),
-                    instruction("restart the job", needs_root=False),
-                ),
-                disturbs="the job has to be restarted",
-            ),
-            severity=None if least < _LITTLE_BYTES else Severity.NOTE,
-        )
-    if missing or jobs.unseen:
-        return unsure(missing or jobs.unseen)
-    return no_fault(jobs)
+        for fact in (process.memlock, process.ipc_lock):
+            if isinstance(fact, Unknown):
+                return unsure(needs(f"the limits of process {process.pid}", fact))
+    return unsure(jobs.unseen) if jobs.unseen else no_fault(jobs)
+
+
+def _least(limited: Sequence[tuple[Process, float]]) -> float:
+    return min((soft_bytes for _, soft_bytes in limited), default=math.inf)
 
 
 def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
-    """The limit that a service gives to what it starts, and where that is said."""
+    """The limit that a service gives to what it starts, and where it is set."""
     setting = facts.services[name]
     if not isinstance(setting, Unknown):
         return _parsed(setting, "LimitMEMLOCK")
@@ -87,8 +123,8 @@ def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evi
         return _parsed(default, "DefaultLimitMEMLOCK")
     if default.reason is not Reason.NOT_THERE:
         return default
-    told = f"LimitMEMLOCK is not set: systemd's own {_amount(_SYSTEMD_DEFAULT.soft_bytes)}"
-    return _SYSTEMD_DEFAULT, Evidence(setting.source or name, told)
+    shown = f"LimitMEMLOCK is not set; systemd's default is {_amount(_SYSTEMD_DEFAULT.soft_bytes)}"
+    return _SYSTEMD_DEFAULT, Evidence(setting.source or name, shown)
 
 
 def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
@@ -98,127 +134,147 @@ def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
     return limit, Evidence(setting.where, f"{key}={setting.value}")
 
 
-def _services(examination: Examination, names: tuple[str, ...], cause: str) -> Outcome:
+def _services(
+    examination: Examination, names: tuple[str, ...], cause: str, part_of: tuple[str, ...] = ()
+) -> Outcome:
     facts = examination.memlock
     if isinstance(facts, Unknown):
-        return unsure(f"the limits of services: {facts}")
+        return unsure(needs("the limits of services", facts))
     here = [name for name in names if name in facts.services]
     if not here:
         return passed(Evidence("/etc/systemd/system", f"none of {', '.join(names)} is installed"))
     small: list[tuple[str, Evidence]] = []
-    fine: list[Evidence] = []
-    missing: Unknown | None = None
+    unlimited: list[Evidence] = []
+    missing: Outcome | None = None
     for name in here:
-        told = _of_service(facts, name)
-        if isinstance(told, Unknown):
-            missing = told
+        answer = _of_service(facts, name)
+        if isinstance(answer, Unknown):
+            missing = unsure(needs(f"LimitMEMLOCK of {name}", answer))
             continue
-        limit, evidence = told
+        limit, evidence = answer
         if math.isinf(limit.soft_bytes):
-            fine.append(evidence)
+            unlimited.append(evidence)
         else:
             small.append((name, evidence))
     if small:
         units = [name for name, _ in small]
-        return found(cause, *(evidence for _, evidence in small), fix=_lift(units))
-    return passed(*fine) if missing is None else unsure(f"LimitMEMLOCK of {', '.join(here)}: {missing}")
-
-
-def _lift(units: list[str]) -> Plan:
-    drop_ins = (
-        instruction(
-            f"write lines “[Service]”, “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf"
-        )
-        for unit in units
-    )
-    restart = Step("new jobs get the new limit; those that run keep theirs", ("systemctl", "restart", *units))
-    reload = Step("systemd reads the files", ("systemctl", "daemon-reload"))
-    return Plan("Lift the limit of the services", (*drop_ins, reload, restart))
+        return found(cause, *(evidence for _, evidence in small), fix=lift_memlock(units), part_of=part_of)
+    return missing or passed(*unlimited)
 
 
 @AREA.check(
-    "memlock-scheduler", Severity.WARNING, "the batch system gives its jobs little memory to lock", _UNIT
+    "memlock-scheduler",
+    Severity.WARNING,
+    "the batch system limits the memory that its jobs may lock",
+    _UNIT,
+    ok="the batch system does not limit locked memory",
+    impact=_FAILS,
 )
 def memlock_scheduler(examination: Examination) -> Outcome:
-    """LimitMEMLOCK of slurmd and pbs_mom, which jobs inherit."""
+    """Read LimitMEMLOCK of slurmd and pbs_mom, which jobs inherit."""
+    limited = [one for one in _limited(jobs_of(examination).processes) if one[0].job.startswith("Slurm")]
     return _services(
         examination,
         _SCHEDULERS,
-        "jobs inherit this limit, and fail to register memory (Slurm may pass on the limits of the shell that"
-        " submits: PropagateResourceLimits)",
+        "Jobs inherit this limit. Slurm may replace it by the limit of the submitting shell"
+        " (PropagateResourceLimits).",
+        part_of=(_JOB_LIMIT,) if _least(limited) < _LITTLE_BYTES else (),
     )
 
 
 @AREA.check(
     "memlock-container-runtime",
     Severity.NOTE,
-    "containers get little memory to lock unless they ask for more",
+    "the container runtime limits the memory that a job may lock",
     _UNIT,
+    ok="no job in a container is limited by its runtime",
+    impact="Containers without --ulimit memlock=-1 or IPC_LOCK fail to register host memory.",
 )
 def memlock_container_runtime(examination: Examination) -> Outcome:
-    """LimitMEMLOCK of container runtimes, which containers inherit."""
+    """Read LimitMEMLOCK of container runtimes, where a job in a container has a limit."""
+    jobs = jobs_of(examination)
+    inside = [one for one in _limited(jobs.processes) if one[0].job.startswith(("pod", "container"))]
+    if not inside:
+        return unsure(jobs.unseen) if jobs.unseen else no_fault(jobs)
     return _services(
         examination,
         _RUNTIMES,
-        "a container without --ulimit memlock=-1 and without IPC_LOCK inherits this limit",
+        "A container inherits this limit unless it asks for more.",
+        part_of=(_JOB_LIMIT,),
     )
 
 
 @AREA.check(
     "memlock-login",
     Severity.WARNING,
-    "logins get little memory to lock: jobs started over ssh fail to register memory",
+    "logins may lock too little memory for RDMA",
     "limits.conf(5), pam_limits(8)",
+    ok="logins may lock enough memory",
+    impact="Jobs started over SSH, as mpirun does, fail to register host memory (error 12).",
 )
 def memlock_login(examination: Examination) -> Outcome:
-    """The memlock lines of /etc/security for ordinary users, else the limit of sshd."""
+    """Read the memlock lines of /etc/security for ordinary users, else the limit of process 1 or of sshd."""
     facts = examination.memlock
     if isinstance(facts, Unknown):
-        return unsure(f"the limits of logins: {facts}")
+        return unsure(needs("the limits of logins", facts))
     if facts.unread:
         return unsure(f"needs root: {facts.unread[0]}")
     some = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
-    line = _last_for_everybody(facts.lines)
+    line = _last_for_all(facts.lines)
     if line is not None and math.isinf(line.value_bytes):
         return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
     if some and line is None:
         return passed(*few(Evidence(one.where, f"{one.domain} memlock unlimited") for one in some))
     if line is not None:
-        evidence = Evidence(line.where, _told(line))
+        evidence = Evidence(line.where, _written(line))
     else:
-        ssh = next((name for name in _LOGINS if name in facts.services), None)
-        if ssh is None:
-            return passed(Evidence("/etc/systemd/system", "no sshd here"))
-        told = _of_service(facts, ssh)
-        if isinstance(told, Unknown):
-            return unsure(f"LimitMEMLOCK of {ssh}: {told}")
-        limit, evidence = told
-        if math.isinf(limit.soft_bytes):
-            return passed(evidence)
-        evidence = Evidence(LIMITS, f"no memlock line; {evidence.value}")
-    where = "/etc/security/limits.d/rdma.conf"
+        answer = _login_default(facts)
+        if isinstance(answer, Outcome):
+            return answer
+        evidence = answer
     return found(
-        "what is started over ssh, as mpirun does, inherits this limit",
+        "Whatever is started over SSH inherits this limit.",
         evidence,
         fix=Plan(
-            "Lift the limit of logins",
+            "Raise the limit of logins",
             (
                 instruction(
-                    f"write the lines “* soft memlock unlimited”, “* hard memlock unlimited” to {where}"
+                    "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
+                    " /etc/security/limits.d/rdma.conf"
                 ),
-                instruction("log in again", needs_root=False),
+                instruction("Log in again", needs_root=False),
             ),
         ),
     )
 
 
-def _told(line: LimitsLine) -> str:
-    """The line as it stands in the file, in KiB, and what that is."""
+def _login_default(facts: MemlockFacts) -> Evidence | Outcome:
+    """The small limit of a login that no line names; else what the check says."""
+    default = facts.login_default
+    if not isinstance(default, Unknown):
+        evidence = Evidence("/proc/1/limits", f"Max locked memory {_amount(default.soft_bytes)}")
+        return evidence if default.soft_bytes < _LITTLE_BYTES else passed(evidence)
+    if default.reason is not Reason.NOT_THERE:
+        return unsure(needs("the limits of process 1", default))
+    ssh = next((name for name in _LOGINS if name in facts.services), None)
+    if ssh is None:
+        return passed(Evidence("/etc/systemd/system", "no sshd here"))
+    answer = _of_service(facts, ssh)
+    if isinstance(answer, Unknown):
+        return unsure(needs(f"LimitMEMLOCK of {ssh}", answer))
+    limit, evidence = answer
+    if math.isinf(limit.soft_bytes):
+        return passed(evidence)
+    return Evidence(LIMITS, f"no memlock line; {evidence.value}")
+
+
+def _written(line: LimitsLine) -> str:
+    """The line as the file has it, in KiB, and the amount."""
     kib = line.value_bytes / 1024
-    return f"{line.domain} {line.kind} memlock {kib:.0f}: {_amount(line.value_bytes)}"
+    return f"{line.domain} {line.kind} memlock {kib:.0f} ({_amount(line.value_bytes)})"
 
 
-def _last_for_everybody(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
+def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
     """The line that counts for the soft limit of ordinary users: the last one for “*”."""
     fitting = [line for line in lines if line.domain == "*" and line.kind in ("soft", "-")]
     return fitting[-1] if fitting else None
@@ -227,61 +283,65 @@ def _last_for_everybody(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
 @AREA.check(
     "memlock-shell",
     Severity.NOTE,
-    "this shell may lock little memory: tests started from here fail with error 12",
+    "this shell may lock too little memory for RDMA tests",
     _VERBS,
+    ok="this shell may lock enough memory",
+    impact="perftest and NCCL tests started from this shell fail with error 12.",
 )
 def memlock_shell(examination: Examination) -> Outcome:
-    """RLIMIT_MEMLOCK of this program, which its tests inherit."""
+    """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
     facts = examination.memlock
     own = facts if isinstance(facts, Unknown) else facts.own
     if examination.is_root:
-        return passed(Evidence("id -u", "0: root may lock any amount"))
+        return passed(Evidence("id -u", "0, so no limit applies"))
     if isinstance(own, Unknown):
-        return unsure(f"the limit of this shell: {own}")
+        return unsure(needs("the limits of this shell", own))
     evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(own.soft_bytes)}")
     if math.isinf(own.soft_bytes):
         return passed(evidence)
     return found(
-        "perftest and NCCL register their buffers, which counts against this limit",
+        "The tests register their buffers, which counts against this limit.",
         evidence,
         fix=Plan(
-            "Lift the limit of this shell",
+            "Raise the limit of this shell",
             (
-                instruction(
-                    "type “ulimit -l unlimited”; refused: log in again after memlock-login is cured", False
-                ),
+                instruction("Run “ulimit -l unlimited”", False),
+                instruction("If that is refused, fix memlock-login and log in again", False),
             ),
         ),
+        part_of=("memlock-login",),
     )
 
 
 @AREA.check(
     "pid-namespace-hides-users",
     Severity.NOTE,
-    "who uses GPUs and RDMA cannot be seen from here",
+    "some processes that use GPUs are not visible here",
     "pid_namespaces(7)",
+    ok="every process that uses a GPU is visible",
+    impact="Limits and settings of these jobs cannot be checked.",
 )
 def pid_namespace_hides_users(examination: Examination) -> Outcome:
-    """Processes that NVML names and /proc does not show."""
+    """Find processes that NVML lists and /proc does not show."""
     facts, named = examination.processes, named_by_nvml(examination)
     if isinstance(facts, Unknown):
-        return unsure(f"the processes: {facts}")
+        return unsure(needs("the processes", facts))
     if not driver_loaded(examination):
         return passed(Evidence("/proc/driver/nvidia/version", "no NVIDIA driver is loaded"))
     if isinstance(named, Unknown):
-        return unsure(f"the processes that NVML names: {named}")
+        return unsure(needs("NVML's list of processes", named))
     if facts.left_out:
-        return unsure(f"{facts.left_out} more processes have a GPU than are looked at")
+        return unsure(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
     gone = sorted(named - {one.pid for one in facts.processes})
     if not gone:
-        told = f"{len(named)} processes, all in /proc" if named else "no process"
-        return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", told))
+        shown = f"{len(named)} processes, all in /proc" if named else "no process"
+        return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
     return found(
-        "NVML counts in the host's process ids: this is another pid namespace, or /proc is mounted with"
-        " hidepid; limits and settings of those jobs cannot be judged",
-        *few(Evidence(f"/proc/{pid}", "named by NVML, not there") for pid in gone),
+        "NVML shows the process ids of the host. This is another PID namespace, or /proc is mounted with"
+        " hidepid.",
+        *few(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in gone),
         fix=Plan(
-            "Look from the host",
-            (instruction("run gdrtop on the host, or in a container with --pid=host (hostPID: true)"),),
+            "Run gdrtop on the host",
+            (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),
         ),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.log_messages import needs_log
 from probes.checks.references import DRIVER_README
-from probes.checks.wording import at_most, several
+from probes.checks.wording import at_most, needs, several
 from probes.examination import Examination
 from probes.gpus import NOT_LISTED, Gpu
 from probes.kernel_log import KernelMessage, LogKind
@@ -19,6 +19,8 @@ from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("gpu")
 NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
+GPUS = "the GPUs"
+LOST_GPU, GSP_TIMEOUT = "xid-79-fell-off-bus", "xid-119-gsp-timeout"
 _XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
 _OFF_THE_BUS = "fallen off the bus"
 _ALL_ONES = "all ones"
@@ -31,7 +33,7 @@ def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
 
 
 def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
-    """Whether all of these are GPUs for which NVML answers."""
+    """Whether NVML answers for all of these GPUs."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown) or not bdfs:
         return False
@@ -51,22 +53,27 @@ def bdfs_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
 def asked(
     examination: Examination, fact: Callable[[NvmlGpu], Maybe[bool]], source: str
 ) -> tuple[list[Gpu], Outcome]:
-    """The GPUs of which NVML says that it is so, and what to say where there is none."""
+    """The GPUs for which NVML says that it is so, and what the check says where there is none."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return [], unsure(f"needs the GPUs: {gpus}")
+        return [], unsure(needs(GPUS, gpus))
     chosen: list[Gpu] = []
     missing: Outcome | None = None
     no: list[Evidence] = []
     for gpu in gpus:
         answer = gpu.nvml if isinstance(gpu.nvml, Unknown) else fact(gpu.nvml)
         if isinstance(answer, Unknown):
-            missing = unsure(f"needs NVML's answer for GPU{gpu.index}: {answer}")
+            missing = missing or unsure(needs_nvml(gpu, answer))
         elif answer:
             chosen.append(gpu)
         else:
             no.append(Evidence(f"{source} of GPU{gpu.index}", "no"))
     return chosen, missing or passed(*at_most(no) or (NO_GPU,))
+
+
+def needs_nvml(gpu: Gpu, why: Unknown) -> str:
+    """What a check needs where NVML does not answer for a GPU."""
+    return needs(f"NVML for GPU{gpu.index}", why)
 
 
 def _driver(gpu: Gpu) -> Evidence:
@@ -76,32 +83,39 @@ def _driver(gpu: Gpu) -> Evidence:
 def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -> Outcome | list[Gpu]:
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(f"needs the GPUs: {gpus}")
+        return unsure(needs(GPUS, gpus))
     chosen = [gpu for gpu in gpus if wanted(gpu.driver)]
     if chosen:
         return chosen
     for gpu in gpus:
         if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
-            return unsure(f"needs the driver of GPU{gpu.index}: {gpu.driver}")
+            return unsure(needs(f"the driver of GPU{gpu.index}", gpu.driver))
     return passed(*at_most(_driver(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.check("gpu-without-driver", Severity.CRITICAL, "a GPU on the bus has no driver", DRIVER_README)
+@AREA.check(
+    "gpu-without-driver",
+    Severity.CRITICAL,
+    "a GPU has no driver",
+    DRIVER_README,
+    ok="every GPU has a driver",
+    impact="CUDA cannot use this GPU.",
+)
 def without_driver(examination: Examination) -> Outcome:
-    """GPUs that no kernel driver is bound to."""
+    """Find GPUs without a kernel driver."""
     chosen = _by_driver(
         examination, lambda driver: isinstance(driver, Unknown) and driver.reason is Reason.NOT_THERE
     )
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names_of(chosen)}: nvidia is not loaded, does not know this GPU, or gave it up at start",
+        f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
         *at_most(_driver(gpu) for gpu in chosen),
         fix=Plan(
-            "Have the driver take the GPU",
+            "Load the driver",
             (
-                Step("loads the driver where it is not loaded", ("modprobe", "nvidia")),
-                instruction("if it is loaded: look in the kernel log for NVRM lines that name this GPU"),
+                Step("Load the driver where it is not loaded", ("modprobe", "nvidia")),
+                instruction("If it is loaded, search the kernel log for NVRM lines about this GPU"),
             ),
         ),
         devices=bdfs_of(chosen),
@@ -111,22 +125,27 @@ def without_driver(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-without-driver-nouveau",
     Severity.CRITICAL,
-    "a GPU is held by nouveau, which CUDA cannot use",
+    "a GPU uses nouveau instead of NVIDIA's driver",
     DRIVER_README,
+    ok="no GPU uses nouveau",
+    impact="CUDA cannot use this GPU.",
 )
 def nouveau(examination: Examination) -> Outcome:
-    """GPUs bound to nouveau or nova."""
+    """Find GPUs bound to nouveau or nova."""
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver and keeps the GPU",
+        f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver.",
         *at_most(_driver(gpu) for gpu in chosen),
         fix=Plan(
-            "Keep nouveau out",
+            "Blacklist nouveau",
             (
-                instruction("write blacklist nouveau and options nouveau modeset=0 to /etc/modprobe.d"),
-                instruction("build the initramfs anew (update-initramfs -u or dracut -f), and reboot"),
+                instruction(
+                    "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
+                    " /etc/modprobe.d"
+                ),
+                instruction("Rebuild the initramfs (update-initramfs -u or dracut -f), and reboot"),
             ),
             needs_reboot=True,
             disturbs="every job on this node",
@@ -138,27 +157,36 @@ def nouveau(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-without-driver-passed-through",
     Severity.NOTE,
-    "a GPU is kept for a virtual machine",
+    "a GPU is reserved for a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
+    ok="no GPU is reserved for a virtual machine",
+    impact="Programs of this node cannot use this GPU.",
 )
 def passed_through(examination: Examination) -> Outcome:
-    """GPUs bound to vfio-pci."""
+    """Find GPUs bound to vfio-pci."""
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("vfio-pci", "pci-stub"))
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names_of(chosen)}: this node's own programs cannot use it",
+        f"{names_of(chosen)}: bound to vfio-pci, which passes a device to a virtual machine.",
         *at_most(_driver(gpu) for gpu in chosen),
         devices=bdfs_of(chosen),
     )
 
 
-@AREA.check("xid-79-fell-off-bus", Severity.CRITICAL, "a GPU has fallen off the bus", _XIDS)
+@AREA.check(
+    LOST_GPU,
+    Severity.CRITICAL,
+    "a GPU has fallen off the bus",
+    _XIDS,
+    ok="no GPU has fallen off the bus",
+    impact="Jobs on this GPU are dead, and their peers report completion error 12.",
+)
 def fell_off_the_bus(examination: Examination) -> Outcome:
-    """Xid 79 in the kernel log, NVML's "GPU is lost", and configuration space that reads as ones."""
+    """Look for Xid 79, NVML's "GPU is lost", and configuration space that reads as ones."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(f"needs the GPUs: {gpus}")
+        return unsure(needs(GPUS, gpus))
     evidence: list[Evidence] = []
     lost: list[str] = []
     answering = [gpu for gpu in gpus if not isinstance(gpu.nvml, Unknown)]
@@ -171,33 +199,33 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
             evidence.append(Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/config", "ff ff ff ff"))
             lost.append(gpu.bdf)
     log = examination.kernel_log
-    told: list[KernelMessage] = []
+    messages: list[KernelMessage] = []
     if not isinstance(log, Unknown):
-        told = [
+        messages = [
             one
             for one in log.messages
             if one.kind is LogKind.GPU_LOST or (one.kind is LogKind.XID and one.number == 79)
         ]
-        evidence += [Evidence(log.source, one.text) for one in reversed(told)]
+        evidence += [Evidence(log.source, one.text) for one in reversed(messages)]
     if evidence:
-        named = [one.bdf for one in told if one.bdf]
+        named = [one.bdf for one in messages if one.bdf]
         back = not lost and answer_now(examination, named)
         where = tuple(dict.fromkeys([*lost, *named]))
         return found(
-            f"{several(where) or 'a GPU'}: the PCIe link or the power was lost. "
-            + ("It answers again, but its jobs are dead" if back else "Its jobs are dead")
-            + "; their peers report completion error 12",
+            f"{several(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
+            + (" It answers again now." if back else ""),
             *at_most(evidence),
             fix=Plan(
                 "Power-cycle the node",
                 (
-                    instruction("drain the node and switch it off and on: a reboot is often not enough"),
-                    instruction("reseat GPU, riser and cables; replace the GPU where it comes back"),
+                    instruction("Drain the node and power-cycle it (a reboot is often not enough)"),
+                    instruction("Reseat GPU, riser and cables, and replace the GPU if it happens again"),
                 ),
                 needs_reboot=True,
                 disturbs="every job on this node",
             ),
             severity=Severity.WARNING if back else None,
+            impact="Jobs that ran on this GPU are dead." if back else "",
             devices=where,
         )
     if len(answering) == len(gpus):
@@ -215,46 +243,70 @@ def _config(examination: Examination, bdf: str) -> object:
 @AREA.check(
     "gpu-missing-from-nvml",
     Severity.CRITICAL,
-    "NVML answers, but not for a GPU that the driver holds",
+    "a GPU with a driver is missing from NVML",
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
+    ok="NVML answers for every GPU that has a driver",
+    impact="CUDA does not see this GPU.",
 )
 def missing_from_nvml(examination: Examination) -> Outcome:
-    """GPUs bound to the nvidia driver that NVML does not list, or that answer with an error."""
+    """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
     facts = examination.node.gpus
     if isinstance(facts, Unknown):
-        return unsure(f"needs the GPUs: {facts}")
+        return unsure(needs(GPUS, facts))
+    if facts.unplaced:
+        return unsure(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
     if facts.driver.nvml is not None and facts.gpus:
-        return unsure(f"needs NVML: {facts.driver.nvml}")
-    held = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
+        return unsure(f"needs NVML ({facts.driver.nvml})")
+    driven = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
     silent = [
-        gpu for gpu in held if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
+        gpu for gpu in driven if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
     ]
     if silent and in_container(examination.node.platform):
         hidden = [gpu for gpu in silent if isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED]
         if hidden == silent:
-            return passed(Evidence("NVML", f"{names_of(hidden)}: not given to this container"))
+            return passed(Evidence("NVML", f"{names_of(hidden)} not passed into this container"))
     if silent:
         return found(
-            f"{names_of(silent)}: the driver could not start it, or it hangs. CUDA does not see it either",
+            f"{names_of(silent)}: the driver could not start the GPU, or the GPU hangs.",
             *at_most(
                 Evidence(f"NVML, {gpu.bdf}", gpu.nvml.detail or gpu.nvml.reason.value)
                 for gpu in silent
                 if isinstance(gpu.nvml, Unknown)
             ),
             fix=Plan(
-                "Find out why",
+                "Reset the GPU",
                 (
-                    instruction("look in the kernel log for NVRM and Xid lines that name this GPU"),
-                    instruction("drain the node, reset the GPU or reboot; replace it where it comes back"),
+                    instruction("Search the kernel log for NVRM and Xid lines about this GPU"),
+                    instruction("Drain the node, then reset the GPU or reboot"),
+                    instruction("Replace the GPU if it happens again"),
                 ),
                 disturbs="every job on this node",
             ),
             devices=bdfs_of(silent),
+            part_of=reported_in_log(examination, bdfs_of(silent)),
         )
-    for gpu in held:
+    for gpu in driven:
         if isinstance(gpu.nvml, Unknown):
-            return unsure(f"needs NVML's answer for GPU{gpu.index}: {gpu.nvml}")
-    return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in held) or (NO_GPU,))
+            return unsure(needs_nvml(gpu, gpu.nvml))
+    return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
+
+
+def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[str, ...]:
+    """The id of the finding that says why all of these GPUs do not answer: off the bus, or a GSP timeout."""
+    gpus = gpus_of(examination)
+    lost = {
+        gpu.bdf
+        for gpu in (() if isinstance(gpus, Unknown) else gpus)
+        if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail
+    }
+    log = examination.kernel_log
+    messages = () if isinstance(log, Unknown) else log.messages
+    xids = [one for one in messages if one.kind is LogKind.XID]
+    lost |= {one.bdf for one in xids if one.bdf and one.number == 79}
+    timed_out = {one.bdf for one in xids if one.number in (119, 120)}
+    if bdfs and set(bdfs) <= lost:
+        return (LOST_GPU,)
+    return (GSP_TIMEOUT,) if bdfs and set(bdfs) <= timed_out else ()
 
 
 _NEAR = (Smi.PIX, Smi.PXB)
@@ -263,11 +315,14 @@ _NEAR = (Smi.PIX, Smi.PXB)
 @AREA.check(
     "gpu-without-near-nic",
     Severity.WARNING,
-    "a GPU has no NIC below its PCIe switch, while others have",
+    "some GPUs have no NIC below their PCIe switch",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
+    ok="all GPUs are equally near to a NIC",
+    impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
+    data_path=True,
 )
 def without_near_nic(examination: Examination) -> Outcome:
-    """GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""
+    """Find GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""
     topology = examination.topology
     if not topology.gpus or not topology.nics:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU or no RDMA NIC here"))
@@ -279,7 +334,7 @@ def without_near_nic(examination: Examination) -> Outcome:
             near += 1
             continue
         if any(isinstance(word, Unknown) for word in words):
-            return unsure(f"needs the PCIe path of {gpu.label} to every NIC: this machine does not tell it")
+            return unsure("needs the PCIe paths between GPUs and NICs, which this machine does not show")
         if any(word in (Smi.PHB, Smi.NODE) for word in words):
             far.append((gpu.id, gpu.label))
     if far and near:
@@ -289,17 +344,17 @@ def without_near_nic(examination: Examination) -> Outcome:
             for nic in topology.best_nics[gpu][:1]
         ]
         return found(
-            f"{several(label for _, label in far)}: NCCL uses GPUDirect RDMA below a switch only (PXB), "
-            "unless it is told otherwise. These GPUs then go through host memory or through a neighbour",
+            f"{several(label for _, label in far)}: the nearest NIC is behind a host bridge. By default NCCL"
+            " uses GPUDirect RDMA below one switch only (PXB).",
             *at_most(best),
             fix=Plan(
-                "Bring GPU and NIC together",
+                "Give these GPUs a near NIC",
                 (
-                    instruction("move a NIC below the GPU's switch, where the chassis allows it", False),
-                    instruction("or measure with NCCL_NET_GDR_LEVEL=PHB in the job", False),
+                    instruction("Move a NIC below the GPU's switch if the chassis allows it", False),
+                    instruction("Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure", False),
                 ),
             ),
             devices=tuple(gpu for gpu, _ in far),
         )
-    told = f"{near} of {len(topology.gpus)} GPUs have a NIC below their switch"
-    return passed(Evidence("/sys/bus/pci/devices", told))
+    shown = f"{near} of {len(topology.gpus)} GPUs have a NIC below their switch"
+    return passed(Evidence("/sys/bus/pci/devices", shown))

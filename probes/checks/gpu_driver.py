@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.gpu import answer_now, asked, bdfs_of, names_of
+from probes.checks.gpu import answer_now, asked, bdfs_of, gpus_of, names_of, reported_in_log
 from probes.checks.log_messages import log_messages, of_log
 from probes.checks.references import DRIVER_README
-from probes.checks.wording import at_most
+from probes.checks.wording import at_most, needs
 from probes.examination import Examination
 from probes.kernel_log import LogKind
 from probes.nvml import NvmlGpu
 from probes.plan import Plan, instruction, plan_or_none
 from probes.plans.gpu_persistence import persistence_on
 from probes.services import ServiceState
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 AREA = Area("gpu")
 _MISMATCH = "driver/library version mismatch"
@@ -22,48 +24,49 @@ _MISMATCH = "driver/library version mismatch"
 @AREA.check(
     "driver-library-mismatch",
     Severity.CRITICAL,
-    "the driver's libraries are of another version than the loaded kernel driver",
+    "the driver's libraries and the loaded kernel driver have different versions",
     "NVIDIA Management Library, NVML_ERROR_LIB_RM_VERSION_MISMATCH, "
     "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
+    ok="the driver's libraries match the loaded kernel driver",
+    impact="New CUDA programs and nvidia-smi fail. Running programs go on.",
 )
 def library_mismatch(examination: Examination) -> Outcome:
-    """NVML's complaint, and the versions in the names of the driver's libraries."""
+    """Compare NVML's answer and the versions of the driver's libraries with the kernel driver."""
     facts = examination.node.gpus
     if isinstance(facts, Unknown):
-        return unsure(f"needs the GPU driver: {facts}")
+        return unsure(needs("the driver's version", facts))
     driver = facts.driver
     if isinstance(driver.version, Unknown):
         if driver.version.reason is Reason.NOT_THERE:
             return passed(Evidence("/sys/module/nvidia", "the driver is not loaded"))
-        return unsure(f"needs the driver's version: {driver.version}")
+        return unsure(needs("the driver's version", driver.version))
     loaded = Evidence("/sys/module/nvidia/version", driver.version)
     files = () if isinstance(examination.libraries, Unknown) else _of_driver(examination)
     shown = tuple(Evidence(path, version) for path, version in files)
     complains = driver.nvml is not None and driver.nvml.startswith(_MISMATCH)
-    # Where one of several files is right, the loader's configuration decides: NVML's word counts.
+    # Where one of several files matches, the loader's configuration decides, and NVML's answer counts.
     if complains or (files and all(version != driver.version for _, version in files)):
         return found(
-            "the packages were updated under the running driver: new CUDA programs fail, old ones go on",
+            "The driver's packages were updated while the old driver was loaded.",
             loaded,
             *at_most(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
             fix=Plan(
                 "Load the driver that is installed",
                 (
-                    instruction(
-                        "drain the node and reboot; or stop all users of the GPUs and reload the modules"
-                    ),
+                    instruction("Drain the node and reboot"),
+                    instruction("Or stop everything that uses the GPUs, and reload the modules"),
                 ),
                 needs_reboot=True,
                 disturbs="every job on this node",
-                note="hold the driver's packages (apt-mark hold), so that it happens in a window only",
+                note="hold the driver's packages (apt-mark hold) to update in a maintenance window only",
             ),
             devices=("nvidia",),
         )
     if driver.nvml is None:
         return passed(loaded, Evidence("NVML", "it answers"), *at_most(shown))
     if not files:
-        return unsure("needs the driver's libraries: NVML does not answer, and none was found", loaded)
+        return unsure(f"needs NVML ({driver.nvml})", loaded)
     return passed(loaded, *at_most(shown))
 
 
@@ -83,25 +86,38 @@ def _of_driver(examination: Examination) -> tuple[tuple[str, str], ...]:
     Severity.CRITICAL,
     "the driver could not start a GPU",
     DRIVER_README + "commonproblems.html",
+    ok="the driver has started every GPU",
+    impact="CUDA does not see this GPU.",
 )
 def start_failed(examination: Examination) -> Outcome:
-    """RmInitAdapter and probe failures in the kernel log."""
+    """Find failures of RmInitAdapter and probe in the kernel log."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda one: "API mismatch" not in one.text)
     if isinstance(messages, Outcome):
         return messages
-    back = answer_now(examination, {one.bdf for one in messages})
+    named = {one.bdf for one in messages if one.bdf}
+    back = answer_now(examination, named)
     fix = Plan(
-        "Find out why",
+        "Restart the GPU",
         (
-            instruction(
-                "compare driver, GPU generation and firmware (GSP); the number behind the line says more"
-            ),
-            instruction("drain and power-cycle the node; replace the GPU where it comes back"),
+            instruction("Check that the driver and its firmware (GSP) support this GPU"),
+            instruction("Drain and power-cycle the node"),
+            instruction("Replace the GPU if it happens again"),
         ),
         disturbs="every job on this node",
     )
-    told = "it failed once and answers now" if back else "CUDA does not see it"
-    return of_log(examination, messages, told, fix, Severity.NOTE if back else None)
+    cause = "RmInitAdapter or probe failed"
+    outcome = of_log(
+        examination,
+        messages,
+        f"{cause} once. The GPU answers now." if back else f"{cause}. The numbers in the message say where.",
+        fix,
+        Severity.NOTE if back else None,
+    )
+    if back:
+        return replace(outcome, impact="None now.")
+    silent = [one.bdf for one in known(gpus_of(examination), ()) if not answer_now(examination, {one.bdf})]
+    roots = reported_in_log(examination, named) or ("gpu-missing-from-nvml",)
+    return replace(outcome, part_of=roots if named <= set(silent) else ())
 
 
 def _service_runs(examination: Examination, name: str) -> Maybe[bool]:
@@ -122,20 +138,25 @@ def _not_persistent(nvml: NvmlGpu) -> Maybe[bool]:
 
 
 @AREA.check(
-    "persistence-off", Severity.NOTE, "the driver forgets its GPUs between two programs", _PERSISTENCE
+    "persistence-off",
+    Severity.NOTE,
+    "persistence mode is disabled",
+    _PERSISTENCE,
+    ok="the driver keeps idle GPUs initialized",
+    impact="The first CUDA call and every nvidia-smi take seconds, and settings get lost.",
 )
 def persistence_off(examination: Examination) -> Outcome:
-    """Persistence mode off, and no nvidia-persistenced; either of the two is enough."""
+    """Find persistence mode off without nvidia-persistenced; one of the two is enough."""
     chosen, otherwise = asked(examination, _not_persistent, "persistence mode off")
     if not chosen:
         return otherwise
     daemon = _service_runs(examination, "nvidia-persistenced")
     if isinstance(daemon, Unknown):
-        return unsure(f"needs to know whether nvidia-persistenced runs: {daemon}")
+        return unsure(needs("the services", daemon))
     if daemon:
         return passed(Evidence("systemctl is-active nvidia-persistenced", "active"))
     return found(
-        f"{names_of(chosen)}: the first CUDA call and every nvidia-smi take seconds, settings get lost",
+        f"{names_of(chosen)}: the driver shuts down a GPU when its last program ends.",
         *at_most(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
         Evidence("systemctl is-active nvidia-persistenced", "inactive"),
         fix=plan_or_none(persistence_on(examination)),
@@ -146,21 +167,23 @@ def persistence_off(examination: Examination) -> Outcome:
 @AREA.check(
     "persistence-off-daemon-runs",
     Severity.NOTE,
-    "nvidia-persistenced runs, but persistence mode is off",
+    "nvidia-persistenced runs without persistence mode",
     _PERSISTENCE,
+    ok="nvidia-persistenced has enabled persistence mode, or does not run",
+    impact="The first CUDA call and every nvidia-smi take seconds, and settings get lost.",
 )
 def persistence_mode_off(examination: Examination) -> Outcome:
-    """Persistence mode off though the daemon runs: it was started with --no-persistence-mode."""
+    """Find persistence mode off though the daemon runs: it was started with --no-persistence-mode."""
     chosen, otherwise = asked(examination, _not_persistent, "persistence mode off")
     if not chosen:
         return otherwise
     daemon = _service_runs(examination, "nvidia-persistenced")
     if isinstance(daemon, Unknown):
-        return unsure(f"needs to know whether nvidia-persistenced runs: {daemon}")
+        return unsure(needs("the services", daemon))
     if not daemon:
         return passed(Evidence("systemctl is-active nvidia-persistenced", "inactive: see persistence-off"))
     return found(
-        f"{names_of(chosen)}: some packages start the daemon with --no-persistence-mode; it waits to be told",
+        f"{names_of(chosen)}: some packages start the daemon with --no-persistence-mode.",
         *at_most(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
         Evidence("systemctl is-active nvidia-persistenced", "active"),
         fix=plan_or_none(persistence_on(examination)),

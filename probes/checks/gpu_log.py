@@ -1,9 +1,11 @@
-"""Checks of what the kernel log says of GPUs and NVSwitches: Xids and SXids."""
+"""Checks of the kernel log's messages about GPUs and NVSwitches: Xids and SXids."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.checks.finding import Area, Outcome, Severity
-from probes.checks.gpu import answer_now
+from probes.checks.gpu import GSP_TIMEOUT, LOST_GPU, answer_now
 from probes.checks.log_messages import log_messages, of_log
 from probes.checks.wording import SHOWN
 from probes.examination import Examination
@@ -23,6 +25,8 @@ _MEMORY = (48, 63, 64, 92, 94, 95)
 _NVLINK = (74, 144, 145, 146, 147, 148, 149, 150)
 _PROGRAM = (13, 31, 43, 45, 68)
 
+_RECOVERY = 154  # "GPU recovery action changed"
+_WITH_RECOVERY = (LOST_GPU, GSP_TIMEOUT, "xid-memory-error", "xid-nvlink-error")
 _DRAIN = "every job on this GPU, or on the node where it is rebooted"
 
 
@@ -31,109 +35,145 @@ def _xids(examination: Examination, numbers: tuple[int, ...]) -> Outcome | list[
 
 
 @AREA.check(
-    "xid-119-gsp-timeout", Severity.CRITICAL, "a GPU's system processor (GSP) stopped answering", _XIDS
+    GSP_TIMEOUT,
+    Severity.CRITICAL,
+    "a GPU's system processor (GSP) timed out",
+    _XIDS,
+    ok="no GSP timeout in the kernel log",
+    impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",
 )
 def gsp_timeout(examination: Examination) -> Outcome:
-    """Xid 119 and 120."""
+    """Find Xid 119 and 120."""
     messages = _xids(examination, _GSP)
     if isinstance(messages, Outcome):
         return messages
     fix = Plan(
         "Reset the GPU",
         (
-            instruction("drain the node; nvidia-smi --gpu-reset -i N, or reboot"),
-            instruction(
-                "update the driver where it comes back; NVreg_EnableGpuFirmware=0 is for the closed one only"
-            ),
+            instruction("Drain the node, then run nvidia-smi --gpu-reset -i N or reboot"),
+            instruction("Update the driver if it happens again"),
+            instruction("With the closed kernel modules NVreg_EnableGpuFirmware=0 disables the GSP"),
         ),
         disturbs=_DRAIN,
     )
     if answer_now(examination, {one.bdf for one in messages}):
-        told = "it answers now, but its jobs have died or stood still; it comes back"
-        return of_log(examination, messages, told, fix, Severity.WARNING)
-    told = "nvidia-smi hangs or is very slow, and jobs stand still; it looks like a fault of the network"
-    return of_log(examination, messages, told, fix)
+        cause = "the GSP did not answer the driver in time. The GPU answers now."
+        outcome = of_log(examination, messages, cause, fix, Severity.WARNING)
+        return replace(outcome, impact="Jobs of that time died or hung. It often happens again.")
+    return of_log(examination, messages, "the GSP did not answer the driver in time.", fix)
 
 
-@AREA.check("xid-memory-error", Severity.WARNING, "a GPU's memory had errors", _XIDS)
+@AREA.check(
+    "xid-memory-error",
+    Severity.WARNING,
+    "a GPU has memory errors",
+    _XIDS,
+    ok="no GPU memory error in the kernel log",
+    impact="Jobs may have died of it.",
+)
 def memory_errors(examination: Examination) -> Outcome:
-    """Xids of ECC errors and of rows or pages put aside: 48, 63, 64, 92, 94, 95."""
+    """Find Xids of ECC errors and of remapped rows or retired pages: 48, 63, 64, 92, 94, 95."""
     messages = _xids(examination, _MEMORY)
     if isinstance(messages, Outcome):
         return messages
     fix = Plan(
-        "Look at the rows that were replaced, and reset",
+        "Reset the GPU",
         (
-            instruction(
-                "nvidia-smi -q -d ROW_REMAPPER,ECC tells whether a reset is pending or rows have run out"
-            ),
-            instruction("drain and reset the GPU; replace it where remapping failed (Xid 64)"),
+            instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
+            instruction("Drain and reset the GPU"),
+            instruction("Replace the GPU if remapping failed (Xid 64)"),
         ),
         disturbs=_DRAIN,
     )
-    return of_log(
-        examination, messages, "jobs may have died of it; a replaced row needs a reset of the GPU", fix
-    )
+    return of_log(examination, messages, "a remapped row takes effect with the next reset of the GPU.", fix)
 
 
-@AREA.check("xid-nvlink-error", Severity.WARNING, "an NVLink had errors", _XIDS)
+@AREA.check(
+    "xid-nvlink-error",
+    Severity.WARNING,
+    "an NVLink has errors",
+    _XIDS,
+    ok="no NVLink error in the kernel log",
+    impact="Jobs over several GPUs die or slow down.",
+)
 def nvlink_errors(examination: Examination) -> Outcome:
-    """Xids of NVLink: 74, and 144 to 150 on later GPUs."""
+    """Find Xids of NVLink: 74, and 144 to 150 on later GPUs."""
     messages = _xids(examination, _NVLINK)
     if isinstance(messages, Outcome):
         return messages
     fix = Plan(
-        "Look at the link's errors, and reset",
+        "Reset the GPUs of the NVLink domain",
         (
-            instruction("nvidia-smi nvlink -e shows the counters of every link", False),
-            instruction("drain, and reset all GPUs of the NVLink domain; replace what comes back"),
+            instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
+            instruction("Drain, and reset all GPUs of the NVLink domain"),
+            instruction("Replace the part if errors return"),
         ),
         disturbs="every job on this node",
     )
-    return of_log(examination, messages, "jobs over several GPUs die or slow down", fix)
+    return of_log(examination, messages, "the driver reported errors of an NVLink.", fix)
 
 
-@AREA.check("xid-of-a-program", Severity.NOTE, "a program's error ended its work on a GPU", _XIDS)
+@AREA.check(
+    "xid-of-a-program",
+    Severity.NOTE,
+    "a program's error ended its work on a GPU",
+    _XIDS,
+    ok="no program error in the kernel log",
+    impact="That program ended. Other jobs are not affected.",
+)
 def program_errors(examination: Examination) -> Outcome:
-    """Xids that are mostly a program's own: 13, 31, 43, 45, 68."""
+    """Find Xids that are mostly a program's own: 13, 31, 43, 45, 68."""
     messages = _xids(examination, _PROGRAM)
     if isinstance(messages, Outcome):
         return messages
-    told = "mostly a bug of the program, or its peers died; hardware only where many programs meet it"
-    return of_log(examination, messages, told, None)
+    cause = "usually a bug of the program, or its peers died. If many programs have it, suspect the hardware."
+    return of_log(examination, messages, cause, None)
 
 
-@AREA.check("xid-other", Severity.WARNING, "the driver reported an error of a GPU", _XIDS)
+@AREA.check(
+    "xid-other",
+    Severity.WARNING,
+    "the driver reported a GPU error",
+    _XIDS,
+    ok="no other GPU error in the kernel log",
+    impact="Depends on the Xid number. Jobs on this GPU may have died.",
+)
 def other_xids(examination: Examination) -> Outcome:
-    """Every other Xid."""
+    """Find every other Xid."""
     elsewhere = (*_LOST, *_GSP, *_MEMORY, *_NVLINK, *_PROGRAM)
     messages = log_messages(examination, LogKind.XID, lambda one: one.number not in elsewhere)
     if isinstance(messages, Outcome):
         return messages
     numbers = sorted({one.number for one in messages if one.number is not None})
-    fix = Plan(
-        "Look the number up",
-        (instruction("NVIDIA's Xid manual says for each number what to do", False),),
-    )
+    fix = Plan("Look up the Xid", (instruction("Follow NVIDIA's Xid manual for this number", False),))
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
-    return of_log(examination, messages, f"Xid {shown}: see NVIDIA's Xid manual", fix)
+    outcome = of_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
+    # Xid 154 says what another Xid makes necessary: a reset, a reboot.
+    return replace(outcome, part_of=_WITH_RECOVERY) if numbers == [_RECOVERY] else outcome
 
 
-@AREA.check("sxid", Severity.WARNING, "an NVSwitch reported errors", _FABRIC)
+@AREA.check(
+    "sxid",
+    Severity.WARNING,
+    "an NVSwitch reported errors",
+    _FABRIC,
+    ok="no NVSwitch error in the kernel log",
+    impact="After a fatal SXid CUDA returns error 802 until a reset.",
+)
 def sxids(examination: Examination) -> Outcome:
-    """SXids of NVSwitches."""
+    """Find SXids of NVSwitches."""
     messages = log_messages(examination, LogKind.SXID)
     if isinstance(messages, Outcome):
         return messages
     fix = Plan(
-        "Look the number up, and reset",
+        "Reset the GPUs after a fatal SXid",
         (
-            instruction("the Fabric Manager user guide says which SXids are fatal and what to do", False),
-            instruction("after a fatal one: drain, stop Fabric Manager, reset all GPUs, start it again"),
+            instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
+            instruction("After a fatal SXid drain, stop Fabric Manager, reset all GPUs and start it again"),
         ),
         disturbs="every job on this node",
     )
     if all("non-fatal" in one.text.casefold() for one in messages):
-        told = "none of them was fatal; links that have many of them wear out"
-        return of_log(examination, messages, told, fix, Severity.NOTE)
-    return of_log(examination, messages, "after a fatal one CUDA answers error 802 until a reset", fix)
+        outcome = of_log(examination, messages, "all of them are non-fatal.", fix, Severity.NOTE)
+        return replace(outcome, impact="None now. A link with many non-fatal errors may fail.")
+    return of_log(examination, messages, "a link or a port of the NVSwitch had an error.", fix)

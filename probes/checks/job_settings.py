@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
-from probes.checks.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
+from probes.checks.jobs import RDMA_DEVICES, Settings, jobs_of, maps, settle, values_of, without_variable
 from probes.checks.nccl_library import usable
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import SHOWN
+from probes.checks.wording import SHOWN, needs
 from probes.examination import Examination
 from probes.modules import ModuleState
 from probes.nccl_settings import LOC, parse_level, parse_number
@@ -21,22 +21,25 @@ _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master
 @AREA.check(
     "nccl-p2p-off",
     Severity.NOTE,
-    "a job's GPUs do not talk to each other directly",
+    "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL disables P2P between a job's GPUs",
     NCCL_VARIABLES + "#nccl-p2p-disable",
+    ok="no job disables P2P between its GPUs",
+    impact="Data between GPUs of this node goes through host memory, and PXN is not possible.",
 )
 def nccl_p2p_off(examination: Examination) -> Outcome:
-    """NCCL_P2P_DISABLE, and NCCL_P2P_LEVEL=LOC."""
+    """Find NCCL_P2P_DISABLE and NCCL_P2P_LEVEL=LOC."""
 
     def level(_: Settings, value: str) -> str | None:
         parsed = parse_level(value)
         return "never" if parsed is not None and parsed.rank == LOC else None
 
-    off = values_of(examination, "NCCL_P2P_DISABLE", lambda _, value: "off" if parse_number(value) else None)
+    off = values_of(
+        examination, "NCCL_P2P_DISABLE", lambda _, value: "disables P2P" if parse_number(value) else None
+    )
     return settle(
         jobs_of(examination),
         [*off, *values_of(examination, "NCCL_P2P_LEVEL", level)],
-        "between GPUs of this node data goes through host memory, and a GPU cannot use another one's NIC over"
-        " NVLink (PXN)",
+        "NCCL does not use NVLink or PCIe peer-to-peer between these GPUs.",
         fix=without_variable("NCCL_P2P_DISABLE and NCCL_P2P_LEVEL"),
     )
 
@@ -44,16 +47,20 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-shm-off",
     Severity.NOTE,
-    "NCCL_SHM_DISABLE=1: ranks of one node may talk over the network",
+    "NCCL_SHM_DISABLE=1 disables shared memory between a job's ranks",
     NCCL_VARIABLES + "#nccl-shm-disable",
+    ok="no job disables shared memory in NCCL",
+    impact="GPUs without P2P use the NICs to reach each other, even inside the node.",
 )
 def nccl_shm_off(examination: Examination) -> Outcome:
-    """NCCL_SHM_DISABLE."""
+    """Find NCCL_SHM_DISABLE."""
     name = "NCCL_SHM_DISABLE"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "off" if parse_number(value) else None),
-        "GPUs that cannot reach each other directly then go by the NICs, also inside the node",
+        values_of(
+            examination, name, lambda _, value: "disables shared memory" if parse_number(value) else None
+        ),
+        "Shared memory is NCCL's path between GPUs of one node that have no P2P.",
         fix=without_variable(name),
     )
 
@@ -61,26 +68,28 @@ def nccl_shm_off(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-relaxed-ordering-off",
     Severity.NOTE,
-    "NCCL_IB_PCI_RELAXED_ORDERING=0: writes to GPU memory keep their order",
+    "NCCL_IB_PCI_RELAXED_ORDERING=0 disables relaxed ordering for a job",
     NCCL_VARIABLES + "#nccl-ib-pci-relaxed-ordering",
+    ok="no job disables relaxed ordering",
+    impact="Writes to GPU memory can be slower, most of all on virtual machines.",
+    data_path=True,
 )
 def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
-    """The variable; a warning on virtual machines, where it costs most."""
+    """Find NCCL_IB_PCI_RELAXED_ORDERING=0; a warning on virtual machines, where it costs most."""
     name = "NCCL_IB_PCI_RELAXED_ORDERING"
     platform = examination.node.platform
     place = None if isinstance(platform, Unknown) else platform.environment
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "off" if parse_number(value) == 0 else None),
-        "by default (2) NCCL lets PCIe reorder writes where it can, which virtual machines need for full"
-        " speed",
+        values_of(examination, name, lambda _, value: "disabled" if parse_number(value) == 0 else None),
+        "By default (2) NCCL lets PCIe reorder writes. Virtual machines need that for full bandwidth.",
         fix=without_variable(name),
         severity=Severity.WARNING if place is Environment.VIRTUAL_MACHINE else None,
     )
 
 
 def _has_cuda(value: str) -> bool:
-    """Whether UCX_TLS leaves a transport that knows GPU memory."""
+    """Whether UCX_TLS includes a transport for GPU memory."""
     names = [one.strip() for one in value.removeprefix("^").split(",")]
     if value.startswith("^"):
         return not any(name in ("cuda", "cuda_copy") for name in names)
@@ -90,17 +99,19 @@ def _has_cuda(value: str) -> bool:
 @AREA.check(
     "ucx-tls-without-cuda",
     Severity.WARNING,
-    "UCX_TLS leaves out the transports that know GPU memory",
+    "UCX_TLS leaves out the transports for GPU memory",
     _UCX + "#working-with-gpu",
+    ok="UCX_TLS is unset or includes GPU memory",
+    impact="MPI calls on GPU memory fail or copy through host memory. NCCL is not affected.",
+    data_path=True,
 )
 def ucx_tls_without_cuda(examination: Examination) -> Outcome:
-    """UCX_TLS of processes with a GPU; without cuda UCX takes GPU memory for host memory."""
+    """Find UCX_TLS without cuda in processes with a GPU; UCX then takes GPU memory for host memory."""
     name = "UCX_TLS"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, v: "no cuda" if v and not _has_cuda(v) else None),
-        "without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory: a program that"
-        " passes it to MPI fails or copies through host memory; NCCL does not ask this variable",
+        values_of(examination, name, lambda _, v: "without cuda" if v and not _has_cuda(v) else None),
+        "Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
         fix=without_variable(name, "or add cuda to it: UCX_TLS=rc,cuda,sm,self"),
     )
 
@@ -110,14 +121,17 @@ def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     Severity.WARNING,
     "UCX_NET_DEVICES names a port that this node does not have",
     _UCX + "#network-capabilities",
+    ok="every port in UCX_NET_DEVICES exists",
+    impact="UCX uses fewer ports. Where none is left, it uses TCP or fails.",
+    data_path=True,
 )
 def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
-    """Entries NAME:PORT against the RDMA devices; names without a port are network interfaces."""
+    """Compare entries NAME:PORT with the RDMA devices; names without a port are network interfaces."""
     name = "UCX_NET_DEVICES"
     rdma = examination.node.rdma
     jobs = jobs_of(examination)
     if isinstance(rdma, Unknown) and any(one.get(name) for one in jobs.settings):
-        return unsure(f"the RDMA devices: {rdma}")
+        return unsure(needs(RDMA_DEVICES, rdma))
     devices = () if isinstance(rdma, Unknown) else rdma.devices
     ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
 
@@ -130,37 +144,39 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     return settle(
         jobs,
         values_of(examination, name, wrong),
-        "UCX warns and does without it; where no named port is left, it goes by TCP or fails",
-        fix=without_variable(name, "or name ports that are there, as mlx5_0:1"),
+        "UCX warns about a missing port and ignores it.",
+        fix=without_variable(name, "or name ports of this node, such as mlx5_0:1"),
     )
 
 
 @AREA.check(
     "nvshmem-needs-peermem",
     Severity.NOTE,
-    "a job uses NVSHMEM, whose older versions know nvidia-peermem only",
+    "a job uses NVSHMEM without nvidia_peermem, which older versions need",
     "https://github.com/NVIDIA/nvshmem/issues/23",
+    ok="no job uses NVSHMEM, or nvidia_peermem is loaded",
+    impact="Older versions of NVSHMEM skip the InfiniBand transport.",
 )
 def nvshmem_needs_peermem(examination: Examination) -> Outcome:
-    """Processes that map libnvshmem_host, where nvidia_peermem is not loaded."""
+    """Find processes that map libnvshmem_host, where nvidia_peermem is not loaded."""
     jobs = jobs_of(examination)
     modules = examination.node.modules
     users = [process for process in jobs.processes if maps(process, "libnvshmem_host")]
     if not users:
         return settle(jobs, (), "")
     if isinstance(modules, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded: {modules}")
+        return unsure(needs("the loaded modules", modules))
     module = modules.modules.get("nvidia_peermem")
     if module is not None and isinstance(module.state, Unknown):
-        return unsure(f"whether nvidia_peermem is loaded: {module.state}")
+        return unsure(needs("the loaded modules", module.state))
     loaded = module is not None and module.state is ModuleState.LIVE
     _, peermem = usable(examination)
     evidence = [] if loaded else [_library(process.pid) for process in users]
     return settle(
         jobs,
         evidence,
-        "such a version says “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” and goes"
-        " without InfiniBand; newer ones use DMA-BUF",
+        "Such a version prints “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
+        " versions use DMA-BUF.",
         fix=_LOAD_PEERMEM if peermem is not True else None,
         devices=("nvidia_peermem",),
     )
@@ -174,10 +190,10 @@ _LOAD_PEERMEM = Plan(
     "Load nvidia_peermem",
     (
         Step(
-            "loads the module; fails where it was built without peer-memory symbols",
+            "Load the module; this fails if it was built without peer-memory symbols",
             ("modprobe", "nvidia-peermem"),
             undo=("modprobe", "-r", "nvidia-peermem"),
         ),
     ),
-    note="a newer NVSHMEM does without; the job has to be restarted in either case",
+    note="a newer NVSHMEM does not need it; the job has to be restarted in either case",
 )

@@ -7,20 +7,28 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.wording import few
+from probes.checks.wording import few, needs
 from probes.examination import Examination
 from probes.nccl_conf import NCCL_CONF
 from probes.nccl_paths import ORDER, Nccl
 from probes.plan import Plan, instruction
-from probes.processes import Process, ProcessFacts
+from probes.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.topology import Topology
 from probes.unknown import Maybe, Reason, Unknown
 
 NO_JOB = "no process uses a GPU and RDMA now"
+OTHERS = "the environment of other users' processes"
+RDMA_DEVICES = "the RDMA devices"
+# Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
+STAGED = "The job copies through host memory, at about half the bandwidth where GPU and NIC share a switch."
+OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
+FEWER_RAILS = "The job uses fewer NICs than intended, and its bandwidth drops with each missing one."
+FAR_NIC = "The named GPUs use a farther NIC, or copy through host memory."
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
-# Programs that hold GPUs or RDMA devices open to watch or to serve them; no job. ibacm and srp_daemon keep
-# verbs devices open from their start on and send a few management datagrams (rdma-core, ibacm/src/acm.c and
-# srp_daemon/srp_handle_traps.c).
+_OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
+# Programs that keep GPUs or RDMA devices open to monitor or serve them; they are no jobs. ibacm and
+# srp_daemon open verbs devices when they start and send a few management datagrams (rdma-core,
+# ibacm/src/acm.c and srp_daemon/srp_handle_traps.c).
 _WATCHERS = frozenset(
     name[:15]
     for name in (
@@ -40,9 +48,13 @@ _WATCHERS = frozenset(
 )
 
 
+RESTART = instruction("Restart the job", needs_root=False)
+RESTARTS = "the job has to be restarted"
+
+
 @dataclass(frozen=True)
 class Settings:
-    """The variables that one process runs with, or that /etc/nccl.conf gives to those that start next."""
+    """The variables of one process, or those that /etc/nccl.conf sets for jobs that start next."""
 
     process: Process | None
     values: dict[str, tuple[str, str]]  # name -> value, and the file that it stands in
@@ -51,10 +63,10 @@ class Settings:
         """The value, None where it is not set."""
         return self.values[name][0] if name in self.values else None
 
-    def evidence(self, name: str, told: str = "") -> Evidence:
-        """Where the variable stands, its value, and what there is to say about it."""
+    def evidence(self, name: str, remark: str = "") -> Evidence:
+        """The file that sets the variable, its value, and a remark on it."""
         value, source = self.values[name]
-        return Evidence(source, f"{name}={value}{f': {told}' if told else ''}")
+        return Evidence(source, f"{name}={value}{f' ({remark})' if remark else ''}")
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,11 @@ class Jobs:
 
     processes: tuple[Process, ...]  # with a GPU open
     settings: tuple[Settings, ...]
-    unseen: str  # what it takes to see all of them; "": all were seen
+    unseen: str  # what gdrtop needs to see all of them; "": all were seen
     unread: str  # the same for their environments and libraries
 
 
-_latest: list[tuple[Examination, Jobs]] = []  # every check asks for the same
+_latest: list[tuple[Examination, Jobs]] = []  # all checks ask about the same examination
 
 
 def jobs_of(examination: Examination) -> Jobs:
@@ -83,7 +95,7 @@ def jobs_of(examination: Examination) -> Jobs:
 def _jobs_of(examination: Examination) -> Jobs:
     facts = examination.processes
     if isinstance(facts, Unknown):
-        return Jobs((), (), f"the processes could not be read: {facts}", "")
+        return Jobs((), (), needs("the processes", facts), "")
     ours = [one for one in facts.processes if _uses_gpu(one)]
     settings = [Settings(None, {name: (v, NCCL_CONF) for name, v in _conf(facts.nccl_conf).items()})]
     settings.extend(Settings(one, _values(one, facts)) for one in ours)
@@ -97,49 +109,63 @@ def settle(
     fix: Plan | None = None,
     severity: Severity | None = None,
     devices: tuple[str, ...] = (),
+    impact: str = "",
+    data_path: bool | None = None,
+    part_of: tuple[str, ...] = (),
 ) -> Outcome:
-    """Found where there is evidence; passed where everything was looked at; else what is missing."""
-    seen = few(evidence)
+    """Found where there is evidence, and by whom; passed where everything was read; else what is missing."""
+    seen = tuple(evidence)
     if seen:
-        return found(cause, *seen, fix=fix, severity=severity, devices=devices)
+        return found(
+            about(affected(jobs, seen), cause),
+            *few(seen),
+            fix=fix,
+            severity=severity,
+            devices=devices,
+            impact=impact,
+            data_path=data_path,
+            part_of=part_of,
+        )
     if jobs.unseen or jobs.unread:
         return unsure(jobs.unseen or jobs.unread)
     return no_fault(jobs)
 
 
+def about(processes: str, cause: str) -> str:
+    """The cause behind the processes that it is about; a name as its first word keeps its capitals."""
+    is_name = cause[1:2].isupper()
+    return f"{processes}: {cause if is_name else cause[:1].lower() + cause[1:]}"
+
+
+def affected(jobs: Jobs, evidence: Iterable[Evidence]) -> str:
+    """The processes that the evidence is about, or the jobs that /etc/nccl.conf is read by."""
+    pids = {int(match[1]) for one in evidence if (match := _OF_PROCESS.match(one.source))}
+    return names_of(one for one in jobs.processes if one.pid in pids) or "jobs that start on this node"
+
+
 def no_fault(jobs: Jobs) -> Outcome:
-    """Passed: how many were looked at."""
+    """Passed: how many were read."""
     if not jobs.processes:
         return passed(Evidence("/proc/*/fd", NO_JOB))
     count = len(jobs.processes)
-    return passed(Evidence("/proc/*/environ", f"{count} process{'es' * (count > 1)} with a GPU looked at"))
+    return passed(Evidence("/proc/*/environ", f"{count} process{'es' * (count > 1)} with a GPU, all read"))
 
 
 def values_of(
     examination: Examination, name: str, wrong: Callable[[Settings, str], str | None]
 ) -> Iterator[Evidence]:
-    """Evidence of every value that is wrong, with the words that `wrong` has for it."""
+    """Evidence of every value that is wrong, with the remark that `wrong` gives."""
     for settings in jobs_of(examination).settings:
         value = settings.get(name)
-        told = None if value is None else wrong(settings, value)
-        if told is not None:
-            yield settings.evidence(name, told)
-
-
-def name_of(process: Process) -> str:
-    """The process's name for the admin."""
-    return "process" if isinstance(process.comm, Unknown) else process.comm
+        remark = None if value is None else wrong(settings, value)
+        if remark is not None:
+            yield settings.evidence(name, remark)
 
 
 def without_variable(name: str, instead: str = "") -> Plan:
-    """Taking a variable out of a job."""
-    told = f"; {instead}" if instead else ""
-    where = f"take {name} out of the job's script, its image or {NCCL_CONF}{told}"
-    return Plan(
-        f"Remove {name}",
-        (instruction(where, needs_root=False), instruction("restart the job", needs_root=False)),
-        disturbs="the job has to be restarted",
-    )
+    """Remove a variable from a job, or do `instead`."""
+    where = f"Remove {name} from the job script, the image or {NCCL_CONF}{f', {instead}' if instead else ''}"
+    return Plan(f"Remove {name}", (instruction(where, needs_root=False), RESTART), disturbs=RESTARTS)
 
 
 def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]:
@@ -155,7 +181,7 @@ def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]
 
 
 def nearest(topology: Topology, gpu: str) -> Nccl | None:
-    """NCCL's word for the way from a GPU to its nearest NIC; None where no way is known."""
+    """NCCL's word for the path from a GPU to its nearest NIC; None where no path is known."""
     words = [topology.paths[gpu, nic].nccl for nic in topology.best_nics.get(gpu, ())]
     return min((one for one in words if not isinstance(one, Unknown)), key=ORDER.__getitem__, default=None)
 
@@ -166,14 +192,14 @@ def maps(process: Process, name: str) -> bool:
 
 
 def is_watcher(process: Process) -> bool:
-    """Whether it is known to hold devices only to watch or to serve them."""
+    """Whether it is known to keep devices open only to monitor or serve them."""
     return not isinstance(process.comm, Unknown) and process.comm[:15] in _WATCHERS
 
 
 def _uses_gpu(process: Process) -> bool:
     if is_watcher(process):
         return False
-    # Files that may not be seen: NVML names this process.
+    # A process whose files cannot be read is listed because NVML names it.
     return isinstance(process.gpu_files, Unknown) or any(_GPU.fullmatch(file) for file in process.gpu_files)
 
 
@@ -212,30 +238,37 @@ def driver_loaded(examination: Examination) -> bool:
 
 def _unseen(examination: Examination, facts: ProcessFacts) -> str:
     named = named_by_nvml(examination)
-    closed = sum(isinstance(one.gpu_files, Unknown) for one in facts.processes)
-    if closed:
-        reason = next(one.gpu_files.reason for one in facts.processes if isinstance(one.gpu_files, Unknown))
-        return f"{reason.value}: the processes of others with a GPU ({closed} of them)"
+    for process in facts.processes:
+        if isinstance(process.gpu_files, Unknown):
+            return needs(OTHERS, process.gpu_files)
     if facts.left_out:
-        return f"{facts.left_out} more processes have a GPU or an RDMA device than are looked at"
+        return f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}"
     if not driver_loaded(examination):
         return ""
     if isinstance(named, Unknown):
-        # Without NVML's word any process that may not be looked into can be a job.
+        # Without NVML's list any process that cannot be read can be a job.
         if isinstance(facts.hidden, Unknown):
-            return f"the processes of others: {facts.hidden}"
-        return f"needs root: what {facts.hidden} processes of others have open" if facts.hidden else ""
+            return needs(OTHERS, facts.hidden)
+        return f"needs root: {OTHERS}" if facts.hidden else ""
     gone = named - {one.pid for one in facts.processes}
-    return f"NVML names {len(gone)} processes that are not seen from here: run it on the host" if gone else ""
+    return "needs the host: NVML lists processes that are not visible here" if gone else ""
 
 
 def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
     for process in processes:
         for fact in (process.environment, process.libraries):
             if isinstance(fact, Unknown):
-                return f"{fact.reason.value}: environment and libraries of process {process.pid}"
+                return needs_environment(process, fact)
         if isinstance(process.nccl_conf, Unknown) and process.nccl_conf.reason is not Reason.NOT_THERE:
-            return f"{process.nccl_conf.reason.value}: /proc/{process.pid}/root{NCCL_CONF}"
+            return needs_environment(process, process.nccl_conf)
     if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
-        return f"{facts.nccl_conf.reason.value}: {NCCL_CONF}"
+        return needs(NCCL_CONF, facts.nccl_conf)
     return ""
+
+
+def needs_environment(process: Process, why: Unknown) -> str:
+    """Why the environment, libraries or files of a process are unknown."""
+    if why.reason is Reason.NOT_THERE:
+        return f"the environment of process {process.pid} is not readable (the process has ended)"
+    what = OTHERS if why.reason is Reason.NEEDS_ROOT else f"the environment of process {process.pid}"
+    return needs(what, why)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import jobs_of, settle, values_of, without_variable
+from probes.checks.jobs import affected, jobs_of, settle, values_of, without_variable
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import few
+from probes.checks.wording import few, needs
 from probes.examination import Examination
 from probes.nccl_conf import NCCL_CONF, NcclConf
 from probes.plan import Plan, instruction
@@ -18,14 +18,16 @@ AREA = Area("nccl")
 @AREA.check(
     "nccl-topo-file-missing",
     Severity.WARNING,
-    "NCCL_TOPO_FILE names a file that is not there",
+    "NCCL_TOPO_FILE names a missing file",
     NCCL_VARIABLES + "#nccl-topo-file",
+    ok="every NCCL_TOPO_FILE exists",
+    impact="NCCL reads sysfs instead. On a virtual machine it may then choose far NICs.",
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
-    """The file, as the process sees it."""
+    """Look for the file as the process sees it."""
     facts = examination.topology_files
     if isinstance(facts, Unknown):
-        return unsure(f"the topology files: {facts}")
+        return unsure(needs("the topology files", facts))
     gone = [
         Evidence(file.path, "not there")
         for file in facts.files
@@ -36,9 +38,8 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     return settle(
         jobs_of(examination),
         gone,
-        "NCCL goes on without it, by sysfs; on a virtual machine that may show another tree than the real"
-        " one",
-        fix=without_variable(VARIABLE, "or bring the file into the container"),
+        "NCCL does not report the missing file. In a container the path must exist inside the container.",
+        fix=without_variable(VARIABLE, "or mount the file into the container"),
     )
 
 
@@ -47,12 +48,17 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL's topology file describes another machine",
     NCCL_VARIABLES + "#nccl-topo-file",
+    ok="NCCL's topology file matches this machine, or there is none",
+    impact="NCCL chooses the wrong NICs, or fails with “Could not find real path of /sys/class/pci_bus/…”.",
+    data_path=True,
 )
 def nccl_topo_file_stale(examination: Examination) -> Outcome:
-    """The bus ids of GPUs and NICs in the file, against the PCI bus."""
+    """Compare the bus ids of GPUs and NICs in the file with the PCI bus."""
     facts, pci = examination.topology_files, examination.node.pci
-    if isinstance(facts, Unknown) or isinstance(pci, Unknown):
-        return unsure(f"the topology files and the PCI bus: {facts if isinstance(facts, Unknown) else pci}")
+    if isinstance(facts, Unknown):
+        return unsure(needs("the topology files", facts))
+    if isinstance(pci, Unknown):
+        return unsure(needs("the PCI devices", pci))
     here = {bdf.rpartition(".")[0] for bdf in pci.functions}
     evidence: list[Evidence] = []
     unread: TopologyFile | None = None
@@ -64,40 +70,41 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
         read += 1
         strange = [bus for bus in file.endpoints if bus.partition(".")[0] not in here]
         if strange:
-            told = f"{', '.join(strange[:4])}: {len(strange)} of {len(file.endpoints)} are not on this node"
-            evidence.append(Evidence(file.path, told))
+            shown = f"{', '.join(strange[:4])}: {len(strange)} of {len(file.endpoints)} are not on this node"
+            evidence.append(Evidence(file.path, shown))
     if evidence:
         default = [one for one in evidence if one.source == VIRTUAL]
-        step = instruction("renew the file for this machine, or remove it: bare metal needs none")
-        fix = Plan("Renew the topology file", (step,), disturbs="jobs read the file when they start")
+        step = instruction("Create the file again for this machine, or remove it (bare metal needs none)")
+        fix = Plan("Replace the topology file", (step,), note="jobs read the file when they start")
         return found(
-            "NCCL takes the file's word for the way between GPUs and NICs: it chooses wrong NICs, or fails"
-            " with “Could not find real path of /sys/class/pci_bus/…”",
+            f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
+            " NICs from this file instead of sysfs.",
             *few(default + evidence),
             fix=fix,
         )
     if unread is not None and isinstance(unread.endpoints, Unknown):
-        return unsure(f"{unread.endpoints}: {unread.path}")
+        return unsure(needs(unread.path, unread.endpoints))
     jobs = jobs_of(examination)
     if jobs.unseen or jobs.unread:
         return unsure(jobs.unseen or jobs.unread)
-    told = f"{read} read, all of this node" if read else "not there: NCCL reads sysfs"
-    return passed(Evidence(VIRTUAL, told))
+    return passed(Evidence(VIRTUAL, f"{read} read, all of this node" if read else "not there"))
 
 
 @AREA.check(
     "nccl-graph-file-left",
     Severity.NOTE,
-    "NCCL_GRAPH_FILE makes NCCL take its rings and trees from a file",
+    "NCCL_GRAPH_FILE fixes NCCL's rings and trees",
     NCCL_VARIABLES,
+    ok="no job sets NCCL_GRAPH_FILE",
+    impact="NCCL does not search for the best use of the links.",
 )
 def nccl_graph_file_left(examination: Examination) -> Outcome:
-    """NCCL_GRAPH_FILE."""
+    """Find NCCL_GRAPH_FILE."""
     name = "NCCL_GRAPH_FILE"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "set" if value else None),
-        "NCCL does not search for the best use of the links; mostly this is left behind by an experiment",
+        values_of(examination, name, lambda _, value: "" if value else None),
+        "NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
         fix=without_variable(name),
     )
 
@@ -105,14 +112,16 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-conf-ignored-lines",
     Severity.WARNING,
-    "lines of nccl.conf set nothing",
+    "NCCL ignores lines of nccl.conf",
     NCCL_VARIABLES + " (configuration files)",
+    ok="every line of nccl.conf sets a variable",
+    impact="These settings have no effect, and NCCL does not report it.",
 )
 def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
-    """Lines with a blank in front, "export", or blanks around the “=”."""
+    """Find lines with a leading blank, "export", or blanks around the “=”."""
     facts = examination.processes
     if isinstance(facts, Unknown):
-        return unsure(f"the processes and {NCCL_CONF}: {facts}")
+        return unsure(needs("the processes", facts))
     confs = [(NCCL_CONF, facts.nccl_conf)]
     for process in facts.processes:
         if process.nccl_conf != facts.nccl_conf:
@@ -122,18 +131,18 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     ]
     if evidence:
         return found(
-            "NCCL takes what stands before the “=” as the name and what stands behind it as the value, blanks"
-            " included: these lines name no variable of NCCL",
+            "NCCL takes blanks and the word “export” as part of a variable's name, so these lines set no"
+            " variable that it knows.",
             *few(evidence),
             fix=Plan(
                 "Correct the lines",
-                (instruction("write NAME=value, without blanks and without “export”"),),
+                (instruction("Write NAME=value, without blanks and without “export”"),),
                 note="jobs read the file when they start",
             ),
         )
     jobs = jobs_of(examination)
     if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
-        return unsure(f"{facts.nccl_conf.reason.value}: {NCCL_CONF}")
+        return unsure(needs(NCCL_CONF, facts.nccl_conf))
     if jobs.unseen:
         return unsure(jobs.unseen)
     there = not isinstance(facts.nccl_conf, Unknown)

@@ -1,19 +1,97 @@
-"""The GID that a job's NCCL is told to use on RoCE."""
+"""The GID that a job's NCCL uses on RoCE, where NCCL_IB_GID_INDEX sets it."""
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, unsure
-from probes.checks.jobs import jobs_of, no_fault, without_variable
-from probes.checks.nccl_network import HCA, taken_ports
+from collections.abc import Callable, Iterator
+
+from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
+from probes.checks.jobs import RDMA_DEVICES, Settings, jobs_of, settle, without_variable
+from probes.checks.nccl_network import HCA, taken_ports, used_devices
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import few
+from probes.checks.wording import needs
 from probes.examination import Examination
 from probes.nccl_settings import parse_hca_list, parse_number
+from probes.plan import Plan
+from probes.rdma import Gid, RdmaDevice, RdmaPort
 from probes.unknown import Unknown
 
 AREA = Area("nccl")
-_GID = "NCCL_IB_GID_INDEX"
-_ROCE_V2 = "RoCE v2"
+INDEX = "NCCL_IB_GID_INDEX"
+NEARER = "None while the job uses nearer NICs. Connections over these ports may fail."
+_ROCE_V1 = "IB/RoCE v1"
+
+
+def use_another_gid() -> Plan:
+    """Let NCCL choose the GID, or set a routable one."""
+    return without_variable(INDEX, "so that NCCL 2.21 or later chooses a RoCE v2 GID (show_gids lists them)")
+
+
+def asked_gids(
+    examination: Examination,
+) -> Iterator[tuple[Settings, RdmaDevice, RdmaPort, int, Gid | Unknown | None]]:
+    """Each active RoCE port that a job with NCCL_IB_GID_INDEX may use, the index and its GID; None: empty."""
+    for settings in jobs_of(examination).settings:
+        index = parse_number(settings.get(INDEX) or "")
+        if index is None or index < 0:  # -1: NCCL chooses
+            continue
+        for device, port in taken_ports(examination, parse_hca_list(settings.get(HCA) or "")):
+            if port.link_layer == "Ethernet" and port.state == "ACTIVE":
+                gids = port.gids
+                entry: Gid | Unknown | None
+                if isinstance(gids, Unknown):
+                    entry = gids
+                else:
+                    entry = next((one for one in gids if one.index == index), None)
+                yield settings, device, port, index, entry
+
+
+def cost_of_gids(examination: Examination, settings: Settings, devices: set[str]) -> Severity:
+    """What it costs that a job's GID does not work on these devices: critical where it uses no other NIC."""
+    used = used_devices(examination, settings)
+    if not used & devices:
+        return Severity.NOTE
+    return Severity.CRITICAL if used <= devices else Severity.WARNING
+
+
+def is_empty(gid: Gid | None) -> bool:
+    """The port has no GID of this index."""
+    return gid is None
+
+
+def is_v1(gid: Gid | None) -> bool:
+    """The GID is of RoCE v1."""
+    return gid is not None and gid.type == _ROCE_V1
+
+
+def wrong_gids(
+    examination: Examination, is_wrong: Callable[[Gid | None], bool], most: Severity
+) -> tuple[list[Evidence], Severity] | Outcome:
+    """The GIDs of jobs that are wrong, with what that costs, at most `most`; else what the check says."""
+    if isinstance(examination.node.rdma, Unknown) and any(
+        one.get(INDEX) for one in jobs_of(examination).settings
+    ):
+        return unsure(needs(RDMA_DEVICES, examination.node.rdma))
+    evidence: list[Evidence] = []
+    wrong: list[tuple[Settings, set[str]]] = []
+    for settings, device, port, index, gid in asked_gids(examination):
+        place = f"{device.sysfs_path}/ports/{port.number}"
+        if isinstance(gid, Unknown):
+            return unsure(needs(f"the GIDs of {device.name}", gid))
+        if not is_wrong(gid):
+            continue
+        if gid is None:
+            evidence.append(Evidence(f"{place}/gids/{index}", "empty"))
+        elif isinstance(gid.type, Unknown):
+            return unsure(needs(f"the GIDs of {device.name}", gid.type))
+        else:
+            evidence.append(Evidence(f"{place}/gid_attrs/types/{index}", f"{gid.type}, {gid.gid}"))
+        evidence.append(settings.evidence(INDEX))
+        if not wrong or wrong[-1][0] is not settings:
+            wrong.append((settings, set()))
+        wrong[-1][1].add(device.name)
+    order = list(Severity)
+    costs = [cost_of_gids(examination, settings, devices) for settings, devices in wrong]
+    return evidence, max(min(costs, key=order.index, default=most), most, key=order.index)
 
 
 @AREA.check(
@@ -21,58 +99,44 @@ _ROCE_V2 = "RoCE v2"
     Severity.CRITICAL,
     "NCCL_IB_GID_INDEX names an empty GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
+    ok="NCCL_IB_GID_INDEX is unset or names a GID on every port",
+    impact="Connections over these ports fail (completion error 12, or ibv_modify_qp fails).",
 )
 def nccl_gid_index_missing(examination: Examination) -> Outcome:
-    """The index, on every Ethernet port that the job takes."""
-    return _gids(
-        examination,
-        missing=True,
-        cause="NCCL connects from this GID and cannot: completion error 12, or ibv_modify_qp fails",
+    """Look for the index on every Ethernet port that the job may use."""
+    answer = wrong_gids(examination, is_empty, Severity.CRITICAL)
+    if isinstance(answer, Outcome):
+        return answer
+    evidence, severity = answer
+    return settle(
+        jobs_of(examination),
+        evidence,
+        "The GID tables of these ports have no entry with this index.",
+        fix=use_another_gid(),
+        severity=severity,
+        impact=NEARER if severity is Severity.NOTE else "",
     )
 
 
 @AREA.check(
     "nccl-gid-index-not-v2",
     Severity.WARNING,
-    "NCCL_IB_GID_INDEX names a GID that is not RoCE v2",
+    "NCCL_IB_GID_INDEX names a RoCE v1 GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
+    ok="NCCL_IB_GID_INDEX is unset or names RoCE v2 GIDs",
+    impact="Connections work inside one Ethernet segment only, and only to peers that use RoCE v1 too.",
 )
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
-    """The type of the GID, on every Ethernet port that the job takes."""
-    return _gids(
-        examination,
-        missing=False,
-        cause="RoCE v1 does not pass a router and needs the same version on the other side",
+    """Read the type of the GID on every Ethernet port that the job may use."""
+    answer = wrong_gids(examination, is_v1, Severity.WARNING)
+    if isinstance(answer, Outcome):
+        return answer
+    evidence, severity = answer
+    return settle(
+        jobs_of(examination),
+        evidence,
+        "These GIDs are of RoCE v1, which routers do not forward.",
+        fix=use_another_gid(),
+        severity=severity,
+        impact=NEARER if severity is Severity.NOTE else "",
     )
-
-
-def _gids(examination: Examination, missing: bool, cause: str) -> Outcome:
-    jobs = jobs_of(examination)
-    evidence: list[Evidence] = []
-    for settings in jobs.settings:
-        index = parse_number(settings.get(_GID) or "")
-        if index is None or index < 0:  # -1: NCCL chooses
-            continue
-        if isinstance(examination.node.rdma, Unknown):
-            return unsure(f"the RDMA devices: {examination.node.rdma}")
-        hcas = parse_hca_list(settings.get(HCA) or "")
-        for device, port in taken_ports(examination, hcas):
-            if port.link_layer != "Ethernet" or port.state != "ACTIVE":
-                continue
-            place = f"{device.sysfs_path}/ports/{port.number}"
-            if isinstance(port.gids, Unknown):
-                return unsure(f"{port.gids.reason.value}: {place}/gids")
-            gid = next((one for one in port.gids if one.index == index), None)
-            if gid is None and missing:
-                evidence.append(Evidence(f"{place}/gids/{index}", "empty"))
-            elif gid is not None and not missing and isinstance(gid.type, str) and gid.type != _ROCE_V2:
-                evidence.append(Evidence(f"{place}/gid_attrs/types/{index}", gid.type))
-            else:
-                continue
-            evidence.append(settings.evidence(_GID))
-    if evidence:
-        fix = without_variable(_GID, "NCCL 2.21 and later choose a RoCE v2 GID by themselves")
-        return found(cause, *few(evidence), fix=fix)
-    if jobs.unseen or jobs.unread:
-        return unsure(jobs.unseen or jobs.unread)
-    return no_fault(jobs)

@@ -1,11 +1,20 @@
-"""NCCL variables by which a job does without GPUDirect RDMA, or with less of it."""
+"""NCCL variables that disable GPUDirect RDMA for a job, or limit it."""
 
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, unsure
-from probes.checks.jobs import Settings, gpus_of, jobs_of, nearest, settle, values_of, without_variable
+from probes.checks.jobs import (
+    STAGED,
+    Settings,
+    gpus_of,
+    jobs_of,
+    nearest,
+    settle,
+    values_of,
+    without_variable,
+)
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import SHOWN, few
+from probes.checks.wording import SHOWN, needs
 from probes.examination import Examination
 from probes.nccl_paths import ORDER, Nccl
 from probes.nccl_settings import parse_level, parse_number
@@ -22,39 +31,44 @@ def _is(value: str, *numbers: int) -> bool:
 @AREA.check(
     "nccl-gdr-level-ignored",
     Severity.WARNING,
-    "NCCL_NET_GDR_LEVEL has a value that NCCL does not know, and ignores without a word",
+    "NCCL_NET_GDR_LEVEL has an invalid value; NCCL silently ignores it",
     NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    ok="NCCL_NET_GDR_LEVEL is unset or valid",
+    impact="The level has no effect. NCCL uses GPUDirect RDMA up to PXB, with C2C links up to P2C.",
 )
 def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
-    """Values of NCCL_NET_GDR_LEVEL that are no word of NCCL's and no number."""
+    """Find values of NCCL_NET_GDR_LEVEL that are neither a word of NCCL's nor a number."""
     evidence = values_of(examination, _LEVEL, lambda _, value: None if parse_level(value) else "ignored")
     return settle(
         jobs_of(examination),
         evidence,
-        "only LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, in capitals and without blanks, or a number"
-        " are known; there is no NODE: the GPU and NIC of one NUMA node are PHB",
-        fix=without_variable(_LEVEL, "or write PHB where nvidia-smi says NODE, and measure"),
+        "NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in capitals without blanks, or a"
+        " number. It has no NODE; a GPU and a NIC of one NUMA node are PHB.",
+        fix=without_variable(_LEVEL, "or write PHB where nvidia-smi shows NODE, and measure"),
     )
 
 
 @AREA.check(
     "nccl-gdr-level-off",
     Severity.CRITICAL,
-    "NCCL_NET_GDR_LEVEL switches GPUDirect RDMA off for a job",
+    "NCCL_NET_GDR_LEVEL disables GPUDirect RDMA for a job",
     NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    ok="NCCL_NET_GDR_LEVEL does not disable GPUDirect RDMA",
+    impact=STAGED,
+    data_path=True,
 )
 def nccl_gdr_level_off(examination: Examination) -> Outcome:
-    """Levels nearer than any NIC can be: LOC (0), NVL, NVB, C2C."""
+    """Find levels below any distance that a NIC can have: LOC (0), NVL, NVB, C2C."""
 
     def wrong(_: Settings, value: str) -> str | None:
         level = parse_level(value)
-        return f"{level.word}: never" if level and level.rank < ORDER[Nccl.PIX] else None
+        return f"{level.word} means never" if level and level.rank < ORDER[Nccl.PIX] else None
 
     return settle(
         jobs_of(examination),
         values_of(examination, _LEVEL, wrong),
-        "no NIC is nearer to a GPU than PIX: with a level below that NCCL always copies through host memory."
-        " 0 is LOC, never; it has nothing to do with ACS",
+        "No NIC is nearer to a GPU than PIX, so NCCL never uses GPUDirect RDMA at a lower level. The value 0"
+        " means LOC; it does not change ACS.",
         fix=without_variable(_LEVEL),
     )
 
@@ -64,14 +78,17 @@ def nccl_gdr_level_off(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_NET_GDR_LEVEL is lower than the distance between a GPU and its nearest NIC",
     NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    ok="NCCL_NET_GDR_LEVEL allows each GPU's nearest NIC",
+    impact="The named GPUs copy through host memory.",
+    data_path=True,
 )
 def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
-    """The level, against the nearest NIC of each GPU of the process."""
+    """Compare the level with the nearest NIC of each GPU of the process."""
     topology = examination.topology
     jobs = jobs_of(examination)
     unplaced = [end for end in topology.gpus if topology.nics and nearest(topology, end.id) is None]
     if unplaced and any(one.get(_LEVEL) is not None for one in jobs.settings):
-        return unsure(f"how far {unplaced[0].label} is from the NICs, which is not known")
+        return unsure("needs the PCIe paths between GPUs and NICs, which this machine does not show")
 
     def wrong(settings: Settings, value: str) -> str | None:
         level = parse_level(value)
@@ -84,14 +101,14 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
             and (word := nearest(topology, end.id)) is not None
             and ORDER[word] > level.rank
         ]
-        return f"{level.word}, but {', '.join(far[:SHOWN])}" if far else None
+        return f"but {', '.join(far[:SHOWN])}" if far else None
 
     return settle(
         jobs_of(examination),
         values_of(examination, _LEVEL, wrong),
-        "the level is the largest distance at which NCCL uses GPUDirect RDMA; these GPUs are farther away and"
-        " go through host memory",
-        fix=without_variable(_LEVEL, "or name the distance that is shown, and measure"),
+        "The level is the largest distance at which NCCL uses GPUDirect RDMA. These GPUs are farther from"
+        " every NIC.",
+        fix=without_variable(_LEVEL, "or set it to the distance shown, and measure"),
     )
 
 
@@ -100,9 +117,11 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     Severity.NOTE,
     "NCCL_NET_GDR_LEVEL is a number, which is easily misread",
     NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    ok="NCCL_NET_GDR_LEVEL is not a number",
+    impact="None, if the number means what was intended.",
 )
 def nccl_gdr_level_number(examination: Examination) -> Outcome:
-    """Levels given by number, and the word that each means."""
+    """Find levels given by number, and show the word that each means."""
 
     def wrong(_: Settings, value: str) -> str | None:
         level = parse_level(value)
@@ -111,26 +130,32 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
     return settle(
         jobs_of(examination),
         values_of(examination, _LEVEL, wrong),
-        "0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and more SYS: other numbers than the distances in NCCL's log, which"
-        " differ from version to version",
+        "0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and more SYS. The distances in NCCL's log use other numbers, which"
+        " change between versions.",
         fix=without_variable(_LEVEL, "or write the word"),
+        part_of=("nccl-gdr-level-off", "nccl-gdr-level-too-low"),
     )
 
 
 @AREA.check(
     "nccl-gdr-read-off",
     Severity.WARNING,
-    "NCCL_NET_GDR_READ=0: a job sends from host memory",
+    "NCCL_NET_GDR_READ=0 makes a job send from host memory",
     NCCL_VARIABLES + "#nccl-net-gdr-read",
+    ok="no job disables sending from GPU memory",
+    impact="Everything that the job sends is copied to host memory first.",
+    data_path=True,
 )
 def nccl_gdr_read_off(examination: Examination) -> Outcome:
-    """NCCL_NET_GDR_READ=0."""
+    """Find NCCL_NET_GDR_READ=0."""
     name = "NCCL_NET_GDR_READ"
-    evidence = values_of(examination, name, lambda _, value: "off" if _is(value, 0) else None)
+    evidence = values_of(
+        examination, name, lambda _, value: "sends from host memory" if _is(value, 0) else None
+    )
     return settle(
         jobs_of(examination),
         evidence,
-        "what a GPU sends is copied to host memory first; only the receiving side uses GPUDirect RDMA",
+        "With NCCL_NET_GDR_READ=0 only the receiving side uses GPUDirect RDMA.",
         fix=without_variable(name),
     )
 
@@ -138,22 +163,28 @@ def nccl_gdr_read_off(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-gdr-c2c-off",
     Severity.WARNING,
-    "NCCL_NET_GDR_C2C=0: NICs behind the CPU's own link to the GPU are not used for GPUDirect RDMA",
+    "NCCL_NET_GDR_C2C=0 disables GPUDirect RDMA over C2C for a job",
     NCCL_VARIABLES + "#nccl-net-gdr-c2c",
+    ok="no job disables GPUDirect RDMA over C2C",
+    impact="The job copies through host memory for every NIC that is attached to the CPU.",
+    data_path=True,
 )
 def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
-    """NCCL_NET_GDR_C2C=0 on a node whose GPUs have C2C links."""
+    """Find NCCL_NET_GDR_C2C=0 on a node whose GPUs have C2C links."""
     name = "NCCL_NET_GDR_C2C"
     gpus = examination.node.gpus
-    evidence = few(values_of(examination, name, lambda _, value: "off" if _is(value, 0) else None))
-    links = [] if isinstance(gpus, Unknown) else [gpu.c2c_links for gpu in gpus.gpus]
-    if evidence and (isinstance(gpus, Unknown) or any(isinstance(one, Unknown) for one in links)):
-        return unsure("the number of C2C links, which NVML tells", *evidence)
-    if evidence and not any(one for one in links if not isinstance(one, Unknown)):
-        return passed(Evidence("NVML", "no GPU has a C2C link: the variable means nothing here"))
+    evidence = tuple(values_of(examination, name, lambda _, value: "disables C2C" if _is(value, 0) else None))
+    if evidence:
+        if isinstance(gpus, Unknown):
+            return unsure(needs("the GPUs", gpus), *evidence)
+        for gpu in gpus.gpus:
+            if isinstance(gpu.c2c_links, Unknown):
+                return unsure(needs(f"NVML for GPU{gpu.index}", gpu.c2c_links), *evidence)
+        if not any(gpu.c2c_links for gpu in gpus.gpus):
+            return passed(Evidence("NVML", "no GPU has C2C links, so the variable has no effect"))
     return settle(
         jobs_of(examination),
         evidence,
-        "on these GPUs the NICs are reached over C2C and the CPU (P2C), which this variable forbids",
+        "These GPUs reach the NICs over C2C and the CPU (P2C). The variable forbids that path.",
         fix=without_variable(name),
     )

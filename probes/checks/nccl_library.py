@@ -1,4 +1,4 @@
-"""The NCCL that jobs map: its version, its plugins, and what it makes of DMA-BUF and nvidia-peermem here."""
+"""The NCCL that jobs map: its version, its plugins, and whether it can use DMA-BUF and nvidia-peermem."""
 
 from __future__ import annotations
 
@@ -6,24 +6,38 @@ import re
 from collections.abc import Iterator
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, passed, unsure
-from probes.checks.jobs import Settings, jobs_of, maps, no_fault, settle, values_of, without_variable
+from probes.checks.jobs import (
+    RESTART,
+    RESTARTS,
+    STAGED,
+    Settings,
+    jobs_of,
+    maps,
+    no_fault,
+    settle,
+    values_of,
+    without_variable,
+)
 from probes.checks.references import NCCL_VARIABLES
+from probes.checks.wording import needs
 from probes.examination import Examination
 from probes.nccl_settings import parse_number
 from probes.plan import Plan, instruction
 from probes.processes import MappedLibrary, Process
-from probes.unknown import Maybe, Unknown
+from probes.unknown import Maybe, Unknown, known
 
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _FIRST_WITH_DMABUF = (2, 13, 4)
+# NCCL's own code takes ports of the link layers InfiniBand and Ethernet only (src/transport/net_ib/init.cc).
+_PLUGIN_ONLY = ("efa", "cxi")  # how the names of the PCI drivers of EFA and Slingshot begin
 _NEWER = Plan(
     "Use a newer NCCL",
     (
-        instruction("take NCCL 2.23.4 or later into the job's image or Python environment", needs_root=False),
-        instruction("restart the job", needs_root=False),
+        instruction("Install NCCL 2.23.4 or later in the job's image", needs_root=False),
+        RESTART,
     ),
-    disturbs="the job has to be restarted",
+    disturbs=RESTARTS,
 )
 
 
@@ -40,12 +54,17 @@ def _mapped(process: Process, library: MappedLibrary) -> Evidence:
 
 
 def _version_unknown(examination: Examination) -> str:
-    """Names a process whose NCCL does not tell its version; "" where there is none."""
+    """What is needed where the version of a process's NCCL is unknown; "" where it is not."""
     for process in jobs_of(examination).processes:
         for library in () if isinstance(process.libraries, Unknown) else process.libraries:
             if library.name == "libnccl" and isinstance(library.version, Unknown):
-                return f"the version of {library.path} of process {process.pid}, which its name does not tell"
+                return needs_version(library.path)
     return ""
+
+
+def needs_version(path: str) -> str:
+    """What is needed where the name of a library does not show its version."""
+    return f"needs the version of {path}, which its name does not show"
 
 
 def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
@@ -57,54 +76,64 @@ def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
 @AREA.check(
     "nccl-dmabuf-disabled",
     Severity.CRITICAL,
-    "NCCL_DMABUF_ENABLE=0: a job does without DMA-BUF",
+    "NCCL_DMABUF_ENABLE=0 keeps a job from using DMA-BUF",
     NCCL_VARIABLES + "#nccl-dmabuf-enable",
+    ok="no job disables DMA-BUF in NCCL",
+    impact=f"No GPUDirect RDMA for this job. {STAGED}",
+    data_path=True,
 )
 def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
-    """The variable, which is 1 by default; a note where nvidia-peermem serves the job."""
+    """Find NCCL_DMABUF_ENABLE=0 (default 1); a note where nvidia-peermem serves the job."""
     dmabuf, peermem = usable(examination)
-    evidence = list(values_of(examination, _DMABUF, lambda _, v: "off" if parse_number(v) == 0 else None))
+    evidence = list(
+        values_of(examination, _DMABUF, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None)
+    )
     if evidence and isinstance(peermem, Unknown):
-        return unsure(f"whether nvidia-peermem can be used: {peermem}", *evidence)
+        return unsure(needs("the GPUDirect RDMA paths of this node", peermem), *evidence)
     served = not isinstance(peermem, Unknown) and peermem
     return settle(
         jobs_of(examination),
         evidence,
-        "the job goes by nvidia-peermem instead, which works here"
+        "NCCL uses nvidia-peermem instead, which works here."
         if served
-        else "nvidia-peermem is the only other way and cannot be used: the job has no GPUDirect RDMA",
+        else "The only other path is nvidia-peermem, which is not usable here.",
         fix=without_variable(_DMABUF),
         severity=Severity.NOTE if served or dmabuf is False else None,
+        impact="None, as nvidia-peermem serves the job." if served else "",
     )
 
 
 @AREA.check(
     "nccl-too-old-for-dmabuf",
     Severity.CRITICAL,
-    "a job's NCCL is older than DMA-BUF in NCCL, and nvidia-peermem cannot be used",
+    "a job's NCCL is too old for DMA-BUF",
     "NCCL release notes, 2.13.4, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
+    ok="every job's NCCL can use this node's GPUDirect RDMA path",
+    impact=f"No GPUDirect RDMA for this job. {STAGED}",
+    data_path=True,
 )
 def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
-    """Versions below 2.13.4 where DMA-BUF is the node's only way."""
+    """Find versions below 2.13.4 where DMA-BUF is the node's only path."""
     jobs = jobs_of(examination)
     if not jobs.processes and not jobs.unseen:
         return no_fault(jobs)
     dmabuf, peermem = usable(examination)
     if isinstance(peermem, Unknown) or isinstance(dmabuf, Unknown):
-        return unsure(f"which way this node can use: {peermem if isinstance(peermem, Unknown) else dmabuf}")
+        why = peermem if isinstance(peermem, Unknown) else dmabuf
+        assert isinstance(why, Unknown)
+        return unsure(needs("the GPUDirect RDMA paths of this node", why))
     if peermem or not dmabuf:
-        return passed(Evidence("nvidia-peermem", "usable" if peermem else "neither way is usable"))
+        return passed(Evidence("nvidia-peermem", "usable" if peermem else "not usable, nor is DMA-BUF"))
     evidence = [
         _mapped(process, library)
         for process in jobs.processes
         for library, version in _versions(process, "libnccl")
         if version < _FIRST_WITH_DMABUF
     ]
-    if not evidence and (told := _version_unknown(examination)):
-        return unsure(told)
-    return settle(
-        jobs, evidence, "NCCL uses DMA-BUF since 2.13.4; this job copies through host memory", _NEWER
-    )
+    if not evidence and (missing := _version_unknown(examination)):
+        return unsure(missing)
+    cause = "NCCL uses DMA-BUF since 2.13.4, and nvidia-peermem is not usable here."
+    return settle(jobs, evidence, cause, _NEWER)
 
 
 @AREA.check(
@@ -112,9 +141,11 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     Severity.WARNING,
     "one process maps two NCCL libraries",
     "dlopen(3), https://man7.org/linux/man-pages/man3/dlopen.3.html",
+    ok="every process maps one NCCL library",
+    impact="The job may hang, fail, or run with the older NCCL.",
 )
 def nccl_twice_in_process(examination: Examination) -> Outcome:
-    """Different libnccl files in one process."""
+    """Find different libnccl files in one process."""
     jobs = jobs_of(examination)
     evidence: list[Evidence] = []
     for process in jobs.processes:
@@ -125,15 +156,15 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
     return settle(
         jobs,
         evidence,
-        "a framework brings its own NCCL and something else loads another: which one answers is left to"
-        " chance",
+        "A framework brings its own NCCL and something else loads another. The load order decides which one"
+        " is used.",
         fix=Plan(
-            "Leave one NCCL",
+            "Keep one NCCL",
             (
-                instruction("remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image", needs_root=False),
-                instruction("restart the job", needs_root=False),
+                instruction("Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image", needs_root=False),
+                RESTART,
             ),
-            disturbs="the job has to be restarted",
+            disturbs=RESTARTS,
         ),
     )
 
@@ -143,9 +174,11 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
     Severity.NOTE,
     "processes of one user map different versions of NCCL",
     "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
+    ok="the processes of each user map one version of NCCL",
+    impact="If they belong to one job, it hangs or fails when it starts.",
 )
 def nccl_versions_differ(examination: Examination) -> Outcome:
-    """Versions of libnccl over the processes of each user."""
+    """Compare the versions of libnccl over the processes of each user."""
     jobs = jobs_of(examination)
     by_user: dict[int, dict[tuple[int, ...], Evidence]] = {}
     for process in jobs.processes:
@@ -154,14 +187,10 @@ def nccl_versions_differ(examination: Examination) -> Outcome:
         for library, version in _versions(process, "libnccl"):
             by_user.setdefault(process.uid, {}).setdefault(version, _mapped(process, library))
     evidence = [one for versions in by_user.values() if len(versions) > 1 for one in versions.values()]
-    if not evidence and (told := _version_unknown(examination)):
-        return unsure(told)
-    return settle(
-        jobs,
-        evidence,
-        "all ranks of one job need the same NCCL: with different ones it hangs or fails at its start. Two"
-        " jobs of one user may well differ",
-    )
+    if not evidence and (missing := _version_unknown(examination)):
+        return unsure(missing)
+    cause = "All ranks of one job need the same NCCL. Two jobs of one user may differ."
+    return settle(jobs, evidence, cause, part_of=("nccl-twice-in-process",))
 
 
 def _plugins(process: Process) -> list[str]:
@@ -172,17 +201,23 @@ def _plugins(process: Process) -> list[str]:
 @AREA.check(
     "nccl-net-plugin-trouble",
     Severity.NOTE,
-    "a network plugin takes the place of NCCL's own InfiniBand code",
+    "a network plugin replaces NCCL's own InfiniBand code",
     NCCL_VARIABLES + "#nccl-net-plugin",
+    ok="no job uses a network plugin, or the NICs need one",
+    impact="Unknown. The plugin has its own rules for GPUDirect RDMA and may ignore NCCL_IB_ variables.",
 )
 def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
-    """libnccl-net in the maps of jobs."""
+    """Find libnccl-net in the maps of jobs, where NCCL could use the NICs without it."""
     jobs = jobs_of(examination)
+    pci = examination.node.pci
+    for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
+        if known(function.driver, "").startswith(_PLUGIN_ONLY):
+            return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", known(function.driver, "")))
     return settle(
         jobs,
         [Evidence(f"/proc/{one.pid}/maps", path) for one in jobs.processes for path in _plugins(one)],
-        "the plugin has its own rules for GPUDirect RDMA and may pass over NCCL_IB_ variables; to compare,"
-        " run with NCCL_NET_PLUGIN=none NCCL_NET=IB",
+        "NCCL loads libnccl-net from its library path. To compare, run the job with NCCL_NET_PLUGIN=none and"
+        " NCCL_NET=IB.",
     )
 
 
@@ -191,9 +226,11 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     Severity.WARNING,
     "only some ranks of a job have the network plugin",
     "https://github.com/NVIDIA/nccl/issues/1634",
+    ok="all ranks of a job have the same network plugin",
+    impact="The job hangs without a message.",
 )
 def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
-    """Processes with the same NCCL file and user, RDMA open, some with libnccl-net and some without."""
+    """Compare processes with the same NCCL file and user and RDMA open: some map libnccl-net, some do not."""
     jobs = jobs_of(examination)
     groups: dict[object, list[Process]] = {}
     for process in jobs.processes:
@@ -210,14 +247,11 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     return settle(
         jobs,
         evidence,
-        "ranks with and without the plugin cannot talk to each other: a job of both hangs without a message",
+        "Ranks with the plugin cannot connect to ranks without it.",
         fix=Plan(
             "Give all ranks the same plugin",
-            (
-                instruction("use one image and one LD_LIBRARY_PATH for all ranks", needs_root=False),
-                instruction("restart the job", needs_root=False),
-            ),
-            disturbs="the job has to be restarted",
+            (instruction("Use one image and one LD_LIBRARY_PATH for all ranks", needs_root=False), RESTART),
+            disturbs=RESTARTS,
         ),
     )
 
@@ -227,19 +261,22 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_NET_PLUGIN names a plugin that was not loaded",
     NCCL_VARIABLES + "#nccl-net-plugin",
+    ok="every plugin in NCCL_NET_PLUGIN was loaded",
+    impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",
+    data_path=True,
 )
 def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
-    """Jobs that have NCCL and RDMA open, and no libnccl-net among their libraries."""
+    """Find jobs that have NCCL and RDMA open, and no libnccl-net among their libraries."""
     name = "NCCL_NET_PLUGIN"
     jobs = jobs_of(examination)
 
     def wrong(settings: Settings, value: str) -> str | None:
         process = settings.process
-        # A file of another name is not told from other libraries.
+        # A plugin file of another name cannot be told from other libraries.
         if process is None or value.lower() in ("", "none") or ("/" in value and "libnccl-net" not in value):
             return None
-        begun = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
-        return "not mapped" if begun and maps(process, "libnccl") and not _plugins(process) else None
+        has_rdma = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
+        return "not mapped" if has_rdma and maps(process, "libnccl") and not _plugins(process) else None
 
     evidence = list(values_of(examination, name, wrong))
     if not evidence and not any(one.get(name) for one in jobs.settings) and not (jobs.unseen or jobs.unread):
@@ -247,7 +284,7 @@ def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
     return settle(
         jobs,
         evidence,
-        "NCCL looks for libnccl-net-NAME.so in LD_LIBRARY_PATH and, where there is none, uses its own code"
-        " without more than a line in its log",
+        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. Where it finds none, it only writes a line to"
+        " its log.",
         fix=without_variable(name, "or add the plugin's directory to LD_LIBRARY_PATH"),
     )

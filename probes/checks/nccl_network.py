@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
 from probes.checks.jobs import (
+    FAR_NIC,
+    FEWER_RAILS,
+    OVER_TCP,
+    RDMA_DEVICES,
     Settings,
     gpus_of,
     jobs_of,
@@ -16,7 +19,7 @@ from probes.checks.jobs import (
 )
 from probes.checks.port_use import same_cause_as_down
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import SHOWN
+from probes.checks.wording import SHOWN, needs, several
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.nccl_settings import HcaList, parse_hca_list, parse_number
@@ -26,37 +29,47 @@ from probes.unknown import Unknown
 
 AREA = Area("nccl")
 HCA = "NCCL_IB_HCA"
-_EXACT = "exact names begin with “=”: NCCL_IB_HCA==mlx5_0,mlx5_1"
+_NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are not affected."
+_EXACT = "(“=” in front makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
 @AREA.check(
     "nccl-ib-disabled",
     Severity.CRITICAL,
-    "NCCL_IB_DISABLE=1: a job uses TCP",
+    "NCCL_IB_DISABLE=1 makes a job use TCP",
     NCCL_VARIABLES + "#nccl-ib-disable",
+    ok="no job disables RDMA in NCCL",
+    impact=OVER_TCP,
+    data_path=True,
 )
 def nccl_ib_disabled(examination: Examination) -> Outcome:
-    """NCCL_IB_DISABLE."""
+    """Find NCCL_IB_DISABLE."""
     name = "NCCL_IB_DISABLE"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "off" if parse_number(value) else None),
-        "NCCL does without RDMA and so without GPUDirect RDMA; a job on this node alone does not feel it",
+        values_of(examination, name, lambda _, value: "disables RDMA" if parse_number(value) else None),
+        _NO_RDMA,
         fix=without_variable(name),
     )
 
 
 @AREA.check(
-    "nccl-net-socket", Severity.CRITICAL, "NCCL_NET=Socket: a job uses TCP", NCCL_VARIABLES + "#nccl-net"
+    "nccl-net-socket",
+    Severity.CRITICAL,
+    "NCCL_NET=Socket makes a job use TCP",
+    NCCL_VARIABLES + "#nccl-net",
+    ok="no job forces NCCL to use TCP",
+    impact=OVER_TCP,
+    data_path=True,
 )
 def nccl_net_socket(examination: Examination) -> Outcome:
-    """NCCL_NET, which NCCL compares without regard to case."""
+    """Find NCCL_NET=Socket, which NCCL compares without regard to case."""
     name = "NCCL_NET"
     return settle(
         jobs_of(examination),
-        values_of(examination, name, lambda _, value: "TCP" if value.lower() == "socket" else None),
-        "NCCL does without RDMA and so without GPUDirect RDMA; a job on this node alone does not feel it",
-        fix=without_variable(name, "NCCL_NET=IB makes NCCL fail rather than fall back to TCP"),
+        values_of(examination, name, lambda _, value: "forces TCP" if value.lower() == "socket" else None),
+        _NO_RDMA,
+        fix=without_variable(name, "or set NCCL_NET=IB, which forbids TCP"),
     )
 
 
@@ -76,39 +89,44 @@ def _lists(examination: Examination) -> Iterator[tuple[Settings, HcaList]]:
 
 
 def taken_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
-    """The ports that NCCL takes by a list."""
+    """The ports that NCCL selects by a list."""
     return [(one, port) for one, port in all_ports(examination) if hcas.takes(one.name, port.number)]
 
 
-def _settle_lists(examination: Examination, evidence: list[Evidence], cause: str, fix: str) -> Outcome:
-    """As `settle`; unknown where a list cannot be held against the NICs."""
+def _settle_lists(
+    examination: Examination, evidence: list[Evidence], cause: str, fix: str, part_of: tuple[str, ...] = ()
+) -> Outcome:
+    """As `settle`; unknown where a list cannot be compared with the NICs."""
     jobs = jobs_of(examination)
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and any(True for _ in _lists(examination)):
-        return unsure(f"the RDMA devices: {rdma}")
-    return settle(jobs, evidence, cause, fix=without_variable(HCA, fix))
+        return unsure(needs(RDMA_DEVICES, rdma))
+    return settle(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
 
 
 @AREA.check(
     "nccl-ib-hca-mismatch",
     Severity.CRITICAL,
-    "NCCL_IB_HCA names no NIC of this node: a job finds no device and uses TCP",
+    "NCCL_IB_HCA names no NIC of this node",
     NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="every NCCL_IB_HCA selects a NIC",
+    impact=f"NCCL finds no RDMA device. {OVER_TCP}",
+    data_path=True,
 )
 def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
-    """Lists that take no port at all."""
-    names = ", ".join(dict.fromkeys(device.name for device, _ in all_ports(examination)))
+    """Find lists that select no port at all."""
+    names = several(device.name for device, _ in all_ports(examination))
     evidence = [
-        settings.evidence(HCA, "takes no port")
+        settings.evidence(HCA, "selects no port")
         for settings, hcas in _lists(examination)
         if not taken_ports(examination, hcas)
     ]
     return _settle_lists(
         examination,
         evidence,
-        f"this node has {names[:300] or 'no RDMA device'}; names change when a card is moved, and a blank is"
-        " part of a name",
-        f"or name NICs that are there; {_EXACT}",
+        f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a blank counts as"
+        " part of a name.",
+        f"or name NICs of this node {_EXACT}",
     )
 
 
@@ -117,9 +135,12 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_IB_HCA names NICs that this node does not have",
     NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="every name in NCCL_IB_HCA is a NIC of this node",
+    impact=FEWER_RAILS,
+    data_path=True,
 )
 def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
-    """Entries of lists that match no port, where others do."""
+    """Find entries of lists that match no port, where others do."""
     ports = all_ports(examination)
     evidence = []
     for settings, hcas in _lists(examination):
@@ -133,19 +154,22 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     return _settle_lists(
         examination,
         evidence,
-        "NCCL passes over these entries without a word, and the job has fewer rails than was meant",
-        f"or correct the names; {_EXACT}",
+        "NCCL silently ignores entries that match no port.",
+        f"or correct the names {_EXACT}",
     )
 
 
 @AREA.check(
     "nccl-ib-hca-prefix",
     Severity.WARNING,
-    "NCCL_IB_HCA takes more NICs than it names: names count as prefixes",
+    "NCCL_IB_HCA selects more NICs than it names",
     NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects only the NICs it names",
+    impact="The job may use a storage or management NIC, and collectives wait for the slowest NIC.",
+    data_path=True,
 )
 def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
-    """Entries that are the whole name of one NIC and the beginning of others: mlx5_1 and mlx5_10."""
+    """Find entries that are one NIC's name and the beginning of others: mlx5_1 and mlx5_10."""
     names = list(dict.fromkeys(device.name for device, _ in all_ports(examination)))
     evidence = []
     for settings, hcas in _lists(examination):
@@ -163,8 +187,8 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     return _settle_lists(
         examination,
         evidence,
-        "without “=” in front, each name of the list stands for every NIC whose name begins so",
-        f"or use exact names; {_EXACT} (“^=” to exclude)",
+        "Without “=” in front NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10.",
+        f"or use exact names {_EXACT}",
     )
 
 
@@ -173,9 +197,12 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_IB_HCA names a port that is not ACTIVE",
     NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="every port in NCCL_IB_HCA is ACTIVE",
+    impact=FEWER_RAILS,
+    data_path=True,
 )
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
-    """Ports that a list names and that are not ACTIVE."""
+    """Find ports that a list names and that are not ACTIVE."""
     evidence = []
     down: set[str] = set()
     for settings, hcas in _lists(examination):
@@ -185,23 +212,25 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
             if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
                 down.add(device.name)
                 evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
-    outcome = _settle_lists(
+    return _settle_lists(
         examination,
         evidence,
-        "NCCL uses ACTIVE ports only: the job does without this one and has fewer rails than was meant",
+        "NCCL uses ACTIVE ports only and skips the others.",
         "or bring the port up",
+        part_of=same_cause_as_down(examination, down),
     )
-    return replace(outcome, part_of=same_cause_as_down(examination, down))
 
 
 @AREA.check(
     "nccl-ib-hca-mixed-layers",
     Severity.WARNING,
-    "NCCL_IB_HCA takes InfiniBand and Ethernet ports together",
+    "NCCL_IB_HCA selects InfiniBand and Ethernet ports",
     NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects ports of one network",
+    impact="Connections may fail, as an InfiniBand port cannot reach an Ethernet port.",
 )
 def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
-    """ACTIVE ports of both link layers in one list."""
+    """Find ACTIVE ports of both link layers in one list."""
     evidence = []
     for settings, hcas in _lists(examination):
         layers: dict[str, str] = {}
@@ -209,24 +238,26 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
             if port.state == "ACTIVE" and not isinstance(port.link_layer, Unknown):
                 layers.setdefault(port.link_layer, device.name)
         if len(layers) > 1:
-            told = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
-            evidence.append(settings.evidence(HCA, told))
+            shown = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
+            evidence.append(settings.evidence(HCA, shown))
     return _settle_lists(
         examination,
         evidence,
-        "a NIC of one kind cannot talk to one of the other; NCCL may pair them, and the connection fails",
-        f"or name the NICs of one network only; {_EXACT}",
+        "NCCL may pair a port of one network with a port of the other.",
+        f"or name the NICs of one network only {_EXACT}",
     )
 
 
 @AREA.check(
     "nccl-ib-hca-mixed-rates",
     Severity.NOTE,
-    "NCCL_IB_HCA takes ports of different rates: a storage or management NIC may be among them",
+    "NCCL_IB_HCA selects ports of different rates",
     NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects ports of one rate",
+    impact="A collective waits for its slowest NIC.",
 )
 def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
-    """ACTIVE ports of different rates in one list."""
+    """Find ACTIVE ports of different rates in one list."""
     evidence = []
     for settings, hcas in _lists(examination):
         rates: dict[float, str] = {}
@@ -234,13 +265,14 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
             if port.state == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
                 rates.setdefault(port.rate_gbps, device.name)
         if len(rates) > 1:
-            told = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
-            evidence.append(settings.evidence(HCA, told))
+            shown = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
+            evidence.append(settings.evidence(HCA, shown))
     return _settle_lists(
         examination,
         evidence,
-        "a collective waits for its slowest rail",
-        f"or name the fast NICs only; {_EXACT}",
+        "The list may contain a storage or management NIC.",
+        f"or name the fast NICs only {_EXACT}",
+        part_of=("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers"),
     )
 
 
@@ -250,14 +282,29 @@ def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
     return None if word is None or isinstance(word, Unknown) else ORDER[word]
 
 
+def used_devices(examination: Examination, settings: Settings) -> frozenset[str]:
+    """The NICs that NCCL chooses for a job: of those that it may take, the nearest to one of its GPUs."""
+    topology = examination.topology
+    hcas = parse_hca_list(settings.get(HCA) or "")
+    chosen = {device.name for device, port in taken_ports(examination, hcas) if port.state == "ACTIVE"}
+    used: set[str] = set()
+    for gpu in gpus_of(examination, settings.process):
+        ranks = {nic: rank for nic in chosen if (rank := _rank(topology, gpu, nic)) is not None}
+        used |= {nic for nic, rank in ranks.items() if rank == min(ranks.values())} if ranks else chosen
+    return frozenset(used)
+
+
 @AREA.check(
     "nccl-ib-hca-leaves-out-nearest",
     Severity.WARNING,
-    "NCCL_IB_HCA leaves out the NICs nearest to a GPU",
+    "NCCL_IB_HCA leaves out the NIC nearest to a GPU",
     NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects each GPU's nearest NIC",
+    impact=FAR_NIC,
+    data_path=True,
 )
 def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
-    """GPUs of the job whose nearest NIC with an ACTIVE port is not in the list, though farther ones are."""
+    """Find GPUs whose nearest NIC with an ACTIVE port is not in the list, though farther ones are."""
     topology = examination.topology
     active = {device.name for device, port in all_ports(examination) if port.state == "ACTIVE"}
     evidence = []
@@ -275,6 +322,6 @@ def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
     return _settle_lists(
         examination,
         evidence,
-        "this GPU goes by a NIC that is farther away, or does without GPUDirect RDMA",
+        "The list selects farther NICs for these GPUs only.",
         "or add the NIC that is shown",
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.gpu import bdfs_of, gpus_of, names_of
-from probes.checks.wording import at_most
+from probes.checks.gpu import GPUS, bdfs_of, gpus_of, names_of, needs_nvml
+from probes.checks.kubernetes import has_pods
+from probes.checks.wording import at_most, needs
 from probes.examination import Examination
 from probes.gpus import Gpu
 from probes.pci import PciKind
 from probes.plan import Plan, Step, instruction
+from probes.plans.services import start_imex
 from probes.platform import in_container
 from probes.services import Service, ServiceState
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -20,13 +22,15 @@ _FABRIC = (
 )
 _IMEX = "NVIDIA IMEX guide, https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/"
 _MANAGER = "nvidia-fabricmanager"
+_NO_CUDA = "CUDA fails with error 802 (system not yet initialized), so no GPU job starts."
+_NEEDS_HOST = "needs the host (services are not visible in a container)"
 
 
 def _switches(examination: Examination) -> Outcome | tuple[str, ...]:
     """The node's NVSwitches; else what the check says."""
     pci = examination.node.pci
     if isinstance(pci, Unknown):
-        return unsure(f"needs the PCI functions: {pci}")
+        return unsure(needs("the PCI devices", pci))
     switches = tuple(bdf for bdf, one in pci.functions.items() if one.kind is PciKind.NVSWITCH)
     return switches or passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here"))
 
@@ -46,73 +50,78 @@ def _state(name: str, value: str) -> Evidence:
 
 
 @AREA.check(
-    "fabric-manager-down", Severity.CRITICAL, "Fabric Manager does not run: CUDA answers error 802", _FABRIC
+    "fabric-manager-down",
+    Severity.CRITICAL,
+    "Fabric Manager does not run",
+    _FABRIC,
+    ok="Fabric Manager runs, or there is no NVSwitch",
+    impact=_NO_CUDA,
 )
 def fabric_manager_down(examination: Examination) -> Outcome:
-    """Whether Fabric Manager runs on a machine with NVSwitches."""
+    """Check that Fabric Manager runs on a machine with NVSwitches."""
     switches = _switches(examination)
     if isinstance(switches, Outcome):
         return switches
     service = _service(examination, _MANAGER)
     if isinstance(service, Unknown):
-        return unsure(f"needs the services: {service}")
+        return unsure(needs("the services", service))
     if isinstance(service.state, Unknown):
         if service.state.reason is Reason.NOT_THERE and isinstance(service.path, Unknown):
-            return passed(_state(_MANAGER, "not installed: see fabric-manager-down-absent"))
-        return unsure(f"needs to know whether {_MANAGER} runs: {service.state}")
+            return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
+        return unsure(needs("the services", service.state))
     if service.state is ServiceState.ACTIVE:
         return passed(_state(_MANAGER, "active"))
     return found(
-        f"this machine has {len(switches)} NVSwitches, which only Fabric Manager sets up"
-        + (": it failed" if service.state is ServiceState.FAILED else ""),
+        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up."
+        + (" Its service failed." if service.state is ServiceState.FAILED else ""),
         _state(_MANAGER, service.state.value),
         fix=Plan(
             "Start Fabric Manager",
-            (
-                Step(
-                    "starts it, now and at boot",
-                    ("systemctl", "enable", "--now", _MANAGER),
-                    undo=("systemctl", "disable", "--now", _MANAGER),
-                ),
-                instruction("where it fails: read /var/log/fabricmanager.log"),
-            ),
+            (_start_manager(), instruction("If it fails, read /var/log/fabricmanager.log")),
         ),
         devices=switches,
+        part_of=("fabric-manager-down-version",),
+    )
+
+
+def _start_manager() -> Step:
+    return Step(
+        "Start Fabric Manager now and at boot",
+        ("systemctl", "enable", "--now", _MANAGER),
+        undo=("systemctl", "disable", "--now", _MANAGER),
     )
 
 
 @AREA.check(
     "fabric-manager-down-absent",
     Severity.CRITICAL,
-    "Fabric Manager is not installed: CUDA answers error 802",
+    "Fabric Manager is not installed",
     _FABRIC,
+    ok="Fabric Manager is installed, or there is no NVSwitch",
+    impact=_NO_CUDA,
 )
 def fabric_manager_absent(examination: Examination) -> Outcome:
-    """Whether Fabric Manager is there on a machine with NVSwitches."""
+    """Check that Fabric Manager is installed on a machine with NVSwitches."""
     switches = _switches(examination)
     if isinstance(switches, Outcome):
         return switches
     service = _service(examination, _MANAGER)
     if isinstance(service, Unknown):
-        return unsure(f"needs the services: {service}")
+        return unsure(needs("the services", service))
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
         return passed(Evidence(known(service.path, "a process of Fabric Manager"), "installed"))
     if service.path.reason is not Reason.NOT_THERE:
-        return unsure(f"needs the services: {service.path}")
+        return unsure(needs("the services", service.path))
     if in_container(examination.node.platform):
-        return unsure("needs the node's own services: run it on the node, not in a container")
+        return unsure(_NEEDS_HOST)
     return found(
-        f"this machine has {len(switches)} NVSwitches, which only Fabric Manager sets up",
+        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up.",
         Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
         fix=Plan(
             "Install Fabric Manager",
             (
-                instruction(f"install the package {_MANAGER} of exactly the driver's version"),
-                Step(
-                    "starts it, now and at boot",
-                    ("systemctl", "enable", "--now", _MANAGER),
-                    undo=("systemctl", "disable", "--now", _MANAGER),
-                ),
+                instruction(f"Install the package {_MANAGER} of exactly the driver's version"),
+                _start_manager(),
             ),
         ),
         devices=switches,
@@ -122,123 +131,139 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
 @AREA.check(
     "fabric-manager-down-version",
     Severity.CRITICAL,
-    "Fabric Manager and the driver are of different versions",
+    "Fabric Manager and the driver have different versions",
     _FABRIC,
+    ok="Fabric Manager has the driver's version, or there is no NVSwitch",
+    impact=_NO_CUDA,
 )
 def fabric_manager_version(examination: Examination) -> Outcome:
-    """Fabric Manager's version, which has to be the driver's."""
+    """Compare Fabric Manager's version with the driver's."""
     switches = _switches(examination)
     if isinstance(switches, Outcome):
         return switches
     gpus, tools = examination.node.gpus, examination.tools
     if isinstance(gpus, Unknown):
-        return unsure(f"needs the driver's version: {gpus}")
+        return unsure(needs("the driver's version", gpus))
     if isinstance(tools, Unknown):
-        return unsure(f"needs Fabric Manager's version: {tools}")
+        return unsure(needs("the installed tools", tools))
     driver, manager = gpus.driver.version, tools.fabric_manager
     if isinstance(manager, Unknown):
         if manager.reason is Reason.NOT_THERE:
             return passed(Evidence("nv-fabricmanager --version", "not installed here"))
-        return unsure(f"needs Fabric Manager's version: {manager}")
+        return unsure(needs("the installed tools", manager))
     if isinstance(driver, Unknown):
-        return unsure(f"needs the driver's version: {driver}")
+        return unsure(needs("the driver's version", driver))
     seen = (
         Evidence("nv-fabricmanager --version", manager),
         Evidence("/sys/module/nvidia/version", driver),
     )
     if manager == driver:
         return passed(*seen)
+    runs = _runs(examination)
     return found(
-        "it refuses to start with another driver than its own: after the next start of either CUDA fails",
+        "Fabric Manager refuses to start with a driver of another version.",
         *seen,
         fix=Plan(
-            "Bring both to one version",
+            "Install the driver's version of Fabric Manager",
             (
-                instruction(f"install the package {_MANAGER} of version {driver}"),
-                Step("starts the new one", ("systemctl", "restart", _MANAGER)),
+                instruction(f"Install the package {_MANAGER} of version {driver}"),
+                Step("Start the new version", ("systemctl", "restart", _MANAGER)),
             ),
-            disturbs="jobs that use NVLink, while it restarts",
+            disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
-        # While the old one runs, all is well until the next start.
-        severity=Severity.WARNING if _runs(examination) else None,
+        severity=Severity.WARNING if runs else None,
+        impact="After the next start of Fabric Manager or the driver CUDA fails with error 802."
+        if runs
+        else "",
         devices=switches,
+        part_of=("driver-library-mismatch",),
     )
 
 
-@AREA.check("imex-down", Severity.NOTE, "nvidia-imex does not run: no NVLink to other nodes", _IMEX)
+@AREA.check(
+    "imex-down",
+    Severity.WARNING,
+    "IMEX does not run, so there is no NVLink to other nodes",
+    _IMEX,
+    ok="IMEX runs, or something else starts it for jobs",
+    impact="NCCL jobs over several nodes of one NVLink domain end with ncclSystemError (“MNNVL … is available"
+    " but not working on this system”).",
+)
 def imex_down(examination: Examination) -> Outcome:
-    """Whether IMEX runs where NVLink may reach other nodes (GB200, GB300)."""
+    """Check that IMEX runs where NVLink may reach other nodes (GB200, GB300) and nothing else starts it."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(f"needs the GPUs: {gpus}")
+        return unsure(needs(GPUS, gpus))
     for gpu in gpus:
         if isinstance(gpu.c2c_links, Unknown) or isinstance(gpu.nvlinks, Unknown):
-            return unsure(f"needs the links of GPU{gpu.index}: {gpu.nvml}")
+            links = gpu.c2c_links if isinstance(gpu.c2c_links, Unknown) else gpu.nvlinks
+            assert isinstance(links, Unknown)
+            return unsure(needs_nvml(gpu, links))
     if not any(known(gpu.c2c_links, 0) and known(gpu.nvlinks, 0) for gpu in gpus):
         return passed(Evidence("NVML", "no GPU with both C2C links and NVLinks"))
     service = _service(examination, "nvidia-imex")
     if isinstance(service, Unknown):
-        return unsure(f"needs the services: {service}")
+        return unsure(needs("the services", service))
     if service.state is ServiceState.ACTIVE:
         return passed(_state("nvidia-imex", "active"))
+    if service.masked:  # as NVIDIA's DRA driver for Kubernetes demands (NVIDIA/cloud-native-docs#453)
+        return passed(_state("nvidia-imex", "masked"))
+    if has_pods(examination):
+        return passed(Evidence("/sys/fs/cgroup/kubepods.slice", "Kubernetes starts IMEX for each job"))
+    if not isinstance(examination.memlock, Unknown) and "kubelet.service" in examination.memlock.services:
+        return passed(Evidence("/etc/systemd/system/kubelet.service", "Kubernetes starts IMEX for each job"))
     absent = isinstance(service.state, Unknown)
     if isinstance(service.state, Unknown):
         if service.state.reason is not Reason.NOT_THERE:
-            return unsure(f"needs to know whether nvidia-imex runs: {service.state}")
+            return unsure(needs("the services", service.state))
         if in_container(examination.node.platform):
-            return unsure("needs the node's own services: run it on the node, not in a container")
+            return unsure(_NEEDS_HOST)
     return found(
-        "jobs over several nodes of one NVLink domain fall back to the NICs; a single node does not need it",
+        "The nvidia-imex service does not run. Single-node jobs are not affected, nor are jobs whose Slurm"
+        " prolog starts IMEX.",
         _state(
             "nvidia-imex", "not installed" if absent else known(service.state, ServiceState.INACTIVE).value
         ),
-        fix=Plan(
-            "Start IMEX on every node of the domain",
-            (
-                instruction("list the domain's nodes in /etc/nvidia-imex/nodes_config.cfg"),
-                Step(
-                    "starts it, now and at boot",
-                    ("systemctl", "enable", "--now", "nvidia-imex"),
-                    undo=("systemctl", "disable", "--now", "nvidia-imex"),
-                ),
-            ),
-        ),
+        fix=start_imex(examination),
     )
 
 
 @AREA.check(
     "nvlink-down",
     Severity.WARNING,
-    "a GPU has fewer NVLinks than its equals",
+    "a GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
+    ok="all GPUs of one model have the same number of NVLinks",
+    impact="Jobs over several GPUs run at the speed of the slowest GPU, or do not start.",
 )
 def nvlink_down(examination: Examination) -> Outcome:
-    """Active NVLinks of GPUs of one name."""
+    """Compare the active NVLinks of GPUs of one model."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(f"needs the GPUs: {gpus}")
+        return unsure(needs(GPUS, gpus))
     most: dict[str, int] = {}
     missing: Outcome | None = None
     for gpu in gpus:
         if isinstance(gpu.nvlinks, Unknown):
-            missing = unsure(f"needs the number of NVLinks of GPU{gpu.index}: {gpu.nvlinks}")
+            missing = missing or unsure(needs_nvml(gpu, gpu.nvlinks))
         else:
             most[gpu.name] = max(most.get(gpu.name, 0), gpu.nvlinks)
     fewer = [gpu for gpu in gpus if known(gpu.nvlinks, most.get(gpu.name, 0)) < most.get(gpu.name, 0)]
     if fewer:
         return found(
-            f"{names_of(fewer)}: {most[fewer[0].name]} links are up on others. Jobs over NVLink go at the "
-            "pace of the slowest GPU, or do not start",
+            f"{names_of(fewer)}: other GPUs have {most[fewer[0].name]} active links.",
             *at_most(_links(gpu) for gpu in fewer),
             fix=Plan(
-                "Look at the links, and reset",
+                "Reset the links",
                 (
-                    Step("shows every link's state", ("nvidia-smi", "nvlink", "--status"), False),
-                    instruction("drain, and reset all GPUs or reboot; replace what stays down"),
+                    Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
+                    instruction("Drain, and reset all GPUs or reboot"),
+                    instruction("Replace the part if a link stays down"),
                 ),
                 disturbs="every job on this node",
             ),
             devices=bdfs_of(fewer),
+            part_of=("fabric-manager-down", "fabric-manager-down-absent", "xid-nvlink-error"),
         )
     return missing or passed(*at_most(_links(gpu) for gpu in gpus) or (Evidence("NVML", "no GPU"),))
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.jobs import RDMA_DEVICES, jobs_of, needs_environment, settle
+from probes.checks.kubernetes import has_pods
+from probes.checks.nccl_gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
+from probes.checks.nccl_network import used_devices
 from probes.checks.port_use import Port, devices_of, gpus_without_nic, names, ports_of
-from probes.checks.wording import at_most
+from probes.checks.wording import at_most, needs
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.rdma import Gid
-from probes.unknown import Maybe, Reason, Unknown, known
+from probes.unknown import Maybe, Unknown, known
 
 AREA = Area("nic")
-_INDEX = "NCCL_IB_GID_INDEX"
 NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE port here")
 _GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_attrs"
 
@@ -42,11 +45,11 @@ def _gid_unknown(ports: tuple[Port, ...]) -> Outcome | None:
     for port in ports:
         gids = port.facts.gids
         if isinstance(gids, Unknown):
-            return unsure(f"needs the GIDs of {port.name}: {gids}")
+            return unsure(needs(f"the GIDs of {port.device.name}", gids))
         for gid in gids:
-            # A GID of which the type is refused may be the one that is looked for.
+            # A GID without a readable type may be the wanted one.
             if isinstance(gid.type, Unknown):
-                return unsure(f"needs the type of GID {gid.index} of {port.name}: {gid.type}")
+                return unsure(needs(f"the GIDs of {port.device.name}", gid.type))
     return None
 
 
@@ -55,105 +58,85 @@ def _address(port: Port) -> Plan:
     return Plan(
         "Give the NIC an address",
         (
-            instruction(f"give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
-            Step("shows the GID table anew", ("show_gids",), needs_root=False),
+            instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
+            Step("Show the GID table", ("show_gids",), needs_root=False),
         ),
-        note="leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves",
+        note="leave NCCL_IB_GID_INDEX unset, as NCCL 2.21 and later find the entry themselves",
     )
 
 
-@AREA.check("roce-gid-wrong", Severity.CRITICAL, "a job asks for a GID index that leads nowhere", _GID_ABI)
+@AREA.check(
+    "roce-gid-wrong",
+    Severity.CRITICAL,
+    "NCCL_IB_GID_INDEX names a GID that peers may not reach",
+    _GID_ABI,
+    ok="NCCL_IB_GID_INDEX is unset or names a routable RoCE v2 GID",
+    impact="Connections to peers outside this Ethernet segment fail.",
+)
 def asked_gid(examination: Examination) -> Outcome:
-    """NCCL_IB_GID_INDEX of running jobs, against the GID tables of active RoCE ports."""
+    """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure(needs(RDMA_DEVICES, ports))
     if not ports:
         return passed(NO_ROCE)
-    if isinstance(examination.processes, Unknown):
-        return unsure(f"needs the jobs' environment: {examination.processes}")
-    seen: list[Evidence] = []
-    hidden: Unknown | None = None
-    for process in examination.processes.processes:
-        environment = process.environment
-        if isinstance(environment, Unknown):
-            # A process that has ended meanwhile asks for nothing.
-            hidden = hidden if environment.reason is Reason.NOT_THERE else environment
-            continue
-        text = environment.get(_INDEX, "")
-        if not text.isascii() or not text.isdecimal() or len(text) > 4:
-            continue  # unset, or -1: NCCL looks for it itself
-        source = f"/proc/{process.pid}/environ"
-        seen.append(Evidence(source, f"{_INDEX}={text}"))
-        wrong = [port for port in ports if _leads_nowhere(port, int(text))]
-        # The job may leave some ports out (NCCL_IB_HCA): wrong is what is wrong on all of them.
-        if len(wrong) == len(ports):
-            return found(
-                f"process {process.pid} uses GID {text}, which on {names(wrong)} is empty, RoCE v1 or "
-                "link-local",
-                seen[-1],
-                *at_most(
-                    Evidence(f"{port.path}/gid_attrs/types/{text}", _type_at(port, int(text)))
-                    for port in wrong
-                ),
-                fix=Plan(
-                    "Leave the choice to NCCL",
-                    (
-                        instruction(
-                            f"unset {_INDEX} in the job (NCCL 2.21 and later), or set the index of the "
-                            "routable RoCE v2 entry that show_gids lists",
-                            False,
-                        ),
-                    ),
-                    disturbs="the job: it has to be restarted",
-                ),
-                severity=_gid_severity(examination, wrong),
-                devices=devices_of(wrong),
-            )
-    others = examination.processes.hidden
-    if isinstance(others, Unknown):
-        return unsure(f"needs the environment of every job: {others}", *at_most(seen))
-    if hidden is not None or others:
-        return unsure("needs root: the environment of other users' processes", *at_most(seen))
-    return passed(*at_most(seen) or (Evidence("/proc/*/environ", f"no job sets {_INDEX}"),))
+    jobs = jobs_of(examination)
+    evidence: list[Evidence] = []
+    severities: list[Severity] = []
+    # RoCE v1 and link-local GIDs work inside one Ethernet segment.
+    for is_wrong, most in ((is_empty, Severity.CRITICAL), (_is_unroutable, Severity.WARNING)):
+        answer = wrong_gids(examination, is_wrong, most)
+        if isinstance(answer, Outcome):
+            return answer
+        evidence += answer[0]
+        severities += [answer[1]] if answer[0] else []
+    if evidence:
+        return settle(
+            jobs,
+            evidence,
+            "The GIDs with this index are empty, RoCE v1 or link-local.",
+            fix=use_another_gid(),
+            severity=min(severities, key=list(Severity).index),
+            impact=NEARER if set(severities) == {Severity.NOTE} else "",
+            part_of=("nccl-gid-index-missing", "nccl-gid-index-not-v2"),
+        )
+    for process in jobs.processes:
+        if isinstance(process.environment, Unknown):
+            return unsure(needs_environment(process, process.environment))
+    if jobs.unseen:
+        return unsure(jobs.unseen)
+    return passed(Evidence("/proc/*/environ", f"no job sets {INDEX} to such a GID"))
 
 
-def _leads_nowhere(port: Port, index: int) -> bool:
-    if isinstance(port.facts.gids, Unknown):
-        return False
-    entry = next((gid for gid in port.facts.gids if gid.index == index), None)
-    return entry is None or entry.type == "IB/RoCE v1" or _is_link_local(entry)
-
-
-def _type_at(port: Port, index: int) -> str:
-    entry = next((gid for gid in known(port.facts.gids, ()) if gid.index == index), None)
-    if entry is None:
-        return "empty"
-    return f"{known(entry.type, 'unknown')}, {entry.gid}"
+def _is_unroutable(gid: Gid | None) -> bool:
+    return gid is not None and (is_v1(gid) or _is_link_local(gid))
 
 
 @AREA.check(
     "roce-gid-wrong-namespace",
     Severity.CRITICAL,
-    "a RoCE port has no GID at all: its netdev is in another network namespace",
+    "a RoCE port has no GID: its netdev is in another network namespace",
     "rdma-system(8) of iproute2",
+    ok="every active RoCE port has GIDs",
+    impact="No RDMA connection can use this port.",
+    data_path=True,
 )
 def no_gid(examination: Examination) -> Outcome:
-    """Active RoCE ports whose whole GID table is empty."""
+    """Find active RoCE ports whose whole GID table is empty."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure(needs(RDMA_DEVICES, ports))
     empty = [port for port in ports if port.facts.gids == ()]
     if empty:
         return found(
-            f"{names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, or "
-            "this is a container without it",
+            f"{names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, or is"
+            " missing in this one.",
             *at_most(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
             fix=Plan(
-                "Bring netdev and RDMA device together",
+                "Put the netdev and the RDMA device into one namespace",
                 (
-                    Step("shows whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
-                    instruction("attach the RDMA network to the pod, or run it in the host's network", False),
+                    Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
+                    instruction("Attach the RDMA network to the pod, or use the host's network", False),
                 ),
             ),
             severity=_gid_severity(examination, empty),
@@ -166,12 +149,20 @@ def _gid_count(port: Port) -> Evidence:
     return Evidence(f"{port.path}/gids", f"{len(known(port.facts.gids, ()))} entries")
 
 
-@AREA.check("roce-gid-wrong-no-v2", Severity.CRITICAL, "a RoCE port has no RoCE v2 GID", _GID_ABI)
+@AREA.check(
+    "roce-gid-wrong-no-v2",
+    Severity.CRITICAL,
+    "a RoCE port has no RoCE v2 GID",
+    _GID_ABI,
+    ok="every active RoCE port has a RoCE v2 GID",
+    impact="NCCL does not use this port for RoCE v2, and no router forwards its traffic.",
+    data_path=True,
+)
 def no_v2_gid(examination: Examination) -> Outcome:
-    """Active RoCE ports whose GIDs are all RoCE v1, which no router forwards."""
+    """Find active RoCE ports whose GIDs are all RoCE v1."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure(needs(RDMA_DEVICES, ports))
     unknown = _gid_unknown(ports)
     without = [
         port
@@ -182,7 +173,7 @@ def no_v2_gid(examination: Examination) -> Outcome:
     ]
     if without:
         return found(
-            f"{names(without)}: only RoCE v1, which no router forwards and NCCL does not choose",
+            f"{names(without)}: the GID table has RoCE v1 entries only.",
             *at_most(
                 Evidence(f"{port.path}/gid_attrs/types/{gid.index}", known(gid.type, "unknown"))
                 for port in without
@@ -195,14 +186,35 @@ def no_v2_gid(examination: Examination) -> Outcome:
     return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
 
 
+def _is_needed(examination: Examination, ports: list[Port]) -> bool:
+    """Whether a job of this node uses one of these ports, and not through a VF or from a pod."""
+    pci = examination.node.pci
+    functions = () if isinstance(pci, Unknown) else pci.functions.values()
+    parents = {function.physical_function for function in functions} - {None}
+    if has_pods(examination) or any(known(port.device.bdf, "") in parents for port in ports):
+        return False
+    used = {
+        name
+        for settings in jobs_of(examination).settings
+        if settings.process is not None
+        for name in used_devices(examination, settings)
+    }
+    return any(port.device.name in used for port in ports)
+
+
 @AREA.check(
-    "roce-gid-wrong-link-local", Severity.WARNING, "a RoCE port has no address that can be routed", _GID_ABI
+    "roce-gid-wrong-link-local",
+    Severity.WARNING,
+    "a RoCE port has no routable address",
+    _GID_ABI,
+    ok="every active RoCE port has a routable address",
+    impact="RDMA reaches hosts of the same Ethernet segment only.",
 )
 def only_link_local(examination: Examination) -> Outcome:
-    """Active RoCE ports whose RoCE v2 GIDs are all link-local."""
+    """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note where no job here needs more."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure(needs(RDMA_DEVICES, ports))
     unknown = _gid_unknown(ports)
     local = [
         port
@@ -211,13 +223,14 @@ def only_link_local(examination: Examination) -> Outcome:
     ]
     if local:
         return found(
-            f"{names(local)}: link-local GIDs reach hosts of the same Ethernet segment only",
+            f"{names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",
             *at_most(
                 Evidence(f"{port.path}/gids/{gid.index}", gid.gid)
                 for port in local
                 for gid in _second(known(port.facts.gids, ()))[:1]
             ),
             fix=_address(local[0]),
+            severity=None if _is_needed(examination, local) else Severity.NOTE,
             devices=devices_of(local),
         )
     return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))

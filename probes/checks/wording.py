@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.checks.finding import Evidence
+from probes.unknown import Reason, Unknown
 
 SHOWN = 8
 LIKE_THESE = "more like these"
+
+
+def needs(what: str, why: Unknown) -> str:
+    """What a check that could not run needs: "needs root: the kernel log", "needs the GPUs (timed out)"."""
+    if why.reason is Reason.NEEDS_ROOT:
+        return f"needs root: {what}"
+    return f"needs {what} ({why})"
 
 
 def several(words: Iterable[str], most: int = SHOWN) -> str:

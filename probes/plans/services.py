@@ -2,52 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from probes.checks.module_facts import PEERMEM, is_present, module_of
 from probes.driver_container import STORAGE
 from probes.examination import Examination
 from probes.modules import ModuleState
 from probes.pci import PciKind
-from probes.plan import Plan, Step
+from probes.plan import Plan, Step, instruction
 from probes.plans.loading import load_step
 from probes.plans.obstacles import bar_of
 from probes.plans.peermem import unload_step
 from probes.services import Service, ServiceState
 from probes.unknown import Reason, Unknown
 
-_OPENIBD, _MANAGER, _DAEMON = "openibd", "nvidia-fabricmanager", "nvidia-persistenced"
+_OPENIBD, _MANAGER, _DAEMON, _IMEX = "openibd", "nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex"
+_KUBELET = "kubelet.service"
 _RDMA = ("ib_core", "ib_uverbs", "rdma_cm", "mlx5_core", "mlx5_ib")
 # OFED's own modules, which openibd unloads itself.
 _OFED_OWN = ("ib_", "rdma_", "iw_", "mlx4_", "mlx5_")
 _OFED_EXCEPT = (*STORAGE, "ib_srpt")
 _ALL_RDMA = (
-    "all RDMA of this node: programs that use it lose their devices, and the netdevs of these NICs go down, "
-    "an SSH session over them too"
+    "all RDMA of this node: programs lose their RDMA devices, and the netdevs of these NICs go down, with "
+    "every connection over them, SSH included"
 )
 # NVIDIA Fabric Manager user guide, ABORT_CUDA_JOBS_ON_FM_EXIT: 1 is the default, without effect from H100 on.
 _CUDA = "CUDA: before H100 running jobs are aborted, and no program starts until Fabric Manager is back"
+# A restart ends what these have started: docs.docker.com/engine/daemon/live-restore; pbs_mom(8), -p.
+_RESTARTS = {
+    "docker.service": (
+        "restarts Docker, which stops its containers unless live-restore is on (docker info shows it)",
+        "containers of Docker, which end unless live-restore is on",
+    ),
+    "pbs_mom.service": (
+        "restarts pbs_mom, which may end its jobs unless it runs with -p",
+        "jobs of pbs_mom, which may end",
+    ),
+}
 
 
 def restart_openibd(examination: Examination) -> Plan | str:
-    """Restarts OFED's stack; nvidia_peermem uses it, and has to be out of its way."""
+    """Restart OFED's stack; nvidia_peermem uses it, and is unloaded before."""
     service = _installed(examination, _OPENIBD)
     if isinstance(service, str):
         return service
     modules, peermem = examination.node.modules, module_of(examination, PEERMEM)
     if isinstance(modules, Unknown) or isinstance(peermem, Unknown):
-        return f"which modules use the RDMA stack is unknown: {peermem}"
+        return f"it is unknown which modules use the RDMA stack: {peermem}"
     if modules.loading_disabled:
         return "kernel.modules_disabled is 1: no module can be unloaded until a reboot"
     older = modules.modules["nv_peer_mem"]
     users = {user for name in _RDMA for user in modules.modules[name].used_by}
     foreign = sorted(user for user in users - {*_RDMA, PEERMEM, older.name} if not _is_ofeds(user))
     if foreign:
-        return f"openibd would fail while {', '.join(foreign)} use the RDMA stack: end what needs them first"
+        return f"openibd fails while {', '.join(foreign)} use the RDMA stack: stop what needs them first"
     before: list[Step] = []
     after: list[Step] = []
     if is_present(peermem):
         obstacle = bar_of(examination, PEERMEM)
         if obstacle is not None:
-            return f"nvidia_peermem is in its way, and could not be loaded again afterwards: {obstacle}"
+            return f"nvidia_peermem has to be unloaded for it, and could not be loaded again: {obstacle}"
         before.append(unload_step(examination))
         after.append(load_step(examination, PEERMEM))
     if older.state is ModuleState.LIVE:
@@ -60,21 +74,21 @@ def restart_openibd(examination: Examination) -> Plan | str:
         )
         after.append(Step("loads nv_peer_mem again", ("modprobe", older.name), undo=("rmmod", older.name)))
     restart = Step(
-        "unloads OFED's modules and loads those on disk; it fails while others use them",
+        "unloads OFED's modules and loads those on disk; fails while others use them",
         ("systemctl", "restart", _OPENIBD),
     )
     held = examination.reading.peermem.refcnt if before else 0
     regions = (
         ""
         if isinstance(held, Unknown) or held <= 0
-        else (f"; jobs that registered GPU memory through nvidia_peermem hold it (refcnt {held} now)")
+        else (f"; jobs that registered GPU memory keep nvidia_peermem in use (refcnt {held} now)")
     )
     return Plan(
         "Restart openibd",
         (*before, restart, *after),
         reversible=False,
         disturbs=f"{_ALL_RDMA}{regions}",
-        note="the driver has to be built anew where OFED is of another build than before",
+        note="rebuild the driver where OFED is of another build than before",
     )
 
 
@@ -83,43 +97,104 @@ def _is_ofeds(user: str) -> bool:
 
 
 def restart_fabric_manager(examination: Examination) -> Plan | str:
-    """Restarts Fabric Manager on a node with NVSwitches."""
+    """Restart Fabric Manager on a node with NVSwitches."""
     pci = examination.node.pci
     if isinstance(pci, Unknown):
-        return f"whether there are NVSwitches is unknown: {pci}"
-    switches = sum(one.kind is PciKind.NVSWITCH for one in pci.functions.values())
+        return f"it is unknown whether there are NVSwitches: {pci}"
+    switches = sum(function.kind is PciKind.NVSWITCH for function in pci.functions.values())
     if not switches:
         return "no NVSwitch here"
     service = _installed(examination, _MANAGER)
     if isinstance(service, str):
         return service
-    step = Step(f"sets up the {switches} NVSwitches anew", ("systemctl", "restart", _MANAGER))
+    step = Step(f"sets up the {switches} NVSwitches again", ("systemctl", "restart", _MANAGER))
     return Plan("Restart Fabric Manager", (step,), reversible=False, disturbs=_CUDA)
 
 
 def restart_persistence_daemon(examination: Examination) -> Plan | str:
-    """Restarts nvidia-persistenced."""
+    """Restart nvidia-persistenced."""
     service = _installed(examination, _DAEMON)
     if isinstance(service, str):
         return service
-    step = Step("lets the daemon take hold of the GPUs anew", ("systemctl", "restart", _DAEMON))
+    step = Step("restarts the daemon, which opens the GPUs again", ("systemctl", "restart", _DAEMON))
     return Plan(
         "Restart nvidia-persistenced",
         (step,),
         reversible=False,
-        note="GPUs that nobody uses meanwhile lose their settings (clocks, power limits)",
+        note="GPUs that are idle meanwhile lose their settings (clocks, power limits)",
     )
 
 
+def lift_memlock(units: Sequence[str]) -> Plan:
+    """Lift the limit of locked memory of these services, and restart each."""
+    drop_ins = (
+        instruction(
+            f"write lines “[Service]”, “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf"
+        )
+        for unit in units
+    )
+    reload = Step("has systemd read the files", ("systemctl", "daemon-reload"))
+    usual = [unit for unit in units if unit not in _RESTARTS]
+    restarts = [
+        Step(
+            "applies the limit to new jobs; running jobs go on and keep theirs",
+            ("systemctl", "restart", *usual),
+        )
+    ] * bool(usual)
+    restarts += [
+        Step(_RESTARTS[unit][0], ("systemctl", "restart", unit)) for unit in units if unit in _RESTARTS
+    ]
+    disturbs = "; ".join(_RESTARTS[unit][1] for unit in units if unit in _RESTARTS)
+    return Plan("Lift the limit of the services", (*drop_ins, reload, *restarts), disturbs=disturbs)
+
+
+def start_imex(examination: Examination) -> Plan:
+    """Start IMEX, or do without it where something else starts it.
+
+    On Kubernetes the DRA driver starts IMEX for each job, and the node's own service has to stay masked
+    (NVIDIA/cloud-native-docs pull 453). NCCL ends with ncclSystemError where it finds MNNVL and no working
+    IMEX, unless NCCL_MNNVL_ENABLE is 0 (NCCL src/mnnvl.cc, src/init.cc).
+    """
+    around = instruction(
+        "to run jobs over several nodes meanwhile, set NCCL_MNNVL_ENABLE=0: NCCL then uses the NICs", False
+    )
+    if not may_enable_imex(examination):
+        elsewhere = instruction("leave the service off here: Kubernetes' DRA driver starts IMEX for each job")
+        return Plan("Check what starts IMEX for jobs", (elsewhere, around))
+    return Plan(
+        "Start IMEX on every node of the domain",
+        (
+            instruction(
+                "list the domain's nodes in /etc/nvidia-imex/nodes_config.cfg; skip this plan where a Slurm "
+                "prolog starts IMEX"
+            ),
+            Step(
+                "starts it, now and at boot",
+                ("systemctl", "enable", "--now", _IMEX),
+                undo=("systemctl", "disable", "--now", _IMEX),
+            ),
+            around,
+        ),
+    )
+
+
+def may_enable_imex(examination: Examination) -> bool:
+    """Say whether IMEX may be started at boot: its unit is not masked, and there is no kubelet."""
+    services, memlock = examination.services, examination.memlock
+    masked = not isinstance(services, Unknown) and services.services[_IMEX].masked
+    kubelet = not isinstance(memlock, Unknown) and _KUBELET in memlock.services
+    return not masked and not kubelet
+
+
 def _installed(examination: Examination, name: str) -> Service | str:
-    """The service where systemd can restart it; else why it cannot."""
+    """Return the service where systemd can restart it; else why it cannot."""
     services = examination.services
     service = services if isinstance(services, Unknown) else services.services[name]
     if isinstance(service, Unknown):
-        return f"whether {name} is installed is unknown: {service}"
+        return f"it is unknown whether {name} is installed: {service}"
     if isinstance(service.path, Unknown):
         if service.path.reason is not Reason.NOT_THERE:
-            return f"whether {name} is installed is unknown: {service.path}"
+            return f"it is unknown whether {name} is installed: {service.path}"
         if service.state is ServiceState.ACTIVE:
             return f"{name} runs without a unit here: restart the container that runs it"
         return f"{name} is not installed"

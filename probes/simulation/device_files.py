@@ -9,7 +9,7 @@ from probes.simulation.tree import Tree
 
 def grow_device_files(tree: Tree, modules: Iterable[str]) -> None:
     """What these modules put into /dev: devtmpfs for those of RDMA, udev's rules for the NVIDIA driver's."""
-    tree.directory("/dev")
+    tree.add("/dev/null", "")
     for name in modules:
         for path in _files_of(tree, name):
             tree.add(path, "")

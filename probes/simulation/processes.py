@@ -9,6 +9,7 @@ from probes.simulation.tree import Tree
 FIRST_RANK = 41000
 _OWN = 40000
 NCCL_VERSION = "2.27.7"
+_UID, _USER, _SLURM_JOB = 1000, "alice", 4711
 
 
 def grow_processes(tree: Tree) -> None:
@@ -20,6 +21,7 @@ def grow_processes(tree: Tree) -> None:
     tree.add(f"/proc/{_OWN}/status", _own_status(tree))
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
+    tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{_USER}:x:{_UID}:{_UID}::/home/{_USER}:\n")
     if "nvidia" in tree.live_modules:
         for number in range(len(tree.gpus)):
             add_rank(tree, FIRST_RANK + number, number)
@@ -36,6 +38,13 @@ def _own_status(tree: Tree) -> str:
     )
 
 
+def put_in_container(tree: Tree, pid: int) -> None:
+    """Move a process into a pod: its control group is one of the kubelet's."""
+    pod = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
+    path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{'3f' * 32}.scope"
+    tree.add(f"/proc/{pid}/cgroup", f"0::{path}\n")
+
+
 def add_rank(
     tree: Tree,
     pid: int,
@@ -46,8 +55,11 @@ def add_rank(
     """One process of a training job, with a GPU and every NIC."""
     base = f"/proc/{pid}"
     tree.add(f"{base}/comm", "python3\n")
-    tree.add(f"{base}/cmdline", b"python3\0train.py\0")
-    tree.add(f"{base}/status", "Name:\tpython3\nState:\tR (running)\nUid:\t1000\t1000\t1000\t1000\n"
+    tree.add(f"{base}/cmdline", b"/usr/bin/python3\0-u\0/home/alice/llm/train.py\0--config\0llama.yaml\0")
+    job = f"/slurm/uid_{_UID}/job_{_SLURM_JOB}/step_0/task_{gpu}"
+    tree.add(f"{base}/cgroup", f"4:memory:{job}\n2:cpuset:{job}\n0::/system.slice/slurmd.service\n")
+    tree.add(f"{base}/status", "Name:\tpython3\nState:\tR (running)\n"
+             f"Uid:\t{_UID}\t{_UID}\t{_UID}\t{_UID}\n"
              "CapEff:\t0000000000000000\n")  # fmt: skip
     tree.add(f"{base}/limits", limits())
     given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}

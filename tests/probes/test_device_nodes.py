@@ -30,6 +30,15 @@ def test_the_files_of_gpus_and_rdma(tmp_path: Path) -> None:
 
 def test_a_container_without_rdma_files(tmp_path: Path) -> None:
     write(tmp_path, "/dev/nvidia0", "")
+    write(tmp_path, "/dev/null", "")
     rdma = probe(LocalHost(str(tmp_path))).rdma
     assert isinstance(rdma, Unknown)
     assert rdma.reason is Reason.NOT_THERE
+
+
+def test_a_dump_without_dev_null_does_not_say_which_files_are_missing(tmp_path: Path) -> None:
+    write(tmp_path, "/dev/cpuset", "")
+    facts = probe(LocalHost(str(tmp_path)))
+    for answer in (facts.rdma, facts.gpu):
+        assert isinstance(answer, Unknown)
+        assert answer.reason is Reason.NOT_RECORDED

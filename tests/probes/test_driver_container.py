@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from probes.driver_container import probe
 from probes.host import LocalHost
 
@@ -28,3 +30,10 @@ def test_containers_and_modules(tmp_path: Path) -> None:
     assert facts.releases == ("6.8.0",)
     assert (facts.mofed, facts.mofed_ready) == (True, True)
     assert facts.storage_modules == ("rpcrdma",)
+
+
+@pytest.mark.parametrize("path", ["kubepods.slice", "kubepods", "systemd/kubepods", "memory/kubepods.slice"])
+def test_pods_show_a_kubelet(tmp_path: Path, path: str) -> None:
+    assert probe(LocalHost(str(tmp_path))).kubelet is False
+    (tmp_path / "sys/fs/cgroup" / path).mkdir(parents=True)
+    assert probe(LocalHost(str(tmp_path))).kubelet is True

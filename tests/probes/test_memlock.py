@@ -92,3 +92,21 @@ def test_no_text_stops_the_parsers(text: str) -> None:
     parse_limits(text)
     parse_unit_limit(text)
     assert all(line.domain.isprintable() for line in parse_limits_conf(text, "x"))
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n', MemlockLimit(float(256 << 30), float(256 << 30))),
+        ("ID=debian\n", MemlockLimit(float(256 << 30), float(256 << 30))),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', None),
+    ],
+)
+def test_the_limit_of_a_login_without_a_line(
+    tmp_path: Path, release: str, expected: MemlockLimit | None
+) -> None:
+    write(tmp_path, "/etc/os-release", release)
+    limit = str(256 << 30)
+    write(tmp_path, "/proc/1/limits", f"Max locked memory         {limit} {limit} bytes\n")
+    default = probe(LocalHost(str(tmp_path))).login_default
+    assert default == expected if expected else isinstance(default, Unknown)

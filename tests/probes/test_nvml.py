@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.nvml import NvmlFacts, NvmlGpu, NvmlLibrary, bdf_of, cuda_text
+from probes.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLibrary, bdf_of, cuda_text
 from probes.unknown import Reason, Unknown
 
 ERRORS = {
@@ -171,6 +171,14 @@ def test_a_gpu_off_the_bus_does_not_hide_the_other() -> None:
     lost = [gpu for gpu in facts.gpus if isinstance(gpu, Unknown)]
     assert [(gpu.index, gpu.bdf) for gpu in known] == [(1, "0000:1b:00.0")]
     assert "fallen off the bus" in lost[0].detail
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"])
+def test_a_lost_gpu_that_still_tells_its_name_is_lost(call: str) -> None:
+    facts = facts_of(FakeNvml(**{call: ERRORS["NVML_ERROR_GPU_IS_LOST"]}))
+    for gpu in facts.gpus:
+        assert isinstance(gpu, Unknown)
+        assert (gpu.reason, gpu.detail) == (Reason.DRIVER_ERROR, LOST)
 
 
 def test_one_failing_call_costs_one_fact() -> None:

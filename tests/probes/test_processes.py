@@ -15,8 +15,12 @@ from probes.nccl_conf import NcclConf
 from probes.processes import (
     Process,
     ProcessFacts,
+    name_of,
+    names_of,
     parse_environment,
+    parse_job,
     parse_maps,
+    parse_program,
     parse_status,
     probe,
 )
@@ -219,3 +223,79 @@ def test_what_this_program_has_started_is_known_as_its_own(tmp_path: Path) -> No
         write(tmp_path, f"/proc/{pid}/status", STATUS.format("0") + f"PPid:\t{parent}\n")
     ours = {one.pid: one.is_ours for one in found(probe(LocalHost(str(tmp_path)))).processes}
     assert ours == {300: True, 400: False, 500: False}
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["/usr/bin/python3", "-u", "/home/alice/llm/train.py", "--token", "s3cret"], "train.py"),
+        (["python3.11", "-X", "faulthandler", "-W", "ignore", "./train.py"], "train.py"),
+        (["python", "-um", "torch.distributed.run", "train.py"], "torch.distributed.run"),
+        (["python3", "-c", "print('s3cret')"], "python3"),
+        (["python3"], "python3"),
+        (["bash", "-c", "s3cret"], "bash"),
+        (["/bin/bash", "/opt/jobs/run.sh", "s3cret"], "run.sh"),
+        (["./all_reduce_perf", "-b", "8"], "all_reduce_perf"),
+        (["postgres: alice s3cret idle"], "postgres:"),
+        (["VLLM::EngineCore"], "VLLM::EngineCore"),
+    ],
+)
+def test_a_process_is_named_by_its_program_and_never_by_its_arguments(words: list[str], program: str) -> None:
+    assert parse_program("".join(f"{word}\0" for word in words).encode()) == program
+
+
+POD = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "slurm", "job"),
+    [
+        ("4:memory:/slurm/uid_1000/job_4711/step_0/task_0\n0::/init.scope", "", "Slurm job 4711"),
+        ("0::/system.slice/slurmstepd.scope/job_815/step_batch/user/task_0", "4711", "Slurm job 815"),
+        ("0::/user.slice", "4711", "Slurm job 4711"),
+        ("0::/user.slice", "4711; rm", ""),
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/{POD}/cri-containerd-{'a' * 64}.scope",
+            "",
+            "pod 1b2c3d4e",
+        ),
+        (f"0::/kubepods/burstable/pod1b2c3d4e-5f60-4718-9a8b-0c1d2e3f4a5b/{'a' * 64}", "", "pod 1b2c3d4e"),
+        (f"12:pids:/docker/{'3f4e5d6c7b8a' + 'a' * 52}", "", "container 3f4e5d6c7b8a"),
+        (f"0::/system.slice/docker-{'3f4e5d6c7b8a' + 'a' * 52}.scope", "", "container 3f4e5d6c7b8a"),
+        (
+            f"0::/machine.slice/libpod-{'3f4e5d6c7b8a' + 'a' * 52}.scope/container",
+            "",
+            "container 3f4e5d6c7b8a",
+        ),
+        ("0::/user.slice/user-1000.slice/session-3.scope", "", ""),
+    ],
+)
+def test_the_job_of_a_process(cgroup: str, slurm: str, job: str) -> None:
+    assert parse_job(cgroup, slurm) == job
+
+
+def test_a_process_is_named_by_program_user_and_job(tmp_path: Path) -> None:
+    write(
+        tmp_path, "/etc/passwd", "root:x:0:0::/root:/bin/sh\nbad line\nalice:x:1001:100:Alice:/home/alice:\n"
+    )
+    for pid in (7, 8):
+        add_process(tmp_path, pid, files=JOB, environ="SLURM_JOB_ID=4711\0")
+    add_process(tmp_path, 9, files=JOB)
+    first, second, third = found(probe(LocalHost(str(tmp_path)))).processes
+    assert name_of(first) == "train.py (alice, Slurm job 4711, pid 7)"
+    assert names_of((first, second, third)) == (
+        "train.py (alice, Slurm job 4711, pids 7, 8), train.py (alice, pid 9)"
+    )
+
+
+def test_a_process_of_an_unknown_user_is_named_by_its_uid(tmp_path: Path) -> None:
+    add_process(tmp_path, 7, files=JOB)
+    write(tmp_path, "/proc/7/cmdline", "")
+    assert name_of(only(tmp_path)) == "python3 (uid 1001, pid 7)"
+
+
+@given(st.binary())
+def test_no_bytes_stop_the_naming_of_a_process(content: bytes) -> None:
+    program = parse_program(content)
+    assert isinstance(program, Unknown) or (program.isprintable() and len(program) <= 48)
+    parse_job(content.decode("utf-8", "replace"), content.decode("utf-8", "replace"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.processes import FIRST_RANK, add_rank, limits
+from probes.simulation.processes import FIRST_RANK, add_rank, limits, put_in_container
 from probes.simulation.tree import Tree
 
 _SMALL = str(8 << 20)
@@ -28,6 +28,9 @@ def _scheduler(tree: Tree) -> None:
 
 def _runtime(tree: Tree) -> None:
     tree.add("/etc/systemd/system/containerd.service", "[Service]\nLimitMEMLOCK=64M\n")
+    add_rank(tree, 44003)
+    put_in_container(tree, 44003)
+    tree.add("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))
 
 
 def _login(tree: Tree) -> None:

@@ -46,7 +46,7 @@ def _bound(number: int, driver: str) -> Callable[[Tree], None]:
 
 
 def _xid(gpu: int, text: str) -> Callable[[Tree], None]:
-    """A fault that the kernel log tells of."""
+    """A fault that the kernel log shows."""
 
     def spoil(tree: Tree) -> None:
         say(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
@@ -79,7 +79,7 @@ def _without_manager(tree: Tree) -> None:
 
 
 def _nics_elsewhere(node: NodeDescription) -> NodeDescription:
-    """The NICs of the first switch hang on root ports of their own, on the same socket."""
+    """The NICs of the first switch are attached to root ports of their own, on the same socket."""
     roots: list[RootDescription] = []
     for root in node.root:
         if root.bus == "0000:00":

@@ -83,6 +83,43 @@ def test_a_service_whose_files_are_closed_is_unknown() -> None:
     assert said(closed, "memlock-scheduler").status is Status.UNKNOWN
 
 
+def test_a_container_runtime_without_a_limited_job_is_well() -> None:
+    node = with_memlock(services={"containerd.service": ABSENT})
+    assert said(node, "memlock-container-runtime").status is Status.PASSED
+
+
+def test_a_limited_runtime_and_its_limited_job_are_one_finding() -> None:
+    found = findings_on("hgx-h100+memlock-container-runtime")
+    assert found["memlock-container-runtime"].part_of == "memlock-or-ipc-lock"
+    assert "train.py (alice, pod 1b2c3d4e, pid 44003)" in found["memlock-or-ipc-lock"].cause
+
+
+@pytest.mark.parametrize(
+    ("unit", "warning"),
+    [
+        ("docker.service", "live-restore"),
+        ("pbs_mom.service", "jobs of pbs_mom"),
+    ],
+)
+def test_a_fix_that_restarts_a_service_says_what_happens_to_its_jobs(unit: str, warning: str) -> None:
+    limited = with_processes(memlock=SMALL, job="container 3f4e5d6c7b8a")
+    assert isinstance(limited.memlock, MemlockFacts)
+    node = replace(limited, memlock=replace(limited.memlock, services={unit: ABSENT}))
+    check = "memlock-container-runtime" if unit == "docker.service" else "memlock-scheduler"
+    fix = said(node, check).fix
+    assert fix is not None
+    assert warning in fix.disturbs
+    assert ("systemctl", "restart", unit) in [step.argv for step in fix.steps]
+
+
+@pytest.mark.parametrize(("default", "status"), [(256 << 30, Status.PASSED), (8 << 20, Status.FOUND)])
+def test_a_login_on_debian_gets_the_limit_of_process_1(default: float, status: Status) -> None:
+    limit = MemlockLimit(default, default)
+    node = with_memlock(lines=(), services={"ssh.service": ABSENT}, login_default=limit)
+    assert said(node, "memlock-login").status is status
+    assert said(node, "memlock-login").evidence[0].source == "/proc/1/limits"
+
+
 def test_unlimited_services_and_absent_ones_pass() -> None:
     unlimited = {"containerd.service": Setting("infinity", "/etc/systemd/system/containerd.service")}
     node = with_memlock(services=unlimited)
@@ -168,6 +205,21 @@ def test_a_node_without_rdma_needs_no_files() -> None:
     node = replace(node, node=replace(node.node, rdma=ABSENT))
     for check in ("dev-infiniband-missing", "dev-infiniband-incomplete", "dev-infiniband-near-nic-missing"):
         assert said(node, check).status is Status.PASSED
+
+
+def test_files_that_nothing_needs_are_not_critical() -> None:
+    """A node without a GPU has no GPUDirect RDMA to lose."""
+    node = with_nodes(ABSENT)
+    assert said(node, "dev-infiniband-missing").severity is Severity.CRITICAL
+    node = replace(node, topology=replace(node.topology, gpus=()))
+    assert said(node, "dev-infiniband-missing").severity is Severity.WARNING
+
+
+def test_a_dump_without_dev_is_not_said_to_miss_files() -> None:
+    left_out = Unknown(Reason.NOT_RECORDED, "/dev", "the tree has no /dev/null")
+    node = with_nodes(left_out, left_out)
+    for check in ("dev-infiniband-missing", "dev-infiniband-incomplete", "dev-nvidia-missing"):
+        assert said(node, check).status is Status.UNKNOWN
 
 
 def test_a_container_without_rdma_is_a_warning_only_with_nccl() -> None:

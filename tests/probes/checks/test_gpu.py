@@ -5,15 +5,18 @@ from dataclasses import replace
 import pytest
 
 from probes.checks.finding import Severity, Status
+from probes.checks.registry import findings
 from probes.config_space import ConfigSpaceFacts
 from probes.gpus import GpuFacts
 from probes.libraries import InstalledLibrary, LibraryFacts
+from probes.nvml import LOST
 from probes.platform import Environment, PlatformFacts
 from probes.processes import ProcessFacts
 from probes.services import ServiceFacts, ServiceState
+from probes.simulation.faults import FAULTS
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import said, status, with_gpus, with_log, with_nvml
-from tests.probes.checks.doctor import examination_of
+from tests.probes.checks.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 GB200 = examination_of("gb200")
@@ -119,6 +122,9 @@ def test_a_gpu_name_with_its_memory_is_no_vgpu_profile() -> None:
     assert status("vgpu-without-gdr", examination_of("dgx-a100")) is Status.PASSED
     for name in ("NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"):
         guest = with_gpus(HGX, lambda gpu, name=name: replace(gpu, name=name))  # type: ignore[misc]
+        direct = guest.node.gpudirect
+        assert not isinstance(direct, Unknown)
+        guest = replace(guest, node=replace(guest.node, gpudirect=replace(direct, gpu_support={})))
         assert status("vgpu-without-gdr", guest) is Status.FOUND
 
 
@@ -141,6 +147,38 @@ def test_a_gpu_that_answers_again_after_xid_79() -> None:
     logged = with_log(HGX, f"NVRM: Xid (PCI:{bdf[:-2]}): 79, pid=1, GPU has fallen off the bus.")
     finding = said("xid-79-fell-off-bus", logged)
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.WARNING)
+
+
+def test_a_gpu_that_nvml_calls_lost_needs_no_log() -> None:
+    lost = Unknown(Reason.DRIVER_ERROR, "0000:1b:00.0", LOST)
+    quiet = with_gpus(HGX, lambda gpu: replace(gpu, nvml=lost), 3)
+    finding = said("xid-79-fell-off-bus", quiet)
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.CRITICAL)
+    found = {one.id: one for one in findings(quiet)}
+    assert found["gpu-missing-from-nvml"].part_of == "xid-79-fell-off-bus"
+
+
+def test_gpus_that_sysfs_hides_are_not_said_to_be_well() -> None:
+    facts = HGX.node.gpus
+    assert isinstance(facts, GpuFacts)
+    hidden = replace(facts, gpus=(), unplaced=tuple(gpu.bdf for gpu in facts.gpus))
+    finding = said("gpu-missing-from-nvml", replace(HGX, node=replace(HGX.node, gpus=hidden)))
+    assert finding.status is Status.UNKNOWN
+    assert "8 GPUs" in finding.cause
+
+
+@pytest.mark.parametrize(
+    "name", ["vgpu-without-gdr", "geforce-no-gdr", "confidential-computing-on", "c2c-grace-specifics-gb10"]
+)
+def test_hardware_that_cannot_by_design_is_a_note(name: str) -> None:
+    finding = findings_on(f"{FAULTS[name].on}+{name}")[name]
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
+
+
+def test_mig_has_no_fix_that_gdrtop_runs() -> None:
+    fix = findings_on("hgx-h100+mig-with-gdr")["mig-with-gdr"].fix
+    assert fix is not None
+    assert all(step.is_instruction for step in fix.steps)
 
 
 def test_all_ones_on_the_bus_need_no_log() -> None:
@@ -229,6 +267,45 @@ def test_nccl_2_27_crosses_c2c_by_itself() -> None:
     assert status("c2c-grace-specifics", with_nccl("2.26.2")) is Status.FOUND
     assert status("c2c-grace-specifics", WITHOUT_NCCL) is Status.UNKNOWN
     assert status("c2c-grace-specifics", HGX) is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("version", "setting", "other"),
+    [
+        ("2.26.2", "NCCL_NET_GDR_C2C=1", "NCCL_NET_GDR_LEVEL"),
+        ("2.25.1", "NCCL_NET_GDR_LEVEL=PHB", "NCCL_NET_GDR_C2C"),  # which has no such variable
+    ],
+)
+def test_what_to_set_until_nccl_is_newer_depends_on_its_version(
+    version: str, setting: str, other: str
+) -> None:
+    fix = said("c2c-grace-specifics", with_nccl(version)).fix
+    assert fix is not None
+    steps = " ".join(step.why for step in fix.steps)
+    assert setting in steps
+    assert other not in steps
+
+
+def without_imex(**changes):  # type: ignore[no-untyped-def]
+    return with_service(GB200, "nvidia-imex", state=ServiceState.INACTIVE, **changes)
+
+
+def test_imex_that_does_not_run_ends_jobs_over_several_nodes() -> None:
+    finding = said("imex-down", without_imex())
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.WARNING)
+    assert "ncclSystemError" in finding.impact
+    assert finding.fix is not None
+    assert any("NCCL_MNNVL_ENABLE=0" in step.why for step in finding.fix.steps)
+
+
+def test_imex_is_not_missed_where_something_else_starts_it() -> None:
+    assert status("imex-down", without_imex(masked=True)) is Status.PASSED
+    node = without_imex()
+    pods = replace(node, driver_container=replace(node.driver_container, kubelet=True))
+    services = {"kubelet.service": Unknown(Reason.NOT_THERE)}
+    kubelet = replace(node, memlock=replace(node.memlock, services=services))
+    for kubernetes in (pods, kubelet):
+        assert status("imex-down", kubernetes) is Status.PASSED
 
 
 def test_a_path_that_a_virtual_machine_hides_is_unknown() -> None:

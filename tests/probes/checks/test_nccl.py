@@ -14,9 +14,10 @@ from probes.examination import Examination, examine
 from probes.nccl_conf import NcclConf
 from probes.processes import Process, ProcessFacts
 from probes.simulation import SimulatedHost
+from probes.simulation.faults import FAULTS
 from probes.simulation.processes import add_rank
 from probes.unknown import Reason, Unknown
-from tests.probes.checks.doctor import examination_of
+from tests.probes.checks.doctor import examination_of, findings_on
 
 DENIED = Unknown(Reason.NEEDS_ROOT, "/proc/41000/fd")
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
@@ -141,6 +142,26 @@ def test_no_variable_is_found_by_its_absence() -> None:
     """NCCL_DEBUG that is not set, NCCL_IB_HCA that is not set: no fault."""
     node = with_processes(examination_of("hgx-h100"), environment={})
     assert not {one.id for one in findings(node) if one.status is Status.FOUND}
+
+
+NAMED = [name for name in FAULTS if name.startswith(("nccl-", "ucx-", "nvshmem-")) and "conf" not in name]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_finding_names_the_process_by_command_user_and_job(name: str) -> None:
+    finding = findings_on(f"{FAULTS[name].on}+{name}")[name]
+    assert finding.cause.startswith("train.py (alice, Slurm job 4711, pid")
+    assert "pid 43" in finding.cause or "pids" in finding.cause
+
+
+def test_a_plugin_is_no_trouble_where_the_nics_need_one() -> None:
+    node = examination_of("hgx-h100+nccl-net-plugin-trouble")
+    assert said(node, "nccl-net-plugin-trouble").status is Status.FOUND
+    assert not isinstance(node.node.pci, Unknown)
+    bdf = next(iter(node.node.pci.functions))
+    functions = {**node.node.pci.functions, bdf: replace(node.node.pci.functions[bdf], driver="efa")}
+    on_efa = replace(node, node=replace(node.node, pci=replace(node.node.pci, functions=functions)))
+    assert said(on_efa, "nccl-net-plugin-trouble").status is Status.PASSED
 
 
 # Where a setting stands.

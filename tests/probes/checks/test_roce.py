@@ -8,7 +8,7 @@ from probes.checks.finding import Severity, Status
 from probes.examination import Examination
 from probes.processes import ProcessFacts
 from probes.rdma import Gid, RdmaPort
-from probes.unknown import Reason, Unknown
+from probes.unknown import Reason, Unknown, known
 from tests.probes.checks.changed import said, status, with_health, with_ports
 from tests.probes.checks.doctor import examination_of, findings_on
 
@@ -59,17 +59,77 @@ def test_the_index_that_a_job_asks_for() -> None:
 def with_job(examination, index: str):  # type: ignore[no-untyped-def]
     facts = examination.processes
     assert isinstance(facts, ProcessFacts)
-    (job,) = (one for one in facts.processes if one.pid == 41900)
-    job = replace(job, environment={"NCCL_IB_GID_INDEX": index})
-    return replace(examination, processes=replace(facts, processes=(job,), hidden=0))
+    changed = tuple(
+        replace(one, environment={"NCCL_IB_GID_INDEX": index}) if one.pid in (41000, 41900) else one
+        for one in facts.processes
+    )
+    return replace(examination, processes=replace(facts, processes=changed))
 
 
 def test_jobs_of_others_are_not_said_to_be_right() -> None:
-    asking = with_job(examination_of("hgx-h100+roce-gid-wrong"), "3")
-    others = replace(asking, processes=replace(asking.processes, hidden=2))
-    finding = said("roce-gid-wrong", others)
+    asking = examination_of("hgx-h100")
+    closed = Unknown(Reason.NEEDS_ROOT, "/proc/41001/fd")
+    facts = asking.processes
+    assert isinstance(facts, ProcessFacts)
+    hidden = tuple(replace(one, gpu_files=closed, environment=closed) for one in facts.processes)
+    finding = said("roce-gid-wrong", replace(asking, processes=replace(facts, processes=hidden)))
     assert finding.status is Status.UNKNOWN
-    assert finding.cause.startswith("needs root")
+    assert finding.cause == "needs root: the environment of other users' processes"
+
+
+def test_a_wrong_gid_of_storage_nics_costs_a_job_on_infiniband_nothing() -> None:
+    """Its GPUs have InfiniBand NICs, which are nearer."""
+    found = findings_on("hgx-h100+roce-gid-wrong")
+    assert found["nccl-gid-index-missing"].severity is Severity.NOTE
+    assert found["roce-gid-wrong"].severity is Severity.NOTE
+
+
+def test_a_wrong_gid_is_one_finding() -> None:
+    found = findings_on("hgx-h100+roce-gid-wrong")
+    assert found["roce-gid-wrong"].part_of == "nccl-gid-index-missing"
+    assert not found["nccl-gid-index-missing"].part_of
+    for finding in (found["roce-gid-wrong"], found["nccl-gid-index-missing"]):
+        assert finding.cause.startswith("python3 (alice, pid 41900): ")
+
+
+@pytest.mark.parametrize(
+    ("index", "check", "severity"),
+    [
+        ("11", "nccl-gid-index-missing", Severity.CRITICAL),
+        ("2", "nccl-gid-index-not-v2", Severity.WARNING),  # it works inside one Ethernet segment
+    ],
+)
+def test_a_wrong_gid_of_every_nic_that_a_job_uses(index: str, check: str, severity: Severity) -> None:
+    asking = with_job(L40S, index)
+    assert said(check, asking).severity is severity
+    assert said("roce-gid-wrong", asking).severity is severity
+
+
+LOCAL = Gid(1, "fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2", "ens4np0")
+
+
+def test_a_port_without_an_address_is_a_note_where_no_job_uses_it() -> None:
+    busy = with_ports(L40S, lambda port: replace(port, gids=(LOCAL,)))
+    assert said("roce-gid-wrong-link-local", busy).severity is Severity.WARNING
+    facts = busy.processes
+    assert isinstance(facts, ProcessFacts)
+    idle = replace(busy, processes=replace(facts, processes=()))
+    pods = replace(busy, driver_container=replace(busy.driver_container, kubelet=True))
+    for quiet in (idle, pods, examination_of("hgx-h100+roce-gid-wrong-link-local")):
+        finding = said("roce-gid-wrong-link-local", quiet)
+        assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
+
+
+def test_a_port_with_virtual_functions_needs_no_address_of_its_own() -> None:
+    busy = with_ports(L40S, lambda port: replace(port, gids=(LOCAL,)))
+    assert not isinstance(busy.node.pci, Unknown)
+    functions = dict(busy.node.pci.functions)
+    assert not isinstance(busy.node.rdma, Unknown)
+    for device in busy.node.rdma.devices:
+        bdf = known(device.bdf, "")
+        functions[f"{bdf[:-1]}7"] = replace(functions[bdf], bdf=f"{bdf[:-1]}7", physical_function=bdf)
+    node = replace(busy.node, pci=replace(busy.node.pci, functions=functions))
+    assert said("roce-gid-wrong-link-local", replace(busy, node=node)).severity is Severity.NOTE
 
 
 def test_mtu_1500_gives_rdma_1024_bytes() -> None:

@@ -1,10 +1,19 @@
 """What is left out of a long list is counted, in the words that admins' own scripts may look for."""
 
 from probes.checks.finding import Evidence
-from probes.checks.wording import LIKE_THESE, at_most, few, several
+from probes.checks.wording import LIKE_THESE, at_most, few, needs, several
+from probes.unknown import Reason, Unknown
 
 NICS = [f"mlx5_{number}" for number in range(10)]
 SEEN = [Evidence(f"/sys/class/infiniband/{nic}", "down") for nic in NICS]
+
+
+def test_what_a_check_needs_is_said_in_the_same_words_everywhere() -> None:
+    """Checks that need the same are grouped by these words."""
+    assert needs("the kernel log", Unknown(Reason.NEEDS_ROOT, "/dev/kmsg")) == "needs root: the kernel log"
+    assert needs("the GPUs", Unknown(Reason.TIMED_OUT)) == "needs the GPUs (timed out)"
+    driver = Unknown(Reason.DRIVER_ERROR, "NVML", "GPU is lost")
+    assert needs("NVML", driver) == "needs NVML (driver error: GPU is lost)"
 
 
 def test_words_are_listed_once_and_the_rest_counted() -> None:

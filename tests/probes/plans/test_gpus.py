@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from probes.examination import Examination, examine
+from probes.examination import Examination
 from probes.plan import Plan
 from probes.services import ServiceState
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import said, with_module, with_service
 from tests.probes.checks.doctor import examination_of
 from tests.probes.plans.looks import commands
-from tests.probes.simulation.node import end_job, node
 
 MIG = examination_of("hgx-h100+mig-with-gdr")
 NEW_DRIVER = examination_of("hgx-h100+driver-half-updated")
@@ -21,24 +20,12 @@ def fix_of(name: str, examination: Examination) -> Plan:
     return fix
 
 
-def test_mig_is_turned_off_once_the_jobs_have_ended() -> None:
-    busy = fix_of("mig-with-gdr", MIG)
-    assert busy.steps[0].is_instruction
-    assert "let the jobs on these GPUs end first (processes 41000" in busy.steps[0].why
-    assert "ends with 0 all the same" in busy.note
-
-
-def test_idle_gpus_have_nothing_to_wait_for() -> None:
-    host = node("hgx-h100+mig-with-gdr")
-    end_job(host)
-    first = commands(fix_of("mig-with-gdr", examine(host)))[0]
-    assert first.startswith("nvidia-smi -i 0000:")
-    assert first.endswith(" -mig 0")
-
-
-def test_jobs_that_cannot_be_seen_may_be_there() -> None:
-    blind = replace(MIG, processes=Unknown(Reason.NEEDS_ROOT, "/proc"))
-    assert fix_of("mig-with-gdr", blind).steps[0].is_instruction
+def test_turning_mig_off_is_an_instruction_that_nothing_runs() -> None:
+    fix = fix_of("mig-with-gdr", MIG)
+    assert all(step.is_instruction for step in fix.steps)
+    assert "mig-manager" in fix.steps[0].why
+    assert "deletes the instances of GPU0" in fix.steps[1].why
+    assert not fix.reversible
 
 
 def test_fabric_manager_has_to_be_of_the_new_driver_before_anything_is_stopped() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.examination import Examination
+from probes.plans.services import lift_memlock, start_imex
 from probes.services import ServiceState
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import with_gpus, with_module, with_nvml, with_service, without
@@ -56,7 +57,7 @@ def test_storage_over_rdma_is_not_torn_down() -> None:
 
 def test_a_peermem_that_would_not_come_back_is_not_taken() -> None:
     node = with_module(with_openibd(examination_of(HGX)), "nvidia_peermem", on_disk=NOT_THERE)
-    assert "could not be loaded again afterwards: no .ko" in why_not("restart-openibd", node)
+    assert "could not be loaded again: no .ko" in why_not("restart-openibd", node)
 
 
 # Installed or not
@@ -133,3 +134,28 @@ def test_the_doctor_proposes_the_same() -> None:
     for fault in ("persistence-off", "persistence-off-daemon-runs"):
         node = f"{HGX}+{fault}"
         assert findings_on(node)[fault].fix == plan("persistence-on", examination_of(node))
+
+
+def test_a_restart_of_docker_or_pbs_says_whom_it_ends() -> None:
+    plan = lift_memlock(["containerd.service", "docker.service", "slurmd.service", "pbs_mom.service"])
+    told = commands(plan)
+    assert "systemctl restart containerd.service slurmd.service" in told
+    assert told[-2:] == ["systemctl restart docker.service", "systemctl restart pbs_mom.service"]
+    assert "live-restore" in plan.disturbs
+    assert "pbs_mom" in plan.disturbs
+    assert lift_memlock(["slurmd.service", "containerd.service"]).disturbs == ""
+
+
+def test_imex_is_enabled_only_where_nothing_else_starts_it() -> None:
+    node = examination_of("gb200+imex-down")
+    assert any("enable" in command for command in commands(start_imex(node)))
+    assert "NCCL_MNNVL_ENABLE=0" in start_imex(node).steps[-1].why
+    memlock = node.memlock
+    assert not isinstance(memlock, Unknown)
+    units = {**memlock.services, "kubelet.service": Unknown(Reason.NOT_THERE, "LimitMEMLOCK")}
+    on_kubernetes = replace(node, memlock=replace(memlock, services=units))
+    masked = with_service(node, "nvidia-imex", masked=True)
+    for left_alone in (on_kubernetes, masked):
+        plan = start_imex(left_alone)
+        assert all(step.is_instruction for step in plan.steps)
+        assert "NCCL_MNNVL_ENABLE=0" in plan.steps[-1].why
