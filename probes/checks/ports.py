@@ -212,7 +212,7 @@ def _subnet_manager(port: Port) -> Plan:
     "a port has another link layer than the ports of the same board",
     "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
     "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
-    ok="ports of one board have the same link layer, or work",
+    ok="no port is down because of its link layer",
     impact=_LOST,
     data_path=True,
 )
@@ -288,7 +288,7 @@ def _link_type(examination: Examination, port: Port, kind: str) -> tuple[Step, .
     command = ("mlxconfig", "-d", bdf, "set")
     layer = "Ethernet" if kind == "2" else "InfiniBand"
     return (
-        Step(f"Set {port.name} to {layer} from its next reset on", (*command, f"{name}={kind}"), undo=reset),
+        Step(f"Set {port.name} to {layer} at its next reset", (*command, f"{name}={kind}"), undo=reset),
         Step("Reset the card to apply the setting", reset, undo=(*command, f"{name}={other}")),
     )
 
