@@ -15,17 +15,8 @@ _HIDDEN_BY = {
     "pcie-devctl-ten-bit-tags-differ": frozenset({"nic-without-driver"}),
 }
 
-# Where GPUs cannot use GPUDirect RDMA by design, no path and no module is missed.
-_BY_DESIGN = frozenset({"confidential-computing-on", "geforce-no-gdr", "vgpu-without-gdr"})
-_OF_PATHS = {fault.name for of_area in (modules, peermem, path) for fault in of_area.FAULTS}
-
 FAULTS: dict[str, Fault] = {
-    fault.name: replace(
-        fault,
-        excludes=fault.excludes
-        | _HIDDEN_BY.get(fault.name, frozenset())
-        | (_BY_DESIGN if fault.name in _OF_PATHS else frozenset()),
-    )
+    fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
     for of_area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, tools)
     for fault in of_area.FAULTS
 }
