@@ -232,7 +232,7 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
     """The messages in a kernel log, as dmesg or journalctl print it."""
     counts: dict[LogKind, int] = {}
     kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
-    since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line tells its time since boot")
+    since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has its time since boot")
     for number, (seconds, line) in enumerate(_joined(_lines(text))):
         if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
             since = seconds
@@ -251,7 +251,7 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
 
 def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:
     lines: Iterable[str] = text.split("\n")[-_MAX_LINES:]
-    unknown = Unknown(Reason.NOT_THERE, "", "the line tells no time since boot")
+    unknown = Unknown(Reason.NOT_THERE, "", "the line has no time since boot")
     for line in lines:
         match = _LINE.fullmatch(line[:_LINE_LIMIT])
         if match is None:

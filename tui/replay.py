@@ -103,7 +103,9 @@ class Replay:
             probed = self._probe(moment)
             self._host.seek(moment)
             reading = read(self._host, probed.node)
-            verdict = judge(probed.node, probed.topology, reading, files=self._files)
+            earlier = self._sampled.get(moment - 1)
+            before = None if earlier is None else earlier.reading
+            verdict = judge(probed.node, probed.topology, reading, before, self._files)
             sampled = Sampled(reading, verdict, self._host.wall_clock())
             _keep(self._sampled, moment, sampled, _KEPT)
         return sampled

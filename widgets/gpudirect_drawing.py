@@ -93,7 +93,7 @@ def _in_use(facts: GpuDirectFacts, width: int) -> list[Line]:
 
 
 def _live(peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:
-    if peermem is None:
+    if peermem is None or _is_absent(peermem):
         return []
     if isinstance(peermem.refcnt, Unknown):
         return [(Run("refcnt    "), Run(f"– ({peermem.refcnt.reason.value})", Tone.DIM))]
@@ -115,6 +115,12 @@ def _live(peermem: PeermemReading | None, history: History | None, width: int) -
     return lines
 
 
+def _is_absent(peermem: PeermemReading) -> bool:
+    """Whether no peer-memory module is loaded: there is nothing to count."""
+    refcnt = peermem.refcnt
+    return isinstance(refcnt, Unknown) and refcnt.reason is Reason.NOT_THERE
+
+
 def strip(node: Node, peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:
     """The panel in one line."""
     facts = node.gpudirect
@@ -126,7 +132,7 @@ def strip(node: Node, peermem: PeermemReading | None, history: History | None, w
         mark = UNKNOWN_MARK if isinstance(state.usable, Unknown) else usable.text[0]
         mark_run = Run(mark, usable.tone)
         runs.extend([Run(f"{_name(state.path)} "), mark_run, _nics(facts, state.path), Run("  ")])
-    if peermem is not None:
+    if peermem is not None and not _is_absent(peermem):
         refcnt = "–" if isinstance(peermem.refcnt, Unknown) else str(peermem.refcnt)
         runs.append(Run(f"refcnt {refcnt} "))
         left = width - sum(len(run.text) for run in runs) - 1

@@ -30,12 +30,12 @@ _LARGEST_MTU = 4096
 _TLP_HEADER_BYTES = 24
 # The most that server root ports and ConnectX offer; smaller ones only lower the bound.
 _LARGEST_PAYLOAD = 512
-_BOTH_WAYS = "one port is both ends: what is sent and what is received share its PCIe link, each one way"
+_BOTH_WAYS = "one port is both ends: its PCIe link carries what is sent and what is received"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One part of the way and what it carries one way."""
+    """One part of the path and what it carries one way."""
 
     name: str  # "port 1 of mlx5_0", "PCIe link of GPU0"
     nominal_gbps: Maybe[float]  # what its label says: 400
@@ -48,7 +48,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Limit:
-    """Every bound of one way, and the least."""
+    """Every bound of one path, and the least."""
 
     bounds: tuple[Bound, ...]
     notes: tuple[str, ...] = ()  # what is known to slow it down, without a figure
@@ -72,7 +72,7 @@ class Limit:
         """What the test can reach at most, one way."""
         least = self.least
         if least is None:
-            return Unknown(Reason.NOT_THERE, "", "no part of the way says what it carries")
+            return Unknown(Reason.NOT_THERE, "", "no part of the path reports what it carries")
         return least.gbps
 
 
@@ -83,8 +83,8 @@ def of_pair(examination: Examination, gpu: str, nic: str, port: int = 1, is_loop
     bounds = [_of_port(examination, nic, port, is_loopback)]
     notes = [_BOTH_WAYS] if is_loopback else []
     if path is None or not path.hops:
-        lost = Unknown(Reason.NOT_THERE, DEVICES, "the way between them is not known")
-        return Limit((*bounds, Bound("the way between", lost, lost, "", ())), tuple(notes), is_loopback)
+        lost = Unknown(Reason.NOT_THERE, DEVICES, "the path between them is unknown")
+        return Limit((*bounds, Bound("the path between", lost, lost, "", ())), tuple(notes), is_loopback)
     by_cpu = _by_cpu_link(examination, gpu)
     pairs = [
         (functions.get(before.id), functions.get(hop.id))
@@ -99,13 +99,15 @@ def of_pair(examination: Examination, gpu: str, nic: str, port: int = 1, is_loop
             continue
         bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
     if by_cpu:
-        notes.append("the GPU hangs on its CPU by chip-to-chip links: its own PCIe link is not on the way")
+        notes.append(
+            "the GPU is attached to its CPU by chip-to-chip links: its own PCIe link is not on the path"
+        )
     elif any(hop.kind == "host bridge" for hop in path.hops):
         notes.append(
-            "the way leads through the CPU, which passes peer-to-peer traffic on slower than its links"
+            "the path leads through the CPU, which forwards peer-to-peer traffic slower than its links"
         )
     if any(hop.link == "SMP" for hop in path.hops):
-        notes.append("the way leads between sockets")
+        notes.append("the path leads between sockets")
     return Limit(tuple(bounds), tuple(notes), is_loopback)
 
 
@@ -129,7 +131,7 @@ def of_test(examination: Examination, settings: PerftestSettings, is_loopback: b
 def of_gpu(examination: Examination, gpu: str) -> Limit:
     """Copies between the host and a GPU: what gdrcopy and nvbandwidth measure; no NIC."""
     if _by_cpu_link(examination, gpu):
-        return Limit((), ("the GPU hangs on its CPU by chip-to-chip links, of which no figure is read",))
+        return Limit((), ("the GPU is attached to its CPU by chip-to-chip links, whose rate is not read",))
     links = _links_above(examination, gpu)
     return Limit(tuple(_of_link(examination, *one, _label(examination, one[0], "")) for one in links))
 
@@ -149,7 +151,7 @@ def of_both_ends(near: Limit, far: Limit, is_bidirectional: bool) -> Limit:
 
 def _halved(bound: Bound) -> Bound:
     nominal, gbps = (one if isinstance(one, Unknown) else one / 2 for one in (bound.nominal_gbps, bound.gbps))
-    why = f"half of it each way, for both ends share it: {bound.why}"
+    why = f"half of it each way, because both ends share it: {bound.why}"
     return replace(bound, nominal_gbps=nominal, gbps=gbps, why=why)
 
 
@@ -171,9 +173,7 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool)
         return Bound(name, rate, rate, "", (Evidence(source, str(rate)),))
     evidence = (Evidence(source, f"{rate:g} Gb/sec ({text})"),)
     if is_loopback:
-        return Bound(
-            name, rate, rate, f"{text}; in loopback the NIC keeps to about its port's rate", evidence
-        )
+        return Bound(name, rate, rate, f"{text}; in loopback the NIC reaches about its port's rate", evidence)
     share, mtu, seen = _packets(examination, nic, port)
     return Bound(name, rate, rate * share, f"{text}, packets of {mtu} bytes of data", (*evidence, *seen))
 
@@ -187,7 +187,7 @@ def _packets(examination: Examination, nic: str, port: RdmaPort) -> tuple[float,
     mtu = Unknown(Reason.NOT_THERE) if health is None else health.roce_mtu_bytes
     if isinstance(mtu, Unknown):
         return _LARGEST_MTU / (_LARGEST_MTU + _ROCE_HEADER_BYTES), _LARGEST_MTU, ()
-    netdev = Evidence(f"/sys/class/net/{known(port.netdev, '*')}/mtu", f"RDMA makes {mtu} of it")
+    netdev = Evidence(f"/sys/class/net/{known(port.netdev, '*')}/mtu", f"RDMA uses {mtu} of it")
     return mtu / (mtu + _ROCE_HEADER_BYTES), mtu, (netdev,)
 
 
@@ -206,7 +206,7 @@ def _of_link(examination: Examination, lower: PciFunction, upper: PciFunction | 
     raw = link_gbps(rate, lanes)
     payload, told = _payload(examination, lower, upper)
     seen = (Evidence(f"{source}/{{{files}}}", words(rate, lanes)), *told)
-    taken = "" if told else ", the most there is, as it is not known"
+    taken = "" if told else ", the largest there is, because MaxPayload is unknown"
     why = f"{words(rate, lanes)}, packets of {payload} bytes of data{taken}"
     return Bound(name, raw, raw * payload_share(payload), why, seen, True, part)
 

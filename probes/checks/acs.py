@@ -154,9 +154,9 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
 def _enable_ats(nics: list[str]) -> Plan:
     steps = [
         Step(
-            f"enables ATS in the firmware of {nic}",
-            ("mlxconfig", "-y", "-d", nic, "set", "ATS_ENABLED=true"),
-            undo=("mlxconfig", "-y", "-d", nic, "set", "ATS_ENABLED=false"),
+            f"Enable ATS in the firmware of {nic}",
+            ("mlxconfig", "-d", nic, "set", "ATS_ENABLED=true"),
+            undo=("mlxconfig", "-d", nic, "set", "ATS_ENABLED=false"),
         )
         for nic in nics
     ]

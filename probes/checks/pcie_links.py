@@ -158,7 +158,8 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
     "a NIC's or a switch's PCIe link runs below the speed of both its ends",
     _ABI,
     ok="PCIe links of NICs and switches run at full speed",
-    impact="Each PCIe generation less halves the bandwidth. The whole job waits for the slowest link.",
+    impact="Each step down in PCIe generation halves the bandwidth. The whole job waits for the slowest "
+    "link.",
     data_path=True,
 )
 def pcie_link_degraded_speed(examination: Examination) -> Outcome:
@@ -181,7 +182,7 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     "NVIDIA System Management Interface, nvidia-smi -q, GPU Link Info: the generation falls "
     "when the GPU is idle",
     ok="PCIe links of busy GPUs run at full speed",
-    impact="Each PCIe generation less halves the bandwidth to and from this GPU.",
+    impact="Each step down in PCIe generation halves the bandwidth to and from this GPU.",
     data_path=True,
 )
 def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:

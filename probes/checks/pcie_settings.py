@@ -63,7 +63,7 @@ def each_nic(
     "NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; openucx/ucx issue 8062",
     ok="relaxed ordering is enabled on the NICs",
-    impact="Writes wait for each other: reported are 150 instead of 200 Gb/s on EPYC and 16 instead of 40 "
+    impact="Writes wait for each other: users report 150 instead of 200 Gb/s on EPYC and 16 instead of 40 "
     "GB/s on Xeon.",
     data_path=True,
 )

@@ -170,8 +170,8 @@ def _one_numa_node(examination: Examination) -> bool:
     "the nearest NIC of a GPU is on another socket (SYS)",
     _LEVELS,
     ok="no GPU has its nearest NIC on another socket",
-    impact="NCCL does not use GPUDirect RDMA over this distance by default: data of these GPUs is staged in "
-    "host memory.",
+    impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
+    "NIC, data of these GPUs is staged in host memory.",
 )
 def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at SYS."""
@@ -188,8 +188,8 @@ def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     "the nearest NIC of a GPU is behind the CPU's host bridge (PHB)",
     _LEVELS,
     ok="no GPU has its nearest NIC behind the host bridge",
-    impact="NCCL does not use GPUDirect RDMA over this distance by default: data of these GPUs is staged in "
-    "host memory. CPUs forward traffic between root ports slowly.",
+    impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
+    "NIC, data of these GPUs is staged in host memory.",
 )
 def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at PHB (nvidia-smi: PHB or NODE)."""

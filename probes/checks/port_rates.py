@@ -68,7 +68,7 @@ def _is_one_lane(port: Port) -> bool:
 
 def _lost_rate(slow: list[Port], best: float) -> str:
     lost = best - min(known(port.facts.rate_gbps, best) for port in slow)
-    return f"The slowest port has {lost:g} of {best:g} Gb/s less. A job runs at the pace of its slowest port."
+    return f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest port."
 
 
 def _rate(port: Port) -> Evidence:

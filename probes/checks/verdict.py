@@ -519,11 +519,10 @@ def _in_use(use: _Use, direct: GpuDirectFacts) -> str:
         return "a NIC is attached to GPU memory by DMA-BUF"
     regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''}"
     if use.attached:
-        return f"{regions} registered by peermem, and a NIC is attached to GPU memory by DMA-BUF"
-    told = f"a job registered {regions} by peermem"
-    if direct.preferred is GdrPath.DMABUF:
-        return f"{told}; DMA-BUF is also usable, and NCCL prefers it for new jobs"
-    return told
+        return f"peermem holds {regions}, and a NIC is attached to GPU memory by DMA-BUF"
+    # Jobs keep the path by which they registered: both may be usable.
+    why = "; NCCL prefers DMA-BUF for new jobs" if direct.preferred is GdrPath.DMABUF else ""
+    return f"peermem holds {regions}{why}"
 
 
 def _idle(direct: GpuDirectFacts, use: _Use) -> str:
@@ -538,21 +537,21 @@ def _unproved(node: Node, reading: Reading | None, before: Reading | None) -> st
     if reading is not None and not isinstance(reading.gpus, Unknown):
         pids = {pid for gpu in reading.gpus.values() for pid in known(gpu.processes, ())}
         if pids:
-            seen.append(f"{len(pids)} GPU process{'es run' if len(pids) > 1 else ' runs'}")
-    opened = _open_devices(node, reading)
+            seen.append(f"{len(pids)} GPU process{'es' if len(pids) > 1 else ''}")
+    opened = _open_contexts(node, reading)
     if opened:
-        seen.append(f"RDMA devices are open {opened} time{'s' if opened > 1 else ''}")
+        seen.append(f"{opened} RDMA context{'s' if opened > 1 else ''}")
     if reading is not None and before is not None:
         rates = port_rates(before, reading).values()
         gbps = sum(max(known(rate.sent_gbps, 0.0), known(rate.received_gbps, 0.0)) for rate in rates)
         if gbps >= 1:
-            seen.append(f"the NICs carry {gbps:.0f} Gb/s")
-    facts = f"{', '.join(seen[:-1])} and {seen[-1]}" if len(seen) > 1 else "".join(seen)
-    return _joined(facts, f"only root can tell whether DMA-BUF {'is in use' if facts else 'is in use now'}")
+            # Rounded: the line should not change with every reading.
+            seen.append(f"{f'{gbps / 1000:.1f} T' if gbps >= 1000 else f'{gbps:.0f} G'}b/s on the NICs")
+    return _joined(", ".join(seen), "only root can tell whether DMA-BUF is in use")
 
 
-def _open_devices(node: Node, reading: Reading | None) -> int:
-    """How often programs have RDMA devices open: references to ib_uverbs that no module holds."""
+def _open_contexts(node: Node, reading: Reading | None) -> int:
+    """How often programs have opened an RDMA device: references to ib_uverbs that no module holds."""
     if reading is None or isinstance(node.modules, Unknown):
         return 0
     module = node.modules.modules.get("ib_uverbs")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.gpus import Flavour, GpuFacts, parse_fields, parse_version, probe
+from probes.gpus import Flavour, GpuFacts, is_vgpu, parse_fields, parse_version, probe
 from probes.host import LocalHost
 from probes.nvml import NvmlFacts, NvmlGpu
 from probes.pci import probe as probe_pci
@@ -165,3 +166,22 @@ def test_no_driver_file_crashes_the_parsers(text: str) -> None:
     parse_version(text)
     parse_version(f"NVRM version: {text}")
     assert all(name.isprintable() for name in parse_fields(text))
+
+
+def test_gpus_that_only_the_driver_lists_are_named(tmp_path: Path) -> None:
+    """A sandbox that hides /sys, and a dump whose vendor files could not be read."""
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    write(tmp_path, f"/proc/driver/nvidia/gpus/{BDFS[0]}/information", INFORMATION)
+    assert facts_of(tmp_path).unplaced == (BDFS[0],)
+    nvml = NvmlFacts("570", "12.570", "12.8", tuple(nvml_gpu(n, bdf) for n, bdf in enumerate(BDFS)))
+    assert facts_of(tmp_path, nvml).unplaced == BDFS
+    assert facts_of(a_node(tmp_path), nvml).unplaced == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("NVIDIA A30-8C", True), ("GRID A100D-40C", True), ("NVIDIA A100-SXM4-80GB", False)]
+)
+def test_a_vgpu_profile_is_known_by_its_name(tmp_path: Path, name: str, share: bool) -> None:
+    nvml = replace(nvml_gpu(0, BDFS[0]), is_vgpu=False)
+    gpu = facts_of(a_node(tmp_path, BDFS[:1]), NvmlFacts("570", "12", "12.8", (nvml,))).gpus[0]
+    assert is_vgpu(replace(gpu, name=name)) is share

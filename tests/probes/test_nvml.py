@@ -1,5 +1,6 @@
 """NVML in all its moods, by a library that answers as told."""
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -192,6 +193,41 @@ def test_a_driver_that_knows_no_confidential_computing_has_none() -> None:
     assert facts_of(FakeNvml(nvmlSystemGetConfComputeState=3)).confidential_computing is False
     refused = facts_of(FakeNvml(nvmlSystemGetConfComputeState=4)).confidential_computing
     assert isinstance(refused, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "shown"),
+    [
+        (0, 0, "not supported"),
+        (1, 0, "not started"),
+        (2, 0, "in progress"),
+        (3, 0, "completed"),
+        (3, 999, "failed"),
+        (77, 0, "unknown"),
+    ],
+)
+def test_the_state_of_the_nvlink_fabric(state: int, status: int, shown: str) -> None:
+    class Info(ctypes.Structure):
+        _fields_ = (("state", ctypes.c_uint), ("status", ctypes.c_uint))
+
+    class Fabric(FakeNvml):
+        c_nvmlGpuFabricInfo_t = Info
+
+        def nvmlDeviceGetGpuFabricInfo(self, handle: int, info: Any) -> None:
+            info._obj.state, info._obj.status = state, status
+
+    gpu = facts_of(Fabric()).gpus[0]
+    assert isinstance(gpu, NvmlGpu)
+    assert gpu.fabric == shown
+
+
+def test_a_driver_that_knows_no_fabric_supports_none() -> None:
+    class Older(FakeNvml):
+        c_nvmlGpuFabricInfo_t = ctypes.c_uint
+
+    gpu = facts_of(Older(nvmlDeviceGetGpuFabricInfo=3)).gpus[0]
+    assert isinstance(gpu, NvmlGpu)
+    assert gpu.fabric == "not supported"
 
 
 def test_pcie_rates_come_from_the_counters() -> None:

@@ -128,6 +128,7 @@ def test_errors_come_back_with_their_reasons(tmp_path: Path) -> None:
         lambda host: host.nvml(),
         lambda host: host.nvml_live(),
         lambda host: host.dmabuf_errnos(["mlx5_0"])["mlx5_0"],
+        lambda host: host.cuda_gpus(),
         lambda host: host.environment("HOME"),
         lambda host: host.access("/sys/missing"),
     ]

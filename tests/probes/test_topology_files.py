@@ -66,3 +66,34 @@ def test_many_processes_do_not_make_many_reads(tmp_path: Path) -> None:
     assert isinstance(facts, ProcessFacts)
     many = replace(facts, processes=facts.processes * 1000)
     assert len(probe(host, many).files) == 16
+
+
+class AtHome(LocalHost):
+    """A tree whose user's home is /home/ann."""
+
+    def environment(self, name: str) -> str | Unknown:
+        return "/home/ann" if name == "HOME" else Unknown(Reason.NOT_THERE, name)
+
+
+def _conf(root: Path, path: str, named: str) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"NCCL_DEBUG=WARN\nNCCL_TOPO_FILE={named}\n")
+
+
+def test_the_file_that_nccl_conf_names_is_read(tmp_path: Path) -> None:
+    """Azure's images name it there."""
+    _conf(tmp_path, "/etc/nccl.conf", "/opt/microsoft/ndv5/topo.xml")
+    _conf(tmp_path, "/opt/microsoft/ndv5/topo.xml", "")
+    (tmp_path / "opt/microsoft/ndv5/topo.xml").write_text(XML)
+    files = probe(AtHome(str(tmp_path)), Unknown(Reason.NOT_RECORDED)).files
+    assert [(file.path, file.pid) for file in files[1:]] == [("/opt/microsoft/ndv5/topo.xml", None)]
+    assert files[1].endpoints == ("0001:00:00.0", "0101:00:00.0")
+
+
+def test_the_users_own_nccl_conf_stands_before_the_nodes(tmp_path: Path) -> None:
+    _conf(tmp_path, "/etc/nccl.conf", "/opt/topo.xml")
+    _conf(tmp_path, "/home/ann/.nccl.conf", "/home/ann/topo.xml")
+    files = probe(AtHome(str(tmp_path)), Unknown(Reason.NOT_RECORDED)).files
+    assert [file.path for file in files[1:]] == ["/home/ann/topo.xml"]
+    assert isinstance(files[1].endpoints, Unknown)

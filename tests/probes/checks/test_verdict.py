@@ -178,7 +178,7 @@ def test_a_refcnt_above_zero_is_active_by_peermem() -> None:
     verdict = verdict_of(a_node(direct(peermem=True)), reading_of(refcnt=112))
     assert (verdict.state, verdict.path) == (State.ACTIVE, GdrPath.PEERMEM)
     assert "112 memory regions" in verdict.reason
-    assert "NCCL prefers it for new jobs" in verdict.reason
+    assert "NCCL prefers DMA-BUF for new jobs" in verdict.reason
 
 
 def test_peermem_in_use_where_it_is_the_only_path_needs_no_explanation() -> None:
@@ -193,8 +193,8 @@ def test_what_is_known_of_use_is_said_where_only_root_can_see_dmabuf() -> None:
     before, reading = read(host, node), read(host, node)
     reason = judge(node, build(node), reading, before).reason
     assert "GPU processes" in reason
-    assert "RDMA devices are open" in reason
-    assert "the NICs carry" in reason
+    assert "8 RDMA contexts" in reason
+    assert "Tb/s on the NICs" in reason
     assert reason.endswith("Only root can tell whether DMA-BUF is in use")
 
 

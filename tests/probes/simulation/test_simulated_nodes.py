@@ -190,3 +190,29 @@ def test_the_kernel_log_begins_once() -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(KeyError):
         SimulatedHost("no-such-node")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pcie-l40s+geforce-no-gdr", "gb200+c2c-grace-specifics-gb10", "hgx-h100+confidential-computing-on"],
+)
+def test_gpus_that_cannot_by_design_hold_no_memory_regions(name: str) -> None:
+    host = SimulatedHost(name)
+    peermem = read(host, probe_node(host)).peermem
+    assert isinstance(peermem.refcnt, Unknown) or peermem.refcnt == 0
+    assert isinstance(peermem.peers, Unknown)
+    (first, *_) = known(host.cuda_gpus())  # type: ignore[misc]
+    assert (first.rdma_supported, first.dmabuf_supported) == (False, False)
+
+
+@pytest.mark.parametrize("fault", ["nccl-net-socket", "nccl-ib-disabled"])
+def test_a_job_that_uses_tcp_leaves_rdma_idle(fault: str) -> None:
+    clock = Clock()
+    host = SimulatedHost(f"hgx-h100+{fault}", clock=clock)
+    node = probe_node(host)
+    before = read(host, node)
+    clock.now += 5
+    after = read(host, node)
+    rates = port_rates(before, after).values()
+    assert {(rate.sent_gbps, rate.received_gbps) for rate in rates} == {(0.0, 0.0)}
+    assert after.peermem.refcnt == 0
