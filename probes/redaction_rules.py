@@ -476,7 +476,8 @@ def _program_strings(tokens: Tokens, content: bytes) -> bytes:
 _LOG_PREFIX = re.compile(r"((?:<\d{1,4}>)?\[[^\]]{1,40}\](?:\[[^\]]{1,20}\])? ?)(?:\S{1,64} kernel: )?(.*)")
 _NAMED_VALUE = re.compile(
     r"(?i)\b((?:[a-z]*uid|[a-z]*gid|ses|acct|hostname|host|user|owner|comm|name|exe|terminal"
-    r"|serial(?:[ _]?n(?:umber|o))?|s/?n|asset|wwn|wwid|id)[#]?)(\s*[=:]\s*|-|\s+(?=0x|\w*\d))(\"[^\"]*\"|[^\s,;)]+)"
+    r"|serial(?:[ _]?n(?:umber|o))?|s/?n|asset|wwn|wwid|id)[#]?)"
+    r"(\s*[=:]\s*|-|\s+(?=0x|\w*\d))(\"[^\"]*\"|[^\s,;)]+)"
 )
 
 

@@ -29,7 +29,7 @@ from tui.bandwidth.looking import look
 from tui.bandwidth.processes import Processes
 from tui.bandwidth.results_file import kept_results
 from tui.bench_exit import EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED, ended
-from tui.bench_json import head_json, plan_json, results_json
+from tui.bench_json import plan_json, results_json
 from tui.bench_keeping import BenchKeeping
 from tui.bench_lists import list_results, list_tools
 from tui.bench_options import Wanted
@@ -59,7 +59,7 @@ def command(
     """`gdrtop bench`; gives the exit status."""
     kept = kept_results(host.origin) if kept is None else kept
     if wanted.list_results:
-        return list_results(kept, host.origin, wanted.as_json, out, ascii_only)
+        return list_results(kept, host, wanted.as_json, out, ascii_only)
     if wanted.list_tools:
         return list_tools(host, wanted.as_json, out, ascii_only)
     if wanted.text_file is not None and os.path.lexists(wanted.text_file):
@@ -141,7 +141,9 @@ class BenchCommand:
     def _show(self, series: Series, felt: tuple[str, ...]) -> int:
         """What would be run."""
         if self._wanted.as_json:
-            told = plan_json(self._examination, series, felt, self._bench.refusal, self._node)
+            told = plan_json(
+                self._examination, self._host.wall_clock(), series, felt, self._bench.refusal, self._node
+            )
             self._output.write(told)
             return 0
         self._output.say(draw_series(series, self._width, self._node))
@@ -203,8 +205,9 @@ class BenchCommand:
         keeping = BenchKeeping(self._output, self._wanted, self._bench.kept, self._examination, self._answers)
         status = keeping.keep(results, series.left_out, status)
         if self._wanted.as_json:
-            content = results_json(self._examination, series, felt, results, self._comparisons)
-            content |= {"no_baseline": no_baseline} if no_baseline else {}
+            at = self._host.wall_clock()
+            content = results_json(self._examination, at, series, felt, results, self._comparisons)
+            content["no_baseline"] = no_baseline
             self._output.write({**content, "exit": {"status": status, "reason": reason}})
         else:
             self._output.say([(), *wrapped(reason, self._width, Tone.TITLE)])
@@ -223,8 +226,8 @@ class BenchCommand:
 
     def _refuse(self, reason: str, felt: tuple[str, ...] = ()) -> int:
         if self._wanted.as_json:
-            content = head_json(self._examination, self._series, felt)
-            told = {"results": [], "exit": {"status": EXIT_NOT_MEASURED, "reason": reason}}
+            content = results_json(self._examination, self._host.wall_clock(), self._series, felt, (), {})
+            told = {"no_baseline": "", "exit": {"status": EXIT_NOT_MEASURED, "reason": reason}}
             self._output.write({**content, **told})
         else:
             self._output.warn(f"not measured: {reason}")

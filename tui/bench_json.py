@@ -11,29 +11,30 @@ from probes.bandwidth.planned import Series
 from probes.bandwidth.result import Result
 from probes.bandwidth.result_json import to_json
 from probes.examination import Examination
-from probes.origin import origin_word
-from tui.actions.guards import node_name
-from tui.json_values import plain_value
+from tui.json_values import document, host_name, plain_value
 from widgets.series_drawing import peer_command
 
 
-def head_json(examination: Examination, series: Series | None, felt: Sequence[str]) -> dict[str, Any]:
-    """The node and the series; who would feel it, and what is left out."""
+def _head(examination: Examination, series: Series | None, felt: Sequence[str]) -> dict[str, Any]:
+    """The machine and the series; the affected processes, and what is left out."""
     left_out = series.left_out if series else ()
     return {
-        "node": node_name(examination),
-        "origin": origin_word(examination.node.origin),
         "machine": machine_type(examination),
         "title": series.title if series else "",
-        "felt_by": list(felt),
+        "affected": list(felt),
         "left_out": [{"title": one.title, "reason": one.reason} for one in left_out],
     }
 
 
 def plan_json(
-    examination: Examination, series: Series, felt: Sequence[str], refused: str, peers_name: str
+    examination: Examination,
+    at: float,
+    series: Series,
+    felt: Sequence[str],
+    refused: str,
+    peers_name: str,
 ) -> dict[str, Any]:
-    """What would be run; `peers_name` is this node's name, as a peer would call it."""
+    """What would be run, as planned `at` seconds since 1970; `peers_name`: this node as a peer calls it."""
     tests = [
         {
             "title": test.title,
@@ -47,13 +48,15 @@ def plan_json(
         }
         for test in series.tests
     ]
-    head = head_json(examination, series, felt)
-    return {**head, "seconds": series.seconds, "refused": refused, "tests": tests}
+    content = _head(examination, series, felt)
+    content |= {"seconds": series.seconds, "refused": refused, "tests": tests}
+    return document("bench", host_name(examination.node), examination.node.origin, at, content)
 
 
 def results_json(
     examination: Examination,
-    series: Series,
+    at: float,
+    series: Series | None,
     felt: Sequence[str],
     results: Sequence[Result],
     comparisons: Mapping[int, Sequence[str]],
@@ -63,5 +66,6 @@ def results_json(
         {**to_json(one), "comparisons": list(comparisons.get(number, ()))}
         for number, one in enumerate(results, 1)
     ]
-    meant = list(meaning(results, series.left_out))
-    return {**head_json(examination, series, felt), "results": told, "meaning": meant}
+    meant = list(meaning(results, series.left_out if series else ()))
+    content = {**_head(examination, series, felt), "results": told, "meaning": meant}
+    return document("bench", host_name(examination.node), examination.node.origin, at, content)

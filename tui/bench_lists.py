@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from probes import platform
 from probes.bandwidth.earlier import when
 from probes.bandwidth.inventory import inventory, packages_of_tests
 from probes.bandwidth.result_json import to_json
 from probes.examination import examine
 from probes.host import Host
-from probes.origin import Origin, Source
+from probes.origin import Source
 from tui.bandwidth.bench import KeptResults
-from tui.json_values import plain_value, write_json
+from tui.json_values import document, host_name, plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from widgets.inventory_drawing import draw_inventory
 from widgets.lines import Line, Tone, fit, line, sentence, wrapped
@@ -24,32 +25,33 @@ def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
     available = inventory(examination, packages_of_tests(host, examination))
     if as_json:
         tools = [{**plain_value(one), "can_run": one.can_run, "lacks": one.lacks} for one in available]
-        write_json({"tools": tools}, out)
+        node = examination.node
+        write_json(document("bench", host_name(node), node.origin, host.wall_clock(), {"tools": tools}), out)
         return 0
     lines = [heading(examination.node), *draw_inventory(available, text_width(out))]
     print_lines(lines, out, ascii_only)
     return 0
 
 
-def list_results(kept: KeptResults, origin: Origin, as_json: bool, out: TextIO, ascii_only: bool) -> int:
+def list_results(kept: KeptResults, host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
     """Earlier results, the newest first, a line each; where they cannot be read, why."""
     results, unread = tuple(reversed(kept.results())), kept.why_unread()
-    if as_json and unread:
-        write_json({"results": None, "unknown": unread}, out)
-        return 0
     if as_json:
-        write_json({"results": [to_json(one) for one in results]}, out)
+        saved = {"saved_results": [to_json(one) for one in results]}
+        content = {"saved_results": None, "unknown": {"saved_results": unread}} if unread else saved
+        name = platform.probe(host).hostname
+        write_json(document("bench", name, host.origin, host.wall_clock(), content), out)
         return 0
     width = text_width(out)
     lines: list[Line] = []
     for one in results:
-        host = f"{one.node}  " if len({result.node for result in results}) > 1 else ""
+        node = f"{one.node}  " if len({result.node for result in results}) > 1 else ""
         told = f" {one.title} · {one.tool}: {words_of(one)}"
-        lines.append(fit(line(f"{when(one.taken_at)}  {host}", mark_of(one), told), width))
+        lines.append(fit(line(f"{when(one.taken_at)}  {node}", mark_of(one), told), width))
     if unread:
         lines = wrapped(sentence(unread), width, Tone.WARNING)
     elif not results:
-        why = "" if origin.source is Source.LIVE else "; those of a simulated node are not kept"
+        why = "" if host.origin.source is Source.LIVE else "; those of a simulated node are not kept"
         lines = wrapped(f"No results are kept yet{why}.", width)
     print_lines(lines, out, ascii_only)
     return 0

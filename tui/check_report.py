@@ -11,8 +11,9 @@ from probes.checks.summary import exit_status, summed_up
 from probes.checks.verdict import Verdict
 from probes.examination import Examination, examine
 from probes.host import Host
+from probes.node import Node
 from probes.plan import Plan
-from tui.json_values import plain_value, write_json
+from tui.json_values import document, host_name, plain_value, verdict_json, write_json
 from tui.printing import heading, print_lines, text_width
 from widgets import verdict_drawing
 from widgets.findings_drawing import Entry, counted, draw_entries, draw_entry, entries_of
@@ -37,24 +38,21 @@ def write_check(
     found = findings(examination, only, skip)
     verdict = summed_up(examination.verdict, found)
     if as_json:
-        write_json(check_json(verdict, [one for one in found if not ids or one.id in ids]), out)
+        shown = [one for one in found if not ids or one.id in ids]
+        write_json(check_json(examination.node, host.wall_clock(), verdict, shown), out)
     else:
         print_lines(_text(examination, verdict, found, text_width(out), with_passed, ids), out, ascii_only)
     return exit_status(verdict)
 
 
-def check_json(verdict: Verdict, found: Sequence[Finding]) -> dict[str, Any]:
-    """What `gdrtop check --json` prints."""
-    return {
-        "verdict": {
-            "state": verdict.state.value,
-            "path": plain_value(verdict.path),
-            "reason": verdict.reason,
-            "gpus_served": verdict.gpus_served,
-            "gpus": verdict.gpus,
-        },
+def check_json(node: Node, at: float, verdict: Verdict, found: Sequence[Finding]) -> dict[str, Any]:
+    """What `gdrtop check --json` prints; `at`: seconds since 1970."""
+    content = {
+        "verdict": verdict_json(verdict),
+        "exit_status": exit_status(verdict),
         "findings": [_finding_json(finding) for finding in found],
     }
+    return document("check", host_name(node), node.origin, at, content)
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
@@ -64,6 +62,10 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity.value,
         "status": finding.status.value,
         "title": finding.title,
+        "ok": finding.ok,
+        "impact": finding.impact,
+        "data_path": finding.data_path,
+        "part_of": finding.part_of or None,
         "evidence": [plain_value(one) for one in finding.evidence],
         "cause": finding.cause,
         "devices": list(finding.devices),

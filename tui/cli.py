@@ -41,6 +41,7 @@ _COMMANDS = {
 }
 _DO = "list the actions that are possible on this node, or run one after showing its plan"
 _BENCH = "measure bandwidth and latency between GPUs and NICs; gdrtop bench --help tells all"
+_SCHEMA = "print the JSON Schema of a command's --json, or list the schemas"
 _RECORD = "record this node into one file, to be replayed anywhere"
 MOST_SECONDS = 3600
 
@@ -174,6 +175,8 @@ def _parser() -> _Parser:
     bench = commands.add_parser("bench", help=_BENCH)
     _node_options(bench, defaults=False)
     bench.fill = _add_bench
+    schema = commands.add_parser("schema", help=_SCHEMA, description=_SCHEMA)
+    schema.add_argument("kind", metavar="COMMAND", nargs="?", help="check, topo, modules, do or bench")
     record = commands.add_parser("record", help=_RECORD, description=_RECORD)
     _node_options(record, defaults=False)
     record.add_argument("file", metavar="FILE", help="the file to write, a .tar.gz; never overwritten")
@@ -208,6 +211,14 @@ def _add_do(do: argparse.ArgumentParser) -> None:
         default="",
         help="run it even if it affects jobs or the network; NODE is this host's name",
     )
+
+
+def _schema(options: argparse.Namespace, out: TextIO) -> int:
+    from tui import schema
+
+    if options.kind not in (None, *schema.KINDS):
+        _parser().error(f"no schema {options.kind!r}; there are: {', '.join(schema.KINDS)}")
+    return schema.command(options.kind, out)
 
 
 def _do(options: argparse.Namespace, out: TextIO) -> int:
@@ -254,7 +265,7 @@ def _arguments(argv: Sequence[str]) -> list[str]:
     """The arguments with a `--demo` right before a command marked as one without a name."""
     told = list(argv)
     for place, word in enumerate(told[:-1]):
-        if word == "--demo" and told[place + 1] in (*_COMMANDS, "do", "bench", "record"):
+        if word == "--demo" and told[place + 1] in (*_COMMANDS, "do", "bench", "schema", "record"):
             told[place] = "--demo="
     return told
 
@@ -342,6 +353,8 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None:
         print("gdrtop: standard output is closed; nothing can be printed", file=sys.stderr)
         return EXIT_WRONG_USAGE
+    if options.command == "schema":
+        return _schema(options, sys.stdout)
     if options.command == "do":
         return _do(options, sys.stdout)
     if options.command == "bench":

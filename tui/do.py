@@ -19,7 +19,7 @@ from tui.actions.outcome import Event, Outcome
 from tui.actions.runner import ask_for_password
 from tui.actions.script import script_of
 from tui.confirm_state import draw_warnings, not_run
-from tui.json_values import plain_value, write_json
+from tui.json_values import document, host_name, plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from tui.stop_signals import signals_stop
 from widgets.change_drawing import Judged, draw_change
@@ -53,7 +53,11 @@ class Do:
         """One action a line: whether it is possible, its id, and its title or why not."""
         offers = self._dispatcher.offers(self._examination, self._findings)
         if as_json:
-            write_json({"actions": [_offer_json(offer) for offer in offers]}, self._out)
+            content = {"actions": [_offer_json(offer) for offer in offers]}
+            node = self._examination.node
+            write_json(
+                document("do", host_name(node), node.origin, self._host.wall_clock(), content), self._out
+            )
             return 0
         cells = max(len(offer.id) for offer in offers)
         for offer in offers:

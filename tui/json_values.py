@@ -1,19 +1,60 @@
-"""Facts as JSON: an unknown value is null, and beside it "unknown" says why, by the field's name."""
+"""Facts as JSON: an unknown value is null, and beside it "unknown" says why, by the field's name.
+
+Every document begins with the same five facts (`document`); tui/schemas has a JSON Schema of each kind.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import datetime
 from enum import Enum
 from typing import Any, TextIO
 
-from probes.unknown import Unknown
+from probes.checks.verdict import Verdict
+from probes.node import Node
+from probes.origin import Origin
+from probes.platform import PlatformFacts
+from probes.unknown import Maybe, Unknown
+from tui.version import version
+
+SCHEMA_VERSION = 1
 
 
 def write_json(content: object, out: TextIO) -> None:
     """Writes it as JSON, in ASCII."""
     json.dump(content, out, indent=2, ensure_ascii=True)
     out.write("\n")
+
+
+def document(
+    kind: str, name: Maybe[str], origin: Origin, at: float, content: dict[str, Any]
+) -> dict[str, Any]:
+    """What `--json` prints: which schema, gdrtop, node, time and source, and then the content.
+
+    `kind`: the command, as in `gdrtop schema KIND`; `name`: the node's host name; `at`: seconds since 1970.
+    """
+    head: dict[str, object] = {
+        "schema": f"gdrtop/{kind}/{SCHEMA_VERSION}",
+        "gdrtop": version(),
+        "node": name,
+        "time": datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds"),
+        "source": origin.source,
+        "label": origin.label,
+    }
+    begun = object_of(head)
+    reasons = {**begun.pop("unknown", {}), **content.get("unknown", {})}
+    return {**begun, **content, **({"unknown": reasons} if reasons else {})}
+
+
+def host_name(node: Node) -> Maybe[str]:
+    """The node's host name; of a redacted recording its token."""
+    return node.platform.hostname if isinstance(node.platform, PlatformFacts) else node.platform
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """The verdict; "critical" and "warnings" are null where the checks have not run."""
+    return {one.name: plain_value(getattr(verdict, one.name)) for one in dataclasses.fields(verdict)}
 
 
 def plain_value(value: object) -> Any:

@@ -18,12 +18,10 @@ from probes.module_obstacles import explain
 from probes.modules import ModuleFacts, Rung
 from probes.nic_roles import NicRole, roles_of
 from probes.node import Node, probe_node
-from probes.origin import Origin, Source
-from probes.platform import PlatformFacts
 from probes.rdma import RdmaFacts
 from probes.topology import Endpoint, Path, Topology, is_down
 from probes.unknown import Maybe, Reason, Unknown
-from tui.json_values import object_of, plain_value, write_json
+from tui.json_values import document, host_name, object_of, plain_value, verdict_json, write_json
 from tui.printing import heading, print_lines, text_width
 from widgets import ladder_drawing, matrix_drawing, topology_drawing, verdict_drawing
 from widgets.findings_drawing import marks_of
@@ -47,7 +45,7 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     found = findings(examination)
     verdict = summed_up(examination.verdict, found)
     if as_json:
-        write_json(topology_json(node, topology, verdict), out)
+        write_json(topology_json(node, topology, verdict, host.wall_clock()), out)
         return
     width = text_width(out)
     lines: list[Line] = [heading(node), _verdict_line(verdict), ()]
@@ -102,7 +100,7 @@ def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bo
     """The ladder in load order, what is missing and why it matters; or as JSON."""
     node = probe_node(host)
     if as_json:
-        write_json(modules_json(node), out)
+        write_json(modules_json(node, host.wall_clock()), out)
         return
     lines: list[Line] = [heading(node), ()]
     if isinstance(node.modules, Unknown):
@@ -182,30 +180,18 @@ def _fields(of: object, leave_out: tuple[str, ...] = ()) -> dict[str, object]:
     return {one.name: getattr(of, one.name) for one in dataclasses.fields(of) if one.name not in leave_out}
 
 
-def _origin(origin: Origin) -> str:
-    return origin.source.value if origin.source is Source.LIVE else f"{origin.source.value} {origin.label}"
+def topology_json(node: Node, topology: Topology, verdict: Verdict, at: float) -> dict[str, Any]:
+    """What `gdrtop topo --json` prints; a path's "unknown" is one reason, that of its smi and nccl.
 
-
-def topology_json(node: Node, topology: Topology, verdict: Verdict) -> dict[str, Any]:
-    """What `gdrtop topo --json` prints; a path's "unknown" is one reason, that of its smi and nccl."""
+    `at`: seconds since 1970.
+    """
     facts = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
     paths: list[dict[str, Any]] = []
     ends = (*topology.gpus, *topology.nics)
     for number, a in enumerate(ends):
         paths.extend(_path_json(topology.path(a.id, b.id)) for b in ends[number + 1 :])
-    content = object_of(
-        {
-            "host": node.platform.hostname if isinstance(node.platform, PlatformFacts) else node.platform,
-            "origin": _origin(node.origin),
-            "verdict": {
-                "state": verdict.state,
-                "path": verdict.path,
-                "reason": verdict.reason,
-                "gpus_served": verdict.gpus_served,
-            },
-        }
-    )
-    lost: dict[str, str] = content.pop("unknown", {})
+    content: dict[str, Any] = {"verdict": verdict_json(verdict)}
+    lost: dict[str, str] = {}
     content["gpus"] = [_gpu_json(node, topology, end, facts.get(end.id)) for end in topology.gpus]
     roles = roles_of(node, topology)
     content["nics"] = [_nic_json(node, end, roles.get(end.id)) for end in topology.nics]
@@ -222,7 +208,7 @@ def topology_json(node: Node, topology: Topology, verdict: Verdict) -> dict[str,
             lost[name] = str(reason)
     if lost:
         content["unknown"] = lost
-    return content
+    return document("topo", host_name(node), node.origin, at, content)
 
 
 def _unlisted(found: Maybe[GpuFacts] | Maybe[RdmaFacts], node: Node) -> Unknown | None:
@@ -272,11 +258,14 @@ def _path_json(path: Path) -> dict[str, Any]:
     return told
 
 
-def modules_json(node: Node) -> dict[str, Any]:
-    """What `gdrtop modules --json` prints."""
-    facts = node.modules
+def modules_json(node: Node, at: float) -> dict[str, Any]:
+    """What `gdrtop modules --json` prints; `at`: seconds since 1970."""
+    return document("modules", host_name(node), node.origin, at, _modules(node.modules))
+
+
+def _modules(facts: Maybe[ModuleFacts]) -> dict[str, Any]:
     if isinstance(facts, Unknown):
-        return {"modules": None, "unknown": str(facts)}
+        return {"modules": None, "unknown": {"modules": str(facts)}}
     ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
     content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
     content["modules"] = ladder
