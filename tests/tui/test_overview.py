@@ -93,8 +93,8 @@ async def test_help_explains_and_closes() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await readings(pilot, clock, 1)
         await pilot.press("question_mark")
-        view = pilot.app.screen.query_one(LinesView)
-        assert "KEYS" in "".join(run.text for of in view.lines for run in of)
+        view = pilot.app.screen.query_one("#help", LinesView)
+        assert "OVERVIEW" in "".join(run.text for of in view.lines for run in of)
         await pilot.press("escape")
         assert pilot.app.screen is overview(pilot)
 
