@@ -26,6 +26,7 @@ from widgets.plan_drawing import draw_consequences, draw_steps
 
 EXIT_FAILED = 1  # a step failed, or it is not known how it ended
 EXIT_REFUSED = 2  # nothing was begun: no such plan on this node, a guard, no confirmation
+EXIT_WRONG_USAGE = 3
 EXIT_STOPPED = 130
 _STATUSES = {
     Outcome.DONE: 0,
@@ -180,7 +181,7 @@ def command(
     if offer is None:
         told = f"gdrtop: no action {printable(action)!r} on this node; gdrtop do --list names them"
         print(told, file=sys.stderr)
-        return EXIT_REFUSED
+        return EXIT_WRONG_USAGE
     prepared = do.prepare(offer)
     if isinstance(prepared, int):
         return prepared

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-WORDS = {signal.SIGTERM: "somebody ended gdrtop", signal.SIGHUP: "the terminal has gone"}
+WORDS = {signal.SIGTERM: "gdrtop was terminated", signal.SIGHUP: "the terminal has gone"}
 
 
 class Hangups:

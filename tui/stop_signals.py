@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 _WORDS = {
     signal.SIGINT: "interrupted",
-    signal.SIGTERM: "somebody ended gdrtop",
+    signal.SIGTERM: "gdrtop was terminated",
     signal.SIGHUP: "the terminal has gone",
 }
 
