@@ -464,7 +464,7 @@ def _software_devices(node: Node, width: int) -> list[Line]:
     names = [device.name for device in node.rdma.devices if isinstance(device.bdf, Unknown)]
     if not names:
         return []
-    return wrapped(f"Software RDMA devices without a PCI function: {', '.join(names)}", width, Tone.DIM)
+    return wrapped(f"RDMA devices without a PCI function: {', '.join(names)}", width, Tone.DIM)
 
 
 def _nothing_here(node: Node, width: int) -> list[Line]:
