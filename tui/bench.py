@@ -28,7 +28,7 @@ from tui.bandwidth.events import Event, NotSaved, SeriesBegan, SeriesEnded, Test
 from tui.bandwidth.looking import look
 from tui.bandwidth.processes import Processes
 from tui.bandwidth.results_file import kept_results
-from tui.bench_exit import EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED, ended
+from tui.bench_exit import EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED, EXIT_WRONG_USAGE, ended
 from tui.bench_json import plan_json, results_json
 from tui.bench_keeping import BenchKeeping
 from tui.bench_lists import list_results, list_tools
@@ -114,7 +114,8 @@ class BenchCommand:
         self._output.say([heading(self._examination.node)])
         series = self._planned()
         if isinstance(series, Refused):
-            return self._refuse(series.reason)
+            status = EXIT_WRONG_USAGE if isinstance(series, _NoSuchGpu) else EXIT_NOT_MEASURED
+            return self._refuse(series.reason, status=status)
         self._series = series
         felt = self._bench.felt_by(self._examination, series, self._before)
         if self._wanted.dry_run:
@@ -123,7 +124,9 @@ class BenchCommand:
             return self._refuse(self._bench.refusal)
         self._output.say(self._before_running(series, felt))
         if felt and not self._may_disturb(felt):
-            return self._refuse("somebody would feel it: nothing was run; --yes runs it all the same", felt)
+            return self._refuse(
+                "running jobs would be affected; nothing was run (use --yes to override)", felt
+            )
         if self._output.lost is not None:
             self._output.warn(f"not measured: {_CANNOT_WRITE}")
             return EXIT_STOPPED
@@ -156,9 +159,9 @@ class BenchCommand:
     def _before_running(self, series: Series, felt: Sequence[str]) -> list[Line]:
         lines = wrapped(f"{series.title} · about {minutes(series.seconds)}", self._width, Tone.TITLE)
         if self._host.origin.source is Source.SIMULATED:
-            lines += wrapped("simulated: the figures are made up, and nobody is disturbed", self._width)
+            lines += wrapped("simulated: the figures are made up, and no job is affected", self._width)
             if self._wanted.choice.setup is Setup.SERVER:
-                lines += wrapped("no peer comes to a simulated node: Ctrl-C ends it", self._width)
+                lines += wrapped("no peer connects to a simulated node: end it with Ctrl-C", self._width)
             if felt:
                 lines += wrapped(f"on a real node it would ask first: {felt[0]}", self._width, Tone.DIM)
         return [*lines, *draw_left_out(series, self._width)]
@@ -224,14 +227,14 @@ class BenchCommand:
         """What was asked for and could not be planned, and was to be expected."""
         return tuple(one for one in series.left_out if one.is_missed)
 
-    def _refuse(self, reason: str, felt: tuple[str, ...] = ()) -> int:
+    def _refuse(self, reason: str, felt: tuple[str, ...] = (), status: int = EXIT_NOT_MEASURED) -> int:
         if self._wanted.as_json:
             content = results_json(self._examination, self._host.wall_clock(), self._series, felt, (), {})
-            told = {"no_baseline": "", "exit": {"status": EXIT_NOT_MEASURED, "reason": reason}}
+            told = {"no_baseline": "", "exit": {"status": status, "reason": reason}}
             self._output.write({**content, **told})
         else:
             self._output.warn(f"not measured: {reason}")
-        return EXIT_NOT_MEASURED
+        return status
 
     # While it runs
 
@@ -260,18 +263,22 @@ class BenchCommand:
 
 def _of_broken_off(why: str, results: Sequence[Result], planned: int) -> str:
     done = sum(one.ending is Ending.DONE for one in results)
-    counted = f"{done} of {planned} tests were measured to their end, {planned - len(results)} were not begun"
-    return f"{why}; {counted}; --yes goes on all the same"
+    counted = f"{done} of {planned} tests were completed, {planned - len(results)} were not started"
+    return f"{why}; {counted} (use --yes to override)"
+
+
+class _NoSuchGpu(Refused):
+    """A GPU was named that this node does not have."""
 
 
 def _bdf_of(examination: Examination, typed: str) -> str | Refused:
     """The PCI address of a GPU named by its number or address, with or without the domain."""
     facts = examination.node.gpus
     if not isinstance(facts, GpuFacts):
-        return Refused(f"the GPUs are not known: {facts}")
+        return Refused(f"the GPUs are unknown: {facts}")
     name = typed.lower()
     for gpu in facts.gpus:
         if name in (str(gpu.index), f"gpu{gpu.index}", gpu.bdf, gpu.bdf.removeprefix("0000:")):
             return gpu.bdf
     there = ", ".join(f"{gpu.index} ({gpu.bdf})" for gpu in facts.gpus) or "none"
-    return Refused(f"there is no GPU {printable(typed, 40)!r}; there are: {there}")
+    return _NoSuchGpu(f"there is no GPU {printable(typed, 40)!r}; there are: {there}")

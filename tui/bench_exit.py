@@ -10,11 +10,10 @@ from probes.bandwidth.planned import LeftOut
 from probes.bandwidth.result import Ending, Result
 from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM
 
-EXIT_BELOW = 1  # a test is below the bar
-EXIT_NOT_MEASURED = (
-    2  # refused, failed, left out of a sweep, or somebody would feel it and nobody has said yes
-)
+EXIT_BELOW = 1  # a test is below the threshold
+EXIT_NOT_MEASURED = 2  # refused, failed, left out of a sweep, or running jobs would be affected without --yes
 EXIT_NOT_WRITTEN = 3
+EXIT_WRONG_USAGE = 3
 EXIT_STOPPED = 130
 _PATHS = (BY_DMABUF, BY_PEERMEM)
 
@@ -33,8 +32,8 @@ def ended(
     """
     done = [one for one in results if one.ending is Ending.DONE]
     if interrupted:
-        what = ": both ends were ended" if results else ""
-        return EXIT_STOPPED, f"{interrupted}{what}; {len(done)} of {planned} tests were measured to their end"
+        what = ": both ends were stopped" if results else ""
+        return EXIT_STOPPED, f"{interrupted}{what}; {len(done)} of {planned} tests were completed"
     as_asked = [one for one in done if is_as_asked(one)]
     failed = [one for one in results if one.ending is not Ending.DONE]
     unforgiven = [one for one in failed if not _is_made_up_for(one, as_asked)]
@@ -60,7 +59,7 @@ def ended(
     if low:
         figure = figure_words(low[0]) or "no figure"
         more = f" and {len(low) - 1} more" if len(low) > 1 else ""
-        return EXIT_BELOW, f"below the bar of {bar:g} Gb/s: {low[0].title}, {figure}{more}"
+        return EXIT_BELOW, f"below the threshold of {bar:g} Gb/s: {low[0].title}, {figure}{more}"
     return 0, f"{measured}, all reach {bar:g} Gb/s"
 
 

@@ -47,12 +47,12 @@ class BenchKeeping:
         """Whether they are it now; what is below the bar is never, what is below the line after a yes."""
         low = below_bar(results, self._wanted.min_gbps)
         if low:
-            self._output.warn(f"no baseline: below the bar: {low[0].title}, {words_of(low[0])}")
+            self._output.warn(f"no baseline saved: below the threshold: {low[0].title}, {words_of(low[0])}")
             return False
         poor = doubtful(results)
         if poor and not self._wanted.yes and not self._may_save(poor):
-            told = f"{poor[0].title}, {words_of(poor[0])}, is below what its way can carry"
-            self._output.warn(f"no baseline: {told}; --yes saves it all the same")
+            told = f"{poor[0].title}, {words_of(poor[0])}, is below the limit of its path"
+            self._output.warn(f"no baseline saved: {told} (use --yes to override)")
             return False
         try:
             place = self._kept.save_baseline(results)

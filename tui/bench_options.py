@@ -21,26 +21,26 @@ TESTS = {
 """Word of the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
 MEMORIES = {path.value: path for path in MemoryPath}
 DESCRIPTION = """\
-Measure bandwidth and latency of GPU memory over the NICs: with no further argument that of the first GPU over
-its best NIC, in loopback. Results are kept below $XDG_DATA_HOME/gdrtop (~/.local/share/gdrtop).
+Measure bandwidth and latency of GPU memory over the NICs. Without further arguments, measure the first GPU
+over its best NIC, in loopback. Results are saved below $XDG_DATA_HOME/gdrtop (~/.local/share/gdrtop).
 """
 EPILOG = """\
 examples:
-  gdrtop bench --memory compare        host memory, nvidia-peermem and DMA-BUF on one pair, and what it means
-  gdrtop bench --sweep --min-gbps 380  every GPU with its best NIC; a bar for a script
-  gdrtop bench --serve                 waits here, and prints the command for the peer
+  gdrtop bench --memory compare        host memory, nvidia-peermem and DMA-BUF on one pair, compared
+  gdrtop bench --sweep --min-gbps 380  every GPU with its best NIC; a threshold for a script
+  gdrtop bench --serve                 wait here, and print the command for the peer
   gdrtop bench --ssh root@node2        client here, server there
   gdrtop bench --test all-reduce --over-network
-  gdrtop bench --dry-run --matrix      the commands, and who would feel them
+  gdrtop bench --dry-run --matrix      the commands, and what they would affect
 
 exit status:
-  0    measured, and every test reached the bar of --min-gbps
-  1    a test is below the bar
-  2    not measured: refused, a test failed or had other memory than asked for (with --memory compare: no path
-       to GPU memory works), one was left out of a sweep, or somebody would feel it and --yes was not given
-  3    wrong usage, or what was measured is no baseline, or cannot be written
-  130  interrupted, or the reader of the output left: both ends were ended, and what was measured until then
-       was told
+  0    measured, and every test reached --min-gbps
+  1    a test is below --min-gbps
+  2    not measured: refused, a test failed or used other memory than requested (with --memory compare:
+       no path to GPU memory works), one was left out of a sweep, or running jobs would be affected and
+       --yes was missing
+  3    wrong usage, or the results cannot be written or saved as a baseline
+  130  interrupted, or stdout closed. Both ends were stopped; results so far were printed
 """
 _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
@@ -95,37 +95,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--over-network",
         action="store_true",
-        help="nccl-tests: without NVLink and shared memory, so that the NICs carry it",
+        help="nccl-tests: use the NICs, without NVLink and shared memory",
     )
     what.add_argument(
         "--no-bind",
         action="store_true",
-        help="do not bind CPU and memory to the NIC's NUMA node by numactl, which a container may refuse",
+        help="do not bind CPU and memory to the NIC's NUMA node (a container may forbid numactl)",
     )
     ends = parser.add_argument_group("where the other end is (default: here, on the same port)")
     setup = ends.add_mutually_exclusive_group()
     setup.add_argument("--to", metavar="DEV", help="here, on another RDMA device")
     setup.add_argument("--serve", action="store_true", help="wait for a peer, and print the command for it")
-    setup.add_argument("--connect", metavar="HOST", help="a server that was started at HOST")
-    setup.add_argument("--ssh", metavar="[USER@]HOST", help="HOST, started by SSH, which must ask nothing")
+    setup.add_argument("--connect", metavar="HOST", help="connect to a server that was started on HOST")
+    setup.add_argument("--ssh", metavar="[USER@]HOST", help="HOST, started by SSH without a password prompt")
     ends.add_argument("--peer-nic", metavar="DEV", help="the peer's RDMA device (default: the same name)")
     ends.add_argument(
         "--port", type=_whole("port", 1024, 65_535), metavar="N", help="TCP port (default: the first free)"
     )
-    told = parser.add_argument_group("how it is told and kept")
+    told = parser.add_argument_group("output and results")
     told.add_argument("--list", action="store_true", help="what can be measured here; nothing is run")
     told.add_argument("--results", action="store_true", help="earlier results, the newest first")
-    told.add_argument("--dry-run", action="store_true", help="show commands, time and who would feel it")
+    told.add_argument("--dry-run", action="store_true", help="show commands, duration and affected processes")
     told.add_argument("--json", action="store_true", help="one JSON object at the end")
-    told.add_argument("--text", metavar="FILE", help="also as text for a ticket, into a new file")
-    told.add_argument("--min-gbps", type=_bar, metavar="X", help="the bar in Gb/s (10^9 bits a second)")
+    told.add_argument("--text", metavar="FILE", help="also write a text for a ticket to a new file")
+    told.add_argument("--min-gbps", type=_bar, metavar="X", help="fail below X Gb/s (10^9 bits a second)")
     told.add_argument(
         "--save-baseline",
         action="store_true",
-        help="keep the results as what nodes of this type are expected to reach; asks where one is low",
+        help="save the results as the baseline of this machine type; asks if one is low",
     )
     told.add_argument(
-        "--yes", action="store_true", help="run it though somebody would feel it, save a low baseline"
+        "--yes", action="store_true", help="run even if running jobs are affected, save even a low baseline"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which node is meant: this machine, a tree, a simulated one, or a recorded one."""
+"""Choose the node: this machine, a tree, a simulated or a recorded node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NoSuchHost(Exception):
-    """The node asked for is not there; the message tells the admin what to do."""
+    """The requested node does not exist; the message says what to do."""
 
 
 def chosen_origin(options: argparse.Namespace) -> Origin:
@@ -35,7 +35,7 @@ def _simulated_name(asked: str) -> str:
     node, plus, wanted = asked.partition("+")
     node = node or SIMULATED_NAMES[0]
     if node not in SIMULATED_NAMES:
-        raise NoSuchHost(f"no simulated node {node!r}; there are: {', '.join(SIMULATED_NAMES)}")
+        raise NoSuchHost(f"no simulated node {node!r}; choose one of: {', '.join(SIMULATED_NAMES)}")
     if wanted:
         from probes.simulation import SimulatedHost
         from probes.simulation.faults import FAULTS, NoSuchFault
@@ -47,7 +47,7 @@ def _simulated_name(asked: str) -> str:
 
             near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
             told = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list names them all") from None
+            raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list shows all") from None
     return f"{node}{plus}{wanted}"
 
 
@@ -71,7 +71,7 @@ def open_host(options: argparse.Namespace) -> Host:
 def open_recording(options: argparse.Namespace) -> RecordedHost:
     """The recorded node that the options name; NoSuchHost where the file cannot be used."""
     if options.demo is not None or options.root != "/":
-        raise NoSuchHost("--replay names a recorded node: leave --demo and --root out")
+        raise NoSuchHost("--replay cannot be used with --demo or --root")
     from probes.recorded import RecordedHost
     from probes.recording_archive import read_archive
     from probes.recording_format import RecordingError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from probes.text import printable
@@ -21,28 +22,40 @@ EXIT_INTERRUPTED = 130
 _EXAMPLES = """\
 examples:
   gdrtop                          the dashboard of this node
-  gdrtop --demo                   … of a simulated node; --demo list names them all
-  gdrtop check                    what is wrong here, why, and what to do
+  gdrtop --demo                   the dashboard of a simulated node; --demo list shows all
+  gdrtop check                    what is wrong here, why, and how to fix it
+  gdrtop check acs-redirect-enabled
+                                  one check with all details
   gdrtop topo --json              topology and path types, for a script
   gdrtop modules                  the kernel modules in load order
-  gdrtop do --list                what can be done about it; gdrtop do load-modules does one of these
-  gdrtop bench                    the first GPU over its best NIC, measured; gdrtop bench --list
+  gdrtop do --list                what gdrtop can do here; gdrtop do load-modules runs one action
+  gdrtop bench                    measure the first GPU over its best NIC; gdrtop bench --list
   gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
-  gdrtop record node.tar.gz       10 s of this node in one file, for someone else to look at
-  gdrtop --replay node.tar.gz     the dashboard of what was recorded
+  gdrtop record node.tar.gz       record 10 s of this node to one file, for somewhere else
+  gdrtop --replay node.tar.gz     the dashboard of a recorded node
 
-Wrong usage, no such node and output that cannot be written end with exit status 3.
+Exit status 3: wrong usage, no such node, or the output cannot be written.
 """
 
 _COMMANDS = {
-    "check": "judge the node: what keeps GPUDirect RDMA from working well, why, and what to do",
+    "check": "check the node: what keeps GPUDirect RDMA from working well, why, and how to fix it",
     "topo": "print the topology, the affinity matrix and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
 }
+# What people type from other tools, and what they mean here.
+_MEANT = {
+    **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
+    **dict.fromkeys(("watch", "top", "monitor", "dashboard"), "; gdrtop alone is the dashboard"),
+    **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
+    "help": "; did you mean gdrtop --help?",
+    "replay": "; did you mean gdrtop --replay FILE?",
+    "demo": "; did you mean gdrtop --demo?",
+}
+_WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 _DO = "list the actions that are possible on this node, or run one after showing its plan"
-_BENCH = "measure bandwidth and latency between GPUs and NICs; gdrtop bench --help tells all"
+_BENCH = "measure bandwidth and latency between GPUs and NICs (see gdrtop bench --help)"
 _SCHEMA = "print the JSON Schema of a command's --json, or list the schemas"
-_RECORD = "record this node into one file, to be replayed anywhere"
+_RECORD = "record this node to one file, to be replayed anywhere"
 MOST_SECONDS = 3600
 
 
@@ -70,6 +83,12 @@ class _Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
+        wrong = _WRONG_COMMAND.match(message)
+        if wrong:
+            word = wrong[1]
+            near = _near(word, (*_COMMANDS, "do", "bench", "record"))
+            hint = _MEANT.get(word, near) or f"; try {self.prog} --help"
+            self.exit(EXIT_WRONG_USAGE, f"gdrtop: no command {printable(word)!r}{hint}\n")
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
 
 
@@ -89,14 +108,26 @@ def _recorded_seconds(text: str) -> int:
     return int(text)
 
 
-def _check_ids(text: str) -> tuple[str, ...]:
+def _near(word: str, names: Iterable[str]) -> str:
+    """As "; did you mean check or do?"; "" where nothing is like the word."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, list(names), cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _check_id(text: str) -> str:
     from probes.checks.registry import CHECKS
 
-    known, asked = {check.id for check in CHECKS}, tuple(one.strip() for one in text.split(","))
-    for one in asked:
-        if one not in known:
-            raise argparse.ArgumentTypeError(f"no check {one!r}; gdrtop check --all lists them")
-    return asked
+    known = {check.id for check in CHECKS}
+    if text not in known:
+        near = _near(text, known) or "; gdrtop check --all lists all"
+        raise argparse.ArgumentTypeError(f"no check {text!r}{near}")
+    return text
+
+
+def _check_ids(text: str) -> tuple[str, ...]:
+    return tuple(_check_id(one.strip()) for one in text.split(","))
 
 
 def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
@@ -114,13 +145,13 @@ def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
         nargs="?",
         const="",
         default=None if defaults else absent,
-        help="a simulated node instead of this one; 'list' names them",
+        help="a simulated node instead of this one; 'list' shows all",
     )
     parser.add_argument(
         "--replay",
         metavar="FILE",
         default=None if defaults else absent,
-        help="what `gdrtop record` wrote, instead of this node",
+        help="a file written by `gdrtop record`, instead of this node",
     )
     parser.add_argument(
         "--seed",
@@ -158,18 +189,25 @@ def _parser() -> _Parser:
         default=1.0,
         help="seconds between readings of the dashboard (default: 1)",
     )
-    parser.add_argument("--read-only", action="store_true", help="nothing can be changed from this gdrtop")
-    parser.add_argument("-V", "--version", action="store_true", help="print the version and leave")
+    parser.add_argument("--read-only", action="store_true", help="do not offer to change or measure anything")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, told in _COMMANDS.items():
         command = commands.add_parser(name, help=told, description=told)
         _node_options(command, defaults=False)
         command.add_argument("--json", action="store_true", help="as JSON")
         if name == "check":
-            for option, told in (("--only", "make only these checks"), ("--skip", "leave these checks out")):
+            for option, told in (("--only", "run only these checks"), ("--skip", "do not run these checks")):
                 command.add_argument(option, metavar="ID,…", type=_check_ids, default=(), help=told)
             command.add_argument(
-                "--all", action="store_true", help="list what passed, too; --json always does"
+                "ids",
+                metavar="ID",
+                nargs="*",
+                type=_check_id,
+                help="show only these checks, with all details",
+            )
+            command.add_argument(
+                "--all", action="store_true", help="also list the checks that are ok (--json always does)"
             )
     _add_do(commands.add_parser("do", help=_DO, description=_DO))
     bench = commands.add_parser("bench", help=_BENCH)
@@ -179,13 +217,15 @@ def _parser() -> _Parser:
     schema.add_argument("kind", metavar="COMMAND", nargs="?", help="check, topo, modules, do or bench")
     record = commands.add_parser("record", help=_RECORD, description=_RECORD)
     _node_options(record, defaults=False)
-    record.add_argument("file", metavar="FILE", help="the file to write, a .tar.gz; never overwritten")
+    record.add_argument(
+        "file", metavar="FILE", help="the file to write, a .tar.gz; an existing file is not overwritten"
+    )
     record.add_argument(
         "--seconds",
         metavar="N",
         type=_recorded_seconds,
         default=10,
-        help=f"how long, a reading a second, 1 to {MOST_SECONDS} (default: 10); Ctrl-C ends it early",
+        help=f"how long, one reading a second, 1 to {MOST_SECONDS} (default: 10); Ctrl-C stops early",
     )
     record.add_argument(
         "--redact",
@@ -225,7 +265,7 @@ def _do(options: argparse.Namespace, out: TextIO) -> int:
     from tui import do
 
     if options.action is not None and (options.list or options.json):
-        _parser().error("--list and --json list all actions: leave ACTION out")
+        _parser().error("--list and --json list all actions: leave out ACTION")
     return do.command(
         open_host(options),
         out,
@@ -262,7 +302,7 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """The arguments with a `--demo` right before a command marked as one without a name."""
+    """Mark a `--demo` right before a command as one without a name."""
     told = list(argv)
     for place, word in enumerate(told[:-1]):
         if word == "--demo" and told[place + 1] in (*_COMMANDS, "do", "bench", "schema", "record"):
@@ -284,7 +324,7 @@ def _list_demos() -> None:
 
     for name in simulated_names():
         print(f"{name:<10} {title(name)}")
-    print("\nFaults, behind the name: --demo hgx-h100+no-gdr-path,port-down")
+    print("\nAppend faults to the name: --demo hgx-h100+no-gdr-path,port-down")
     names = " ".join(sorted(FAULTS))
     width = text_width(sys.stdout)
     print(textwrap.fill(names, width, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
@@ -364,7 +404,14 @@ def _run(options: argparse.Namespace) -> int:
 
         host = open_host(options)
         return write_check(
-            host, sys.stdout, options.json, options.ascii, options.only, options.skip, options.all
+            host,
+            sys.stdout,
+            options.json,
+            options.ascii,
+            options.only,
+            options.skip,
+            options.all,
+            options.ids,
         )
     from tui import report
 

@@ -28,6 +28,7 @@ from widgets.plan_drawing import draw_consequences, draw_steps, step_groups
 
 EXIT_FAILED = 1  # a step failed, or how it ended is unknown
 EXIT_REFUSED = 2  # nothing was begun: no such plan on this node, a guard, no confirmation
+EXIT_WRONG_USAGE = 3
 EXIT_STOPPED = 130
 _STATUSES = {
     Outcome.DONE: 0,
@@ -190,8 +191,9 @@ def command(
         return do.list(as_json)
     offer = do.offer(action)
     if offer is None:
-        print(f"gdrtop: no action {printable(action)!r} on this node; see gdrtop do --list", file=sys.stderr)
-        return EXIT_REFUSED
+        message = f"gdrtop: no action {printable(action)!r} on this node; see gdrtop do --list"
+        print(message, file=sys.stderr)
+        return EXIT_WRONG_USAGE
     prepared = do.prepare(offer)
     if isinstance(prepared, int):
         return prepared

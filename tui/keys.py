@@ -42,7 +42,7 @@ KEYS: dict[str, Key] = {
     "skip": Key("N", "N", "Next test", "End this test and start the next one"),
     "view": Key("o", "o", "View", "Show chart and rows, the console, or both"),
     "again": Key("A", "A", "Run again", "Run the same tests again"),
-    "all": Key("a", "a", "All", "Also list the checks that are ok"),
+    "all": Key("a", "a", "All", "Show all: also the checks that are ok, each of many equal steps"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),

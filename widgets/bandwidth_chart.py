@@ -24,7 +24,6 @@ _GUTTER = 6  # "  400┤"
 _LEAST_WIDTH, _LEAST_HEIGHT = 24, 5
 _FAR = 1.5  # a limit farther away than this times the least is named, and not drawn
 _ABOVE = 1.08
-_WIDEST_SLOT = 6
 
 
 def draw_chart(
@@ -43,7 +42,7 @@ def draw_chart(
     """
     bounds = _bounds(limit if unit == "Gb/s" else None, ways)
     if height < _LEAST_HEIGHT or width < _LEAST_WIDTH:
-        return wrapped("No room for the chart.", width, Tone.DIM)[: max(0, height)]
+        return wrapped("No room for a chart.", width, Tone.DIM)[: max(0, height)]
     if across is Across.NAME:
         return _bars(curves, bounds, width, height, unit)
     return _Plot(curves, bounds, width, height, across, unit, span).lines()
@@ -125,7 +124,7 @@ def _bar(share: float, room: int) -> str:
 
 
 def _empty(width: int) -> list[Line]:
-    return wrapped("No row yet.", width, Tone.DIM)
+    return wrapped("No result yet.", width, Tone.DIM)
 
 
 # By size or time
@@ -158,9 +157,20 @@ class _Plot:
         self._top = highest * _ABOVE if highest > 0 else 1.0
         self._first, self._slots = self._range(span)
         self._merged = max(1, math.ceil(self._slots / self._room))
-        shown = math.ceil(self._slots / self._merged)
-        self._slot = max(1, min(_WIDEST_SLOT, self._room // shown))
+        self._shown = math.ceil(self._slots / self._merged)
         self._grid: list[list[Run]] = [[Run(" ")] * self._room for _ in range(self._rows)]
+
+    def _column(self, slot: int) -> int:
+        """The first column of a slot; the slots share the whole width."""
+        return slot * self._room // self._shown
+
+    def _bar_of(self, slot: int, number: int) -> tuple[int, int]:
+        """The first column, and one past the last, of a curve's bar in a slot."""
+        left, right = self._column(slot), self._column(slot + 1)
+        if len(self._curves) == 1:
+            return left, right - (right - left > 2)
+        wide = (right - left - 1) // len(self._curves)
+        return left + number * wide, left + (number + 1) * wide
 
     def _place(self, x: float) -> int:
         return round(math.log2(x)) if self._across is Across.SIZE and x >= 1 else int(x)
@@ -174,12 +184,11 @@ class _Plot:
     def lines(self) -> list[Line]:
         """Heading, grid, axis, what stands below it."""
         self._draw_marks()
-        is_grouped = len(self._curves) > 1 and self._slot > len(self._curves) and self._merged == 1
+        count = len(self._curves)
+        is_grouped = count > 1 and self._room // self._shown > count and self._merged == 1
         for number, curve in enumerate(self._curves):
-            if len(self._curves) == 1:
-                self._draw_bars(curve, 0, self._slot - (self._slot > 2))
-            elif is_grouped:
-                self._draw_bars(curve, number, 1)
+            if count == 1 or is_grouped:
+                self._draw_bars(curve, number)
             else:
                 self._draw_letters(curve, self._letters[number])
         self._write_labels()
@@ -193,7 +202,7 @@ class _Plot:
         if not self._curves:
             lines[1 + self._rows // 2] = (
                 Run(" " * (_GUTTER - 1) + "│", Tone.DIM),
-                Run(" No row yet.", Tone.DIM),
+                Run(" No result yet.", Tone.DIM),
             )
         return lines
 
@@ -215,22 +224,19 @@ class _Plot:
             slots.setdefault((self._place(x) - self._first) // self._merged, []).append(value)
         return {slot: sum(some) / len(some) for slot, some in slots.items()}
 
-    def _draw_bars(self, curve: Curve, shift: int, wide: int) -> None:
+    def _draw_bars(self, curve: Curve, number: int) -> None:
         for slot, value in self._values(curve).items():
             eighths = max(1, round(value / self._top * self._rows * 8))
             for row in range(self._rows):
                 filled = min(8, eighths - (self._rows - 1 - row) * 8)
                 if filled <= 0:
                     continue
-                for column in range(slot * self._slot + shift, slot * self._slot + shift + wide):
-                    if column < self._room:
-                        self._grid[row][column] = Run(BLOCKS[filled - 1], curve.tone)
+                for column in range(*self._bar_of(slot, number)):
+                    self._grid[row][column] = Run(BLOCKS[filled - 1], curve.tone)
 
     def _draw_letters(self, curve: Curve, letter: str) -> None:
         for slot, value in self._values(curve).items():
-            column = slot * self._slot
-            if column < self._room:
-                self._grid[self._row(value)][column] = Run(letter, curve.tone)
+            self._grid[self._row(value)][self._column(slot)] = Run(letter, curve.tone)
 
     def _write_labels(self) -> None:
         """The names of the limits on their lines, where no bar stands."""
@@ -265,14 +271,14 @@ class _Plot:
     def _axis(self, is_grouped: bool) -> list[Line]:
         marks, labels = ["─"] * self._room, [" "] * self._room
         free = 0
-        for slot in range(math.ceil(self._slots / self._merged)):
-            column = slot * self._slot
+        for slot in range(self._shown):
+            column = self._column(slot)
             if is_grouped:
                 for number in range(len(self._curves)):
-                    marks[column + number] = self._letters[number]
+                    marks[self._bar_of(slot, number)[0]] = self._letters[number]
             text = self._name(self._first + slot * self._merged)
             at = min(column, self._room - len(text))
-            if column < self._room and at >= free and text:
+            if at >= free and text:
                 labels[at : at + len(text)] = text
                 free = at + len(text) + 2
                 if not is_grouped:

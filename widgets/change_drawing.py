@@ -23,7 +23,7 @@ class Judged:
 
 def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
     """Before and after, and the findings in which they differ."""
-    lines: list[Line] = [(Run("LOOKED AGAIN", Tone.TITLE),)]
+    lines: list[Line] = [(Run("CHECKED AGAIN", Tone.TITLE),)]
     lines.extend(_verdict("before", before, width))
     lines.extend(_verdict("after", after, width))
     was, now = _found(before.findings), _found(after.findings)
@@ -36,7 +36,7 @@ def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
     lines.extend(_row("unknown", mark_of(one), one, width) for one in unsure)
     lines.extend(_row("new", mark_of(one), one, width) for one in new)
     if not gone and not new and not unsure:
-        lines.extend(wrapped("the doctor finds what it found before", width, Tone.DIM, "  "))
+        lines.extend(wrapped("the findings are the same as before", width, Tone.DIM, "  "))
     return lines
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from rich.cells import cell_len
 
 from probes.checks.finding import Evidence, Finding, Severity, Status
 from probes.gpudirect import GdrPath
-from probes.plan import Plan, Step
+from probes.plan import Plan
 from widgets.figures import plural
 from widgets.lines import Line, Run, Tone, fit, line, width_of, wrapped
-from widgets.plan_drawing import draw_consequences, draw_step
+from widgets.plan_drawing import draw_consequences, draw_steps
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
 _MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
@@ -251,20 +250,7 @@ def _evidence(one: Evidence, more: int, width: int, indent: str = "") -> list[Li
 def _fix(plan: Plan | None, width: int) -> list[Line]:
     if plan is None:
         return wrapped("No command fixes this.", width, Tone.DIM)
-    lines = [*wrapped(plan.title, width), *draw_consequences(plan, width)]
-    for _, group in groupby(plan.steps, _kind_of):
-        some = list(group)
-        shown = some if len(some) < _FEWEST_FOLDED else some[:1]
-        for step in shown:
-            lines.extend(draw_step(step, width))
-        if len(shown) < len(some):
-            lines.extend(wrapped(f"and {len(some) - 1} more steps like this one", width, Tone.DIM, "  "))
-    return [*lines, *(wrapped(plan.note, width, Tone.DIM) if plan.note else [])]
-
-
-def _kind_of(step: Step) -> str:
-    path = step.file.path if step.file else ""
-    return _NUMBERS.sub("#", f"{step.why} {shlex.join(step.argv)} {path}")
+    return [*wrapped(plan.title, width), *draw_consequences(plan, width), *draw_steps(plan, width)]
 
 
 def explain_path(path: GdrPath | None, width: int) -> list[Line]:

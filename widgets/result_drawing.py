@@ -47,7 +47,7 @@ def words_of(result: Result) -> str:
         return "failed"
     if result.ending is Ending.CANCELLED:
         figure = figure_words(result)
-        return f"cancelled; {figure} until then" if figure else "cancelled"
+        return f"cancelled after {figure}" if figure else "cancelled"
     if result.tool == SANITY:
         return _sanity(result)
     if result.figure is None:
@@ -93,9 +93,9 @@ def draw_result(
 
 
 def _failure(result: Result, width: int) -> list[Line]:
-    lines = wrapped(result.trouble or "it did not tell why", width, Tone.BAD, "  ")
+    lines = wrapped(result.trouble or "the tool gave no reason", width, Tone.BAD, "  ")
     if result.trouble_raw:
-        lines += wrapped(f"its own words: {result.trouble_raw}", width, Tone.DIM, "  ")
+        lines += wrapped(f"its output: {result.trouble_raw}", width, Tone.DIM, "  ")
     return lines
 
 
@@ -116,15 +116,15 @@ def memory_lines(result: Result) -> list[str]:
     if not is_as_asked(result):
         lines.append(how_it_is_known(result))
     elif registered:
-        lines.append(f"the tool itself says: registered by {', '.join(registered)}")
+        lines.append(f"the tool reports: registered by {', '.join(registered)}")
     elif result.memory in (BY_DMABUF, BY_PEERMEM):
-        lines.append(f"asked for {result.memory}; the tool did not say how the memory was registered")
+        lines.append(f"{result.memory} was requested; the tool did not report how the memory was registered")
     elif result.memory == HOST_MEMORY:
-        lines.append("host memory: nothing about the GPU")
+        lines.append("host memory: says nothing about the GPU")
     routes = facts_about(result, About.ROUTE)
     if routes:
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
-        lines.append(f"NCCL went via {', '.join(routes[:_MOST_ROUTES])}{more}")
+        lines.append(f"NCCL used {', '.join(routes[:_MOST_ROUTES])}{more}")
         if is_as_asked(result):
             lines += _gdrdma(nic_routes(result))
     return lines
@@ -135,12 +135,12 @@ def _gdrdma(routes: Sequence[str]) -> list[str]:
     if not routes:
         return []
     if not without:
-        return ["GDRDMA in all of it: the NICs reached GPU memory themselves"]
+        return ["GDRDMA on every channel: the NICs accessed GPU memory directly"]
     if len(without) == len(routes):
-        return ["no GDRDMA in it: NCCL copied through host memory"]
+        return ["no GDRDMA: NCCL copied through host memory"]
     return [
-        f"GDRDMA in a part of it; without it, through host memory: {', '.join(without[:_MOST_ROUTES])}"
-        " (for sending NCCL takes it only where NCCL_NET_GDR_READ lets it)"
+        f"GDRDMA on some channels; through host memory: {', '.join(without[:_MOST_ROUTES])}"
+        " (NCCL sends by GDRDMA only where NCCL_NET_GDR_READ allows it)"
     ]
 
 

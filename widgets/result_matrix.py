@@ -84,9 +84,9 @@ def _figure(result: Result) -> str:
 def _legend(results: Sequence[Result]) -> str:
     told = ["· not measured"]
     if any(one.judgement.verdict in (Verdict.BELOW, Verdict.LIKE_HOST) for one in results):
-        told.append("▲ below what the way can carry")
+        told.append("▲ below the limit of the path")
     if not all(is_as_asked(one) for one in results):
-        told.append("▲ not the memory that was asked for")
+        told.append("▲ not the memory that was requested")
     if any(one.ending is Ending.FAILED for one in results):
         told.append("✗ failed")
     if any(one.ending is Ending.CANCELLED for one in results):

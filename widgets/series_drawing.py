@@ -55,7 +55,7 @@ def draw_limits(
     lines: list[Line] = []
     for number, (nominal, names) in enumerate(sorted(limits.items())):
         several = f", in {len(names)} tests" if len(limits) > 1 else ""
-        alike = f"; {len(set(names)) - 1} others alike" if len(set(names)) > 1 else ""
+        alike = f"; {len(set(names)) - 1} others are alike" if len(set(names)) > 1 else ""
         told = f"{'' if number else 'at most '}{gbps(nominal)}{several}: {names[0]}{alike}"
         lines += wrapped(told, width, tone, indent)
     return lines
@@ -73,12 +73,12 @@ def draw_not_begun(tests: Sequence[PlannedTest], width: int) -> list[Line]:
     """The tests that a series has not come to; of many, the first."""
     listed = ", ".join(test.title for test in tests[:_MOST_NOT_BEGUN])
     more = f" and {len(tests) - _MOST_NOT_BEGUN} more" if len(tests) > _MOST_NOT_BEGUN else ""
-    return [(), *wrapped(f"Not begun: {listed}{more}", width, Tone.WARNING)] if tests else []
+    return [(), *wrapped(f"Not started: {listed}{more}", width, Tone.WARNING)] if tests else []
 
 
 def draw_felt(felt: Sequence[str], width: int) -> list[Line]:
     """Who would feel the tests."""
-    lines: list[Line] = [line(Run("Somebody would feel it:", Tone.WARNING))]
+    lines: list[Line] = [line(Run("This would affect running jobs:", Tone.WARNING))]
     for one in felt:
         lines += wrapped(f"▲ {one}", width, Tone.WARNING, "  ")
     return lines
@@ -94,7 +94,7 @@ def draw_commands(test: PlannedTest, width: int, node: str = "") -> list[Line]:
     for end in test.ends:
         lines.append(line(Run(f"  {end.name}: ", Tone.DIM), Run(shlex.join(end.command.argv), Tone.GOOD)))
     if test.for_peer:
-        lines.append(line(Run("  at the peer: ", Tone.DIM), Run(peer_command(test, node), Tone.GOOD)))
+        lines.append(line(Run("  on the peer: ", Tone.DIM), Run(peer_command(test, node), Tone.GOOD)))
         lines.extend((Run(f"  {told}", Tone.DIM),) for told in _peer_notes(test, node))
     return lines
 
@@ -103,8 +103,8 @@ def draw_for_peer(test: PlannedTest, width: int, node: str) -> list[Line]:
     """The peer's command in a pane, where a key copies it; nothing where nobody has to start one."""
     if not test.for_peer:
         return []
-    told = "THEN START THIS AT THE PEER" if test.setup is Setup.SERVER else "START THIS AT THE PEER FIRST"
-    lines: list[Line] = [(), (Run(told, Tone.TITLE), Run("  c copies it", Tone.DIM))]
+    told = "THEN START THIS ON THE PEER" if test.setup is Setup.SERVER else "START THIS ON THE PEER FIRST"
+    lines: list[Line] = [(), (Run(told, Tone.TITLE), Run("  c: copy", Tone.DIM))]
     lines += command_lines(peer_command(test, node), width)
     for note in _peer_notes(test, node)[1:]:  # when it is to be started says the heading
         lines += wrapped(note, width, Tone.DIM)
@@ -127,15 +127,15 @@ def _name_of(node: str) -> str:
 
 def _peer_notes(test: PlannedTest, node: str) -> list[str]:
     notes = [
-        "to be started there when the server here waits"
+        "start it there when the server here waits"
         if test.setup is Setup.SERVER
-        else "has to wait there before this is run",
-        "for a peer like this node: there, RDMA device (-d) and GPU may have other names",
+        else "start it there before you run this",
+        "written for a peer like this node: the RDMA device (-d) and the GPU may have other names there",
     ]
     if test.setup is Setup.SERVER:
         name = _name_of(node)
         other = "a" if name == _THIS_NODE else "or another"
-        notes.append(f"{name}: {other} name or address of this node that the peer reaches")
+        notes.append(f"{name}: {other} name or address of this node that the peer can reach")
     return notes
 
 

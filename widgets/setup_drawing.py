@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from probes.bandwidth.commands import Refused
 from probes.bandwidth.planned import PlannedTest, Series
 from probes.bandwidth.purpose import Purpose
-from widgets.figures import minutes
+from widgets.figures import minutes, plural
 from widgets.lines import Line, Run, Tone, wrapped
 from widgets.series_drawing import (
     command_lines,
@@ -67,12 +67,12 @@ def draw_planned(
     `node` is this node's name, as a peer would call it; `before` are lines on what was measured before.
     """
     if isinstance(series, Refused):
-        return wrapped(f"It cannot be run: {series.reason}.", width, Tone.WARNING)
+        return wrapped(f"This cannot run: {series.reason}.", width, Tone.WARNING)
     first = series.tests[0]
     count = f"{len(series.tests)} tests, " if len(series.tests) > 1 else ""
     lines = draw_limits(series.tests, width)
     if not lines:
-        lines += wrapped("what the way can carry at most is not known", width, Tone.DIM)
+        lines += wrapped("limit of the path unknown", width, Tone.DIM)
     lines.append((Run(f"takes {count}about {minutes(series.seconds)}"),))
     if felt_by:
         lines.extend(draw_felt(felt_by, width))
@@ -89,7 +89,9 @@ def draw_planned(
     for test in series.tests[:_MOST_COMMANDS]:
         lines.extend(_commands(test, width, with_title=len(series.tests) > 1))
     if len(series.tests) > _MOST_COMMANDS:
-        lines.append((Run(f"and {len(series.tests) - _MOST_COMMANDS} more tests like these", Tone.DIM),))
+        lines.append(
+            (Run(f"and {plural(len(series.tests) - _MOST_COMMANDS, 'more test')} like these", Tone.DIM),)
+        )
     return [*lines, *draw_left_out(series, width)]
 
 

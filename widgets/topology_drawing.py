@@ -340,14 +340,26 @@ def choose(
     lit = lit or Lit()
     levels = {detail: endpoint_lines(node, topology, live, lit, detail) for detail in Detail}
     forest = _forest(node, topology)
-    boxes = _richest(forest, levels, width - 4)
-    rules = _richest(forest, levels, width)
+
+    def height(style: Style, detail: Detail) -> int:
+        return len(_draw_forest(node, topology, forest, levels[detail], lit, width, style))
+
+    def richest(style: Style) -> Detail | None:
+        """The most detail that cuts nothing and needs no more rows than the least."""
+        inside = width - (4 if style is Style.BOXES else 0)
+        if not _is_whole(forest, levels[Detail.SHORT], inside):
+            return None
+        least = height(style, Detail.SHORT)
+        more = (one for one in sorted(levels, reverse=True) if _is_whole(forest, levels[one], inside))
+        return next(one for one in more if height(style, one) <= least)
+
+    boxes, rules = richest(Style.BOXES), richest(Style.RULES)
     if rows is None:
         return Form(Style.BOXES, boxes if boxes is not None else Detail.SHORT)
     for style, detail in ((Style.BOXES, boxes), (Style.RULES, rules)):
         if detail is None or (rules is not None and detail < rules):
             continue
-        if len(_draw_forest(node, topology, forest, levels[detail], lit, width, style)) <= rows:
+        if height(style, detail) <= rows:
             return Form(style, detail)
     for detail in (Detail.USUAL, Detail.SHORT):
         if not _list_rows(topology, levels[detail], lit, width)[1]:
@@ -438,29 +450,11 @@ def _with_measured(lines: dict[str, list[Line]], lit: Lit) -> dict[str, list[Lin
     }
 
 
-def _richest(
-    forest: dict[int, _Switch], levels: Mapping[Detail, dict[str, list[Line]]], width: int
-) -> Detail | None:
-    """The most detail with which as many boxes stand side by side as with the least; None: that is cut."""
-
-    def across(below: _Switch, lines: dict[str, list[Line]]) -> int:
-        switches = _drawn_below(below)
-        least = max((_least_width(one, lines) for one in switches), default=0)
-        return columns_that_fit(least, len(switches), width) if switches and least <= width else 0
-
-    def is_whole(lines: dict[str, list[Line]]) -> bool:
-        return all(across(below, lines) or not _drawn_below(below) for below in forest.values()) and all(
-            width_of(of) <= width for below in forest.values() for of in _content(below, lines)
-        )
-
-    short = levels[Detail.SHORT]
-    if not is_whole(short):
-        return None
-    for detail in sorted(levels, reverse=True):
-        lines = levels[detail]
-        if is_whole(lines) and all(across(one, lines) >= across(one, short) for one in forest.values()):
-            return detail
-    return Detail.SHORT
+def _is_whole(forest: dict[int, _Switch], lines: dict[str, list[Line]], width: int) -> bool:
+    """Whether no box and no line is wider than `width`."""
+    widths = [_least_width(one, lines) for below in forest.values() for one in _drawn_below(below)]
+    widths.extend(width_of(of) for below in forest.values() for of in _content(below, lines))
+    return max(widths, default=0) <= width
 
 
 def _software_devices(node: Node, width: int) -> list[Line]:

@@ -32,7 +32,7 @@ def test_one_key_and_enter_load_what_is_missing(node: Guest, dashboard: Dashboar
     dashboard.until_shown("nothing has been run", "modprobe nvidia_uvm", "modprobe nvidia_peermem")
     assert not lsmod(node).keys() & NEEDED
     dashboard.press("Enter")
-    dashboard.until_shown("LOOKED AGAIN", "READY by peermem")
+    dashboard.until_shown("CHECKED AGAIN", "READY by peermem")
     assert lsmod(node).keys() >= NEEDED
     dashboard.press("Escape")
     dashboard.until_shown("✓ nvidia_peermem", "READY by peermem")

@@ -126,7 +126,9 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     dashboard.press("Enter")
     dashboard.until(lambda screen: len(re.findall(r"^│ +65536 +[\d.]+ ", screen, re.M)) >= 3)
     assert ends_running(node) == 2
-    dashboard.press("k")
+    dashboard.press("K")
+    dashboard.until_shown("Cancel the bandwidth tests?")
+    dashboard.press("y")
     dashboard.until_shown("cancelled")
     until(lambda: left_on(node) == before)
     dashboard.press("Escape", "Escape")
@@ -174,8 +176,8 @@ def test_server_and_client(two_nodes: tuple[Guest, Guest]) -> None:
     pid = start(there, *OVER_THE_WIRE, "--serve", "--seconds", "5")
     until(lambda: "waiting for the client" in there.read("/run/bench.out"))
     # The command that the server's gdrtop shows for the peer is the whole of what has to be typed there.
-    shown = next(line for line in there.read("/run/bench.out").splitlines() if "at the peer: " in line)
-    command = shown.partition("at the peer: ")[2].split()
+    shown = next(line for line in there.read("/run/bench.out").splitlines() if "on the peer: " in line)
+    command = shown.partition("on the peer: ")[2].split()
     assert command[-1] == "gpunode2"
     assert "RDMA_Write BW Test" in here.run(*command)
     until(lambda: there.ask("kill", "-0", str(pid)).status != 0)

@@ -80,5 +80,5 @@ async def asked(pilot: Pilot[None], name: str) -> None:
 async def ended(pilot: Pilot[None]) -> None:
     """The console, after the node was looked at again."""
     await on(pilot, RunScreen)
-    await until(pilot, lambda: "LOOKED AGAIN" in seen(pilot, "console"))
+    await until(pilot, lambda: "CHECKED AGAIN" in seen(pilot, "console"))
     await pilot.pause()

@@ -103,7 +103,7 @@ async def set_up(pilot: Pilot[None], clock: SteppedClock, *keys: str) -> None:
 
 async def planned(pilot: Pilot[None]) -> None:
     """Waits until what would be run is told."""
-    told = ("takes", "cannot be run", "Nothing is measured")
+    told = ("takes", "cannot run", "measures nothing")
     await pilot.pause()
     await until(pilot, lambda: any(word in seen(pilot, "planned") for word in told))
 
@@ -111,7 +111,7 @@ async def planned(pilot: Pilot[None]) -> None:
 async def started(pilot: Pilot[None]) -> None:
     """Runs what is set up, though the simulated job would feel it."""
     await pilot.press("enter")
-    await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+    await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
     await pilot.press("y")
     await on(pilot, BandwidthRunScreen)
 

@@ -6,6 +6,7 @@ from probes.simulation import SimulatedHost
 from tests.tui.acting import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
 from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions import ActionsScreen
+from tui.screens.ask import AskScreen
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.doctor import DoctorScreen
 from tui.screens.overview import OverviewScreen
@@ -27,9 +28,9 @@ async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -
         await pilot.press("down", "j", "k", "down")
         assert "nvidia_peermem is not loaded" in seen(pilot, "selected")
         await pilot.press("enter")
-        await pilot.pause(0.2)
         assert is_on(pilot, ActionsScreen)
-        await pilot.press("escape")
+        assert "nvidia_peermem is not loaded" in seen(pilot, "selected")
+        await pilot.press("escape", "escape")
         await on(pilot, OverviewScreen)
 
 
@@ -57,7 +58,7 @@ async def test_the_filter_lists_what_contains_the_word() -> None:
         assert names
         assert all("restart" in name for name in names)
         await pilot.press("slash", *"zzz", "enter")
-        assert "Nothing contains" in seen(pilot, "offers")
+        assert "No action contains" in seen(pilot, "offers")
         await pilot.press("escape")
         assert "load-modules" in seen(pilot, "offers")
 
@@ -150,9 +151,16 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         assert "ACTING step 1/3" in shown(pilot, "verdict")
         await pilot.press("x")
         await on(pilot, RunScreen)
-        await pilot.press("ctrl+c")
-        assert "stops after this step" in seen(pilot, "summary")
-        await pilot.press("s")
+        await pilot.press("k", "K")
+        await on(pilot, AskScreen)
+        await pilot.press("escape")
+        await on(pilot, RunScreen)
+        assert "stopping" not in seen(pilot, "summary")
+        await pilot.press("ctrl+c", "K")
+        await on(pilot, RunScreen)
+        assert "stopping after this step" in seen(pilot, "summary")
+        await pilot.press("K", "y")
+        await on(pilot, RunScreen)
         assert "no longer waiting" in seen(pilot, "summary")
         host.let_one_go()
         await ended(pilot)
@@ -171,9 +179,11 @@ async def test_quitting_waits_for_the_step_under_way() -> None:
         await asked(pilot, "load-modules")
         await pilot.press("enter")
         await until(pilot, lambda: host.obeyed)
-        await pilot.press("escape", "q")
+        await pilot.press("q", "q", "q")
+        await on(pilot, AskScreen)
+        await pilot.press("y")
         await on(pilot, RunScreen)
-        assert "then gdrtop ends" in seen(pilot, "summary")
+        assert "then gdrtop quits" in seen(pilot, "summary")
         assert app.is_running
         host.let_one_go()
         await until(pilot, lambda: not app.is_running)
@@ -186,7 +196,7 @@ async def test_the_doctors_fix_is_an_action() -> None:
     async with stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
         await pilot.press("d")
-        await until(pilot, lambda: is_on(pilot, DoctorScreen) and "passed" in seen(pilot, "summary"))
+        await until(pilot, lambda: is_on(pilot, DoctorScreen) and "applicable" in seen(pilot, "summary"))
         assert "modprobe nvidia_peermem" in seen(pilot, "details")
         await pilot.press("f")
         await on(pilot, ConfirmScreen)
@@ -212,8 +222,9 @@ async def test_l_loads_the_modules() -> None:
         await pilot.press("escape")
         await on(pilot, OverviewScreen)
         await pilot.press("l")
-        await until(pilot, lambda: pilot.app._notifications)
-        assert is_on(pilot, OverviewScreen)
+        await on(pilot, ActionsScreen)
+        await until(pilot, lambda: "Load the modules" in seen(pilot, "selected"))
+        assert not pilot.app._notifications
 
 
 async def test_a_simulated_node_at_rest_stays_as_it_is() -> None:

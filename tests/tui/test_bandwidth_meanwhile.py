@@ -31,11 +31,11 @@ async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch
     host = QuietHost(clock=clock)
     async with stepped_app(host).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
-        assert "would feel it" not in seen(pilot, "planned")
+        assert "would affect" not in seen(pilot, "planned")
         host.come()
         clock.now += 1.0
         await pilot.press("enter")
-        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
         assert HOLDS in seen(pilot, "planned")
         assert processes.started == []
 
@@ -94,16 +94,16 @@ async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
         await measured(pilot, clock, processes.started[1], *[386.0] * 10)
         host.come()
         await measured(pilot, clock, processes.started[1], 386.0)
-        told = f"▲ meanwhile somebody would feel it: {HOLDS}"
+        told = f"▲ running jobs would now be affected: {HOLDS}"
         await until(pilot, lambda: told in seen(pilot, "summary"))
         await pilot.pause()
         assert len(processes.started) == 2
         assert all(process.was_ended for process in processes.started)
         assert told in printed(pilot)
         rows = " ".join(seen(pilot, "rows").split())
-        assert f"somebody would feel it: {HOLDS}." in rows
+        assert f"would now be affected: {HOLDS}." in rows
         assert "386 of 400 Gb/s" in rows
-        assert "2 tests were not begun" in rows
+        assert "2 tests were not started" in rows
         assert "Nothing was measured" not in rows
         await pilot.press("escape")
         await until(pilot, lambda: pilot.app.screen is overview(pilot))

@@ -103,7 +103,7 @@ async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.Mo
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
-        told = "Earlier bandwidth results could not be loaded: OSError: no such disk"
+        told = "Earlier bandwidth results could not be read: OSError: no such disk"
         await until(pilot, lambda: told in [one.message for one in pilot.app._notifications])
 
 
@@ -194,7 +194,7 @@ async def test_a_server_has_the_peers_command_to_be_copied() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock, "down", "right")
-        assert "THEN START THIS AT THE PEER" in seen(pilot, "planned")
+        assert "THEN START THIS ON THE PEER" in seen(pilot, "planned")
         await pilot.press("c")
         copied = pilot.app.clipboard
         assert "ib_write_bw -d mlx5_0" in copied
@@ -205,7 +205,7 @@ async def test_a_server_has_the_peers_command_to_be_copied() -> None:
 def command_shown(pilot: Pilot[None]) -> str:
     """The peer's command as the pane shows it, its lines joined."""
     lines = seen(pilot, "planned").splitlines()
-    lines = lines[next(at for at, one in enumerate(lines) if "AT THE PEER" in one) + 1 :]
+    lines = lines[next(at for at, one in enumerate(lines) if "ON THE PEER" in one) + 1 :]
     last = next(at for at, one in enumerate(lines) if not one.endswith("\\"))
     return " ".join(one.removesuffix("\\") for one in lines[: last + 1])
 
@@ -224,7 +224,7 @@ async def test_a_peers_name_is_typed_and_checked() -> None:
         assert not value(pilot, "Peer").startswith("-o")
         typed.value = "node-b"
         await pilot.press("enter")
-        await until(pilot, lambda: "START THIS AT THE PEER FIRST" in seen(pilot, "planned"))
+        await until(pilot, lambda: "START THIS ON THE PEER FIRST" in seen(pilot, "planned"))
         assert value(pilot, "Peer").startswith("node-b")
         assert not typed.display
         await pilot.press("p", "escape")
@@ -240,15 +240,15 @@ async def test_somebody_who_would_feel_it_is_asked_for_and_escape_runs_nothing(
         await set_up(pilot, clock)
         await pilot.press("y")
         await pilot.press("enter")
-        await until(pilot, lambda: "all the same" in seen(pilot, "question"))
+        await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
         told = seen(pilot, "planned")
-        assert told.startswith("Somebody would feel it")
+        assert told.startswith("This would affect running jobs")
         assert "python3" in told
         assert "port 1 of mlx5_0" in told
         assert "The job is simulated" in told
         await pilot.press("enter", "escape")
         await pilot.pause()
-        assert "all the same" not in seen(pilot, "question")
+        assert "Run it anyway?" not in seen(pilot, "question")
         await pilot.press("y")
         await pilot.pause()
         assert isinstance(pilot.app.screen, BandwidthSetupScreen)
@@ -263,7 +263,7 @@ async def test_who_is_not_disturbed_is_not_asked_for(monkeypatch: pytest.MonkeyP
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
-        assert "would feel it" not in seen(pilot, "planned")
+        assert "would affect" not in seen(pilot, "planned")
         await pilot.press("enter")
         await until(pilot, lambda: len(processes.started) == 1)
 
@@ -275,7 +275,7 @@ async def test_with_read_only_it_says_why_nothing_is_measured(monkeypatch: pytes
     app = GdrtopApp(lambda: host, host.origin, interval=None, read_only=True)
     async with app.run_test(size=SIZE) as pilot:
         await set_up(pilot, clock, "enter", "y", "right")
-        assert "Nothing is measured here: gdrtop was started with --read-only." in seen(pilot, "planned")
+        assert "gdrtop measures nothing here: gdrtop was started with --read-only." in seen(pilot, "planned")
         assert processes.started == []
 
 

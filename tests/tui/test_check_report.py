@@ -35,18 +35,17 @@ def test_a_ticket_says_what_is_wrong_where_it_was_seen_and_what_to_do() -> None:
         "SIMULATED",
         "no-gdr-path",
         "critical",
-        "SEEN",
+        "Evidence",
         "modprobe nvidia_peermem",
-        "READ ON",
+        "More",
     ):
         assert part in text
-    assert "PASSED" not in text
+    assert "nvidia-not-loaded" not in text
 
 
 def test_what_passed_is_listed_where_that_is_wished() -> None:
     text = check(BROKEN, with_passed=True)[1]
     assert all(one.id in text for one in CHECKS)
-    assert "PASSED" in text
 
 
 def test_json_has_every_check_with_its_status() -> None:

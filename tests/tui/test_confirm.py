@@ -101,7 +101,7 @@ async def test_what_was_run_is_listed_and_taken_back() -> None:
         await listed(pilot, clock)
         await pilot.press("H")
         await on(pilot, HistoryScreen)
-        await until(pilot, lambda: "Nothing was run" in seen(pilot, "runs"))
+        await until(pilot, lambda: "has not run anything" in seen(pilot, "runs"))
         await pilot.press("H", "escape")  # from the overview
         await on(pilot, OverviewScreen)
         await pilot.press("H")
@@ -150,9 +150,9 @@ async def test_the_console_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         await asked(pilot, "load-modules")
         await pilot.press("enter")
         await ended(pilot)
-        await pilot.press("S")
+        await pilot.press("w")
         (file,) = tmp_path.iterdir()
         text = file.read_text()
         assert "modprobe nvidia_peermem" in text
-        assert "LOOKED AGAIN" in text
+        assert "CHECKED AGAIN" in text
         assert file.name.startswith("gdrtop-load-modules-hgx-h100-")

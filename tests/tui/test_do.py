@@ -70,7 +70,7 @@ def test_what_is_done_is_told_and_the_node_looked_at_again(capsys: pytest.Captur
     assert status == 0
     assert "on the simulated node" in out
     assert "✓ done" in out
-    assert re.search(r"gone +✓ peermem-not-loaded", out.partition("LOOKED AGAIN")[2])
+    assert re.search(r"gone +✓ peermem-not-loaded", out.partition("CHECKED AGAIN")[2])
 
 
 def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,5 +204,5 @@ def test_ctrl_c_ends_a_run_after_the_step_under_way(tmp_path: Path) -> None:
     assert "■ stopped" in text
     assert "interrupted; the rest was not begun" in text
     assert "not run:" in text
-    assert "LOOKED AGAIN" in text
+    assert "CHECKED AGAIN" in text
     os.close(master)

@@ -54,7 +54,7 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
 
     async def to_the_third(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "1/5" in shown(pilot, "verdict"))
-        await pilot.press("right", "right")
+        await pilot.press("right_square_bracket", "right_square_bracket")
         await until(pilot, lambda: "3/5" in shown(pilot, "verdict"))
         await pilot.pause()
 

@@ -1,5 +1,6 @@
 """The chart of a bandwidth test: its bars, its limits, its axes."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -47,7 +48,7 @@ def test_the_least_limit_is_named_and_drawn_apart_from_the_others() -> None:
 
 def test_a_slower_second_is_a_lower_bar() -> None:
     drawn = text(draw_chart([over_time(390.0, 100.0)], LIMIT, 76, 14, span=(1, 10)))
-    assert heights(drawn, 6) > heights(drawn, 12) > 0
+    assert heights(drawn, 6) > heights(drawn, 14) > 0
     assert heights(drawn, 20) == 0
 
 
@@ -71,7 +72,7 @@ def test_three_ways_to_memory_stand_side_by_side_with_their_letters() -> None:
     ]
     drawn = text(draw_chart(curves, LIMIT, 100, 14, span=(1, 10)))
     assert "A host memory  B nvidia-peermem  C DMA-BUF" in drawn
-    assert drawn.splitlines()[-2].count("ABC") == 10
+    assert len(re.findall("A─*B─*C", drawn.splitlines()[-2])) == 10
     assert heights(drawn, 6) > heights(drawn, 7) < heights(drawn, 8)
 
 
@@ -150,7 +151,7 @@ def test_it_never_leaves_its_room(width: int, height: int, gbps: tuple[float, ..
 
 def test_without_a_row_it_says_so_and_still_shows_the_limits() -> None:
     drawn = text(draw_chart([], LIMIT, 76, 10, span=(1, 10)))
-    assert "No row yet" in drawn
+    assert "No result yet" in drawn
     assert "port 1 of mlx5_0 400" in drawn
 
 

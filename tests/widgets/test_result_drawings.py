@@ -62,7 +62,7 @@ def test_a_failure_has_its_sentence_and_its_raw_line() -> None:
     told = text(draw_result(failed(trouble="nvidia_peermem is not loaded", raw="error=14"), (), 100))
     assert "✗ failed" in told
     assert "nvidia_peermem is not loaded" in told
-    assert "its own words: error=14" in told
+    assert "its output: error=14" in told
     assert "Gb/s" not in told
 
 
@@ -73,7 +73,7 @@ def test_cancelled_tells_what_it_had_reached() -> None:
 
 def test_what_the_tool_itself_said_of_the_memory() -> None:
     by_dmabuf = result(facts=(fact(About.REGISTERED, BY_DMABUF),))
-    assert "the tool itself says: registered by DMA-BUF" in text(draw_result(by_dmabuf, (), 100))
+    assert "the tool reports: registered by DMA-BUF" in text(draw_result(by_dmabuf, (), 100))
     other = result(facts=(fact(About.REGISTERED, BY_PEERMEM),))
     assert "not by DMA-BUF as was asked for" in words(draw_result(other, (), 100))
     assert "did not say how" in words(draw_result(result(), (), 100))
@@ -81,9 +81,7 @@ def test_what_the_tool_itself_said_of_the_memory() -> None:
     assert "no line about a GPU buffer was printed" in silent
     assert "the tool itself says" not in silent
     integrated = result(facts=(fact(About.MEMORY, INTEGRATED_MEMORY),))
-    assert "the tool itself says: host memory: the GPU is integrated" in words(
-        draw_result(integrated, (), 100)
-    )
+    assert "the tool reports: host memory: the GPU is integrated" in words(draw_result(integrated, (), 100))
     assert "nothing about the GPU" in words(draw_result(result(190.0, HOST_MEMORY), (), 100))
 
 

@@ -1,4 +1,4 @@
-"""A series that is not gone on with, because somebody has come who would feel it."""
+"""A series that stops early, because a job has started that it would affect."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from probes.bandwidth.planned import LeftOut, Series
 
-_NOT_BEGUN = "not begun: somebody would have felt it"
+_NOT_BEGUN = "not started: running jobs would have been affected"
 
 
 def why_broken_off(felt: Sequence[str]) -> str:
     """The reason in a sentence; "" where nobody feels it. `felt` has a line each."""
     if not felt:
         return ""
-    return f"meanwhile somebody would feel it: {felt[0]}" + (
-        f"; and {len(felt) - 1} more" if len(felt) > 1 else ""
+    return f"running jobs would now be affected: {felt[0]}" + (
+        f" and {len(felt) - 1} more" if len(felt) > 1 else ""
     )
 
 
 def with_not_begun(series: Series, begun: int, why: str) -> Series:
     """The series with all tests but the first so many among what is left out; `why` is told once."""
-    reasons = (f"not begun: {why}", _NOT_BEGUN)
+    reasons = (f"not started: {why}", _NOT_BEGUN)
     late = [LeftOut(test.title, reasons[number > 0]) for number, test in enumerate(series.tests[begun:])]
     return replace(series, left_out=(*series.left_out, *late))

@@ -36,7 +36,7 @@ from tui.bandwidth.events import (
 )
 from tui.bandwidth.live_chart import MOST_COMPARED, Rows
 from tui.confirm_state import file_word
-from widgets.figures import minutes
+from widgets.figures import minutes, plural
 from widgets.lines import Line, Run, Tone, fit, sentence, wrapped
 from widgets.result_drawing import draw_result, mark_of, words_of
 from widgets.result_matrix import draw_matrix
@@ -93,12 +93,12 @@ class LiveState:
             self.number = event.number
             self._samples.clear()
             self._rows = 0
-            self._test_began, self._row_began, self._waits = self._clock(), None, "begins"
+            self._test_began, self._row_began, self._waits = self._clock(), None, "starting"
             self.console.say(
                 f"TEST {event.number}/{len(self.series.tests)} {event.test.title}", tone=Tone.TITLE
             )
         elif isinstance(event, EndStarted):
-            self._waits = "the ends meet" if len(self._test.ends) > 1 else "begins"
+            self._waits = "connecting" if len(self._test.ends) > 1 else "starting"
             self.console.say(f"$ {' '.join(event.argv)}", event.end, Tone.DIM)
         elif isinstance(event, LinePrinted):
             self.console.say(event.line, event.end)
@@ -109,7 +109,7 @@ class LiveState:
         elif isinstance(event, TestEnded):
             self._end_test(event.result)
         elif isinstance(event, NotSaved):
-            self.console.say(f"▲ not kept: {event.why}", tone=Tone.WARNING)
+            self.console.say(f"▲ not saved: {event.why}", tone=Tone.WARNING)
         elif isinstance(event, SeriesEnded):
             self.ended = event
             if event.refused:
@@ -134,14 +134,14 @@ class LiveState:
     @property
     def progress(self) -> str:
         """As "2/8"."""
-        return f"{self.number}/{len(self.series.tests)}" if self.number else "begins"
+        return f"{self.number}/{len(self.series.tests)}" if self.number else "starting"
 
     @property
     def word(self) -> str:
         """What the overview's first line says of it; "" once its end was seen."""
         if self.ended is None:
             return f"bandwidth test {self.progress}"
-        return "" if self.was_seen else f"bandwidth test {self._mark.text} b shows it"
+        return "" if self.was_seen else f"bandwidth test {self._mark.text} press b"
 
     @property
     def _mark(self) -> Run:
@@ -198,15 +198,15 @@ class LiveState:
             rest = told.removeprefix(how).removeprefix("; ")
             return [Run(how, Tone.TITLE), Run(f" · {rest}" if rest else "")]
         if self.wants_end:
-            leaving = ", then gdrtop ends" if self.is_leaving else ""
-            return [Run(f"ends both ends{leaving} …", Tone.WARNING)]
+            leaving = ", then gdrtop quits" if self.is_leaving else ""
+            return [Run(f"stopping both ends{leaving} …", Tone.WARNING)]
         if self._is_looking:
-            return [Run(f"test {self.progress} · looks who would feel the next")]
+            return [Run(f"test {self.progress} · checking what the next test would affect")]
         gone = minutes(self._clock() - self._began)
         left = f"about {minutes(self.seconds_left)} left"
-        doing = "measuring" if self._row_began is not None else self._waits or "begins"
+        doing = "measuring" if self._row_began is not None else self._waits or "starting"
         if self._waits_for_peer():
-            return [Run(f"test {self.progress} · waits for the peer · {gone}", Tone.WARNING)]
+            return [Run(f"test {self.progress} · waiting for the peer · {gone}", Tone.WARNING)]
         return [Run(f"test {self.progress} · {doing} · {gone} · {left}")]
 
     def _waits_for_peer(self) -> bool:
@@ -218,7 +218,8 @@ class LiveState:
         failed = sum(one.ending is Ending.FAILED for one in self.results)
         if len(self.series.tests) == 1 and self.results:
             return words_of(self.results[0])
-        told = [f"{done} of {len(self.series.tests)} measured", f"{near} near the line"]
+        told = [f"{done} of {plural(len(self.series.tests), 'test')} measured"]
+        told.extend([f"{near} near line rate"] if done else [])
         return ", ".join([*told, f"{failed} failed"] if failed else told)
 
     # Drawing
@@ -261,8 +262,8 @@ class LiveState:
 
     def _no_rows(self) -> str:
         if self._waits_for_peer():
-            return "It waits for the peer."
-        return "No row yet." if self.number else "It begins."
+            return "Waiting for the peer."
+        return "No result yet." if self.number else "Starting."
 
     def _peer_lines(self, width: int) -> list[Line]:
         return draw_for_peer(self._test, width, node_name(self._examination))
@@ -277,7 +278,7 @@ class LiveState:
         if self.ended.refused:
             lines.extend(wrapped(f"Nothing was measured: {self.ended.refused}.", width, Tone.BAD))
         if self.ended.broken_off:
-            told = f"The tests that were left were not begun: {self.ended.broken_off}"
+            told = f"The remaining tests were not started: {self.ended.broken_off}"
             lines.extend([*wrapped(sentence(told), width, Tone.WARNING), ()])
         meant = meaning(self.results, self.series.left_out)
         for one in meant:
@@ -289,7 +290,9 @@ class LiveState:
             lines.extend(draw_result(result, changes(result, self._kept, self._baseline), width, purpose))
         begun = len(self.results)
         if begun < len(self.series.tests):
-            lines.append((Run(f"{len(self.series.tests) - begun} tests were not begun.", Tone.DIM),))
+            left = len(self.series.tests) - begun
+            verb = "was" if left == 1 else "were"
+            lines.append((Run(f"{plural(left, 'test')} {verb} not started.", Tone.DIM),))
         if self.series.left_out and not meant:
             lines.extend(draw_left_out(self.series, width))
         if len(self.series.tests) == 1 and self.results:
@@ -303,7 +306,7 @@ class LiveState:
         below = doubtful(self.done)
         if below:
             count = "this is" if len(self.done) == 1 else f"{len(below)} of {len(self.done)} results are"
-            return f"{count} below what the way can carry"
+            return f"{count} below the limit of the path"
         kept = {one.key: one for one in baseline}
         others = [one for one in self.done if kept.get(one.key, one) != one]
         if not others:

@@ -87,7 +87,7 @@ class Meeting:
         taken = listening(self._host) if port else {}
         if not isinstance(taken, Unknown) and port in taken:
             # Else the client would go to whoever listens there.
-            told = f"somebody else listens on TCP port {port} by now: set the test up anew"
+            told = f"another process now listens on TCP port {port}: set the test up again"
             self._not_begun = Trouble(told, taken[port], CAUSE)
         else:
             self._start(self._test.ends[0])

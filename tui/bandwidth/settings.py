@@ -113,7 +113,7 @@ class Settings:
         text = text.strip()
         by_ssh = self._value("setup") is Setup.BOTH_ENDS
         if text and not (host_of(text) if by_ssh else is_host(text)):
-            return f"{text[:80]!r} is no host name or address" + (", nor user@host" if by_ssh else "")
+            return f"{text[:80]!r} is not a host name or address" + (" or user@host" if by_ssh else "")
         self.peer = text
         return ""
 
@@ -232,14 +232,14 @@ class Settings:
             "gpu": "GPU",
             "nic": "NIC",
             "far nic": "Second NIC" if self._value("setup") is Setup.LOOPBACK else "Peer's NIC",
-            "scope": "Which",
+            "scope": "Pairs" if self._tool in PERFTEST else "GPUs",
             "size": "Message size",
             "seconds": "Duration",
             "both": "Both ways",
         }
         label = labels.get(row, row.capitalize())
         if row == "peer":
-            note = "p: another" if self.peer else "Enter: type it"
+            note = "p: change" if self.peer else "Enter: type it"
             return Setting(row, label, self.peer or "none", note, bool(self.peer), True)
         options = self._options(row)
         value = self._value(row)

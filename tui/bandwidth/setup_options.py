@@ -25,15 +25,15 @@ _TESTS = {
     "ib_read_lat": "RDMA read, latency",
     "ib_send_lat": "RDMA send, latency",
     "gdrcopy_copybw": "the CPU's copies to GPU memory",
-    "gdrcopy_sanity": "the CPU's way to GPU memory, right or wrong",
+    "gdrcopy_sanity": "the CPU's access to GPU memory, correctness",
     "nvbandwidth": "CUDA's copies between host and GPU",
     **{name: f"NCCL {name.removesuffix('_perf').replace('_', '-')}" for name in NCCL_TESTS},
 }
 _SETUPS = {
     Setup.LOOPBACK: "loopback: both ends on this node",
-    Setup.SERVER: "server: waits here for a peer",
-    Setup.CLIENT: "client: to a server at the peer",
-    Setup.BOTH_ENDS: "both ends: the peer's by SSH",
+    Setup.SERVER: "server: wait here for a peer",
+    Setup.CLIENT: "client: connect to a server on the peer",
+    Setup.BOTH_ENDS: "both ends: start the peer by SSH",
 }
 _MEMORIES = {
     MemoryPath.BEST: "GPU memory, by this node's best path",
@@ -43,7 +43,7 @@ _MEMORIES = {
     MemoryPath.COMPARE: "compare host memory, nvidia-peermem, DMA-BUF",
 }
 _SCOPES = {
-    Scope.PAIR: "this one",
+    Scope.PAIR: "this GPU and NIC",
     Scope.SWEEP: "every GPU with its best NIC",
     Scope.MATRIX: "every GPU with every NIC",
 }
@@ -106,7 +106,7 @@ def numbers(values: Sequence[int], unit: str = "") -> list[Option]:
 
 def ways() -> list[Option]:
     """One direction, or both."""
-    return [Option(False, "no"), Option(True, "yes, at once; added up")]
+    return [Option(False, "no"), Option(True, "yes, at once (sum of both directions)")]
 
 
 def binding(tool: str) -> list[Option]:
@@ -118,8 +118,8 @@ def binding(tool: str) -> list[Option]:
 def through() -> list[Option]:
     """What a collective goes over."""
     return [
-        Option(False, "NVLink or PCIe, as a job does it"),
-        Option(True, "the NICs, without NVLink and shared memory"),
+        Option(False, "NVLink or PCIe, as in a job"),
+        Option(True, "NICs, without NVLink and shared memory"),
     ]
 
 
@@ -151,5 +151,5 @@ def nics(examination: Examination | None, gpu: object = None) -> list[Option]:
 
 def far_nics(examination: Examination | None, nic: object, is_loopback: bool) -> list[Option]:
     """The other end's device; of a peer's only its name can be told."""
-    same = Option(None, "the same port" if is_loopback else "of the same name as here")
+    same = Option(None, "the same port" if is_loopback else "same name as here")
     return [same, *(one for one in nics(examination) if one.value != nic)]

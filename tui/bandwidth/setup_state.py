@@ -113,7 +113,7 @@ class SetupState:
         if self._failure:
             told, tone = f"✗ {self._failure}", Tone.BAD
         elif self.examination is None and not self.refusal:
-            told = "Looking at the node …"
+            told = "Checking the node …"
         title = (
             Run("Bandwidth test ", Tone.TITLE),
             Run(f" {self.node} ", Tone.CURSOR),
@@ -139,11 +139,11 @@ class SetupState:
     def lines(self, width: int) -> list[Line]:
         """What would be run, and what is known of it."""
         if self.refusal:
-            return wrapped(f"Nothing is measured here: {self.refusal}.", width, Tone.WARNING)
+            return wrapped(f"gdrtop measures nothing here: {self.refusal}.", width, Tone.WARNING)
         to_run = self.to_run
         if to_run is not None and to_run.felt_by:
             felt = [*draw_felt(to_run.felt_by, width), *self._simulated(width), ()]
-            again = wrapped(f"again, as it was run: {to_run.series.title}", width, Tone.TITLE)
+            again = wrapped(f"Run again with the same settings: {to_run.series.title}", width, Tone.TITLE)
             return [*felt, *(again if to_run.is_again else []), *self._about(to_run.series, width)]
         if self.planned is None:
             return [] if self.examination is None else [(Run("…", Tone.DIM),)]
@@ -152,9 +152,7 @@ class SetupState:
     def _simulated(self, width: int) -> list[Line]:
         if self.origin.source is not Source.SIMULATED:
             return []
-        return wrapped(
-            "The job is simulated, as the node is; on a real one somebody would wait.", width, Tone.DIM
-        )
+        return wrapped("The job is simulated. On a real node it would be slowed down.", width, Tone.DIM)
 
     def _about(self, series: Series | Refused, width: int, felt_by: tuple[str, ...] = ()) -> list[Line]:
         before = self._before(series, width) if isinstance(series, Series) else []
@@ -191,11 +189,11 @@ class SetupState:
     def question(self) -> Line:
         """What the keys do here, in a sentence."""
         if self.refusal:
-            return (Run("Esc leaves.", Tone.DIM),)
+            return (Run("q goes back.", Tone.DIM),)
         if self.is_asking:
-            return (Run("Run it all the same?  y runs it, Esc does not.", Tone.WARNING),)
+            return (Run("Run it anyway?  y: run, Esc: do not run", Tone.WARNING),)
         if self.is_looking:
-            return (Run("Looking who would feel it …", Tone.DIM),)
+            return (Run("Checking what it would affect …", Tone.DIM),)
         if isinstance(self.planned, Refused):
-            return (Run("It cannot be run so; ↑↓ ←→ change it.", Tone.WARNING),)
-        return (Run("Enter runs it; ↑↓ another row, ←→ another value.", Tone.DIM),)
+            return (Run("This cannot run. ↑↓ ←→ change the settings.", Tone.WARNING),)
+        return (Run("Enter: run   ↑↓: select a row   ←→: change its value", Tone.DIM),)

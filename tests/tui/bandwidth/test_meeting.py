@@ -56,7 +56,7 @@ def test_nobodys_client_goes_to_a_strangers_server() -> None:
     ending, trouble = meeting.ending()
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "somebody else listens on TCP port 18515" in trouble.told
+    assert "another process now listens on TCP port 18515" in trouble.told
     assert scene.started == []
 
 

@@ -169,7 +169,7 @@ def test_a_reader_that_leaves_at_the_end_takes_neither_status_nor_ticket(tmp_pat
     arguments = ("--seconds", "3", "--min-gbps", "399", "--save-baseline", "--text", str(ticket))
     assert leave_at(scene, "baseline of", *arguments, "--min-gbps", "300") == 0
     assert "of 400 Gb/s" in ticket.read_text("ascii")
-    assert leave_at(Scene(), "below the bar", "--seconds", "3", "--min-gbps", "399") == 1
+    assert leave_at(Scene(), "below the threshold", "--seconds", "3", "--min-gbps", "399") == 1
 
 
 def test_head_gets_the_status_of_a_cancelled_test(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_what_is_below_the_bar_is_no_baseline(tmp_path: Path, capsys: pytest.Cap
     scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
     arguments = ("--seconds", "2", "--yes", "--save-baseline", "--min-gbps", "399")
     assert scene.run(*arguments)[0] == 1
-    assert "no baseline: below the bar: GPU0" in capsys.readouterr().err
+    assert "no baseline saved: below the threshold: GPU0" in capsys.readouterr().err
     assert not (tmp_path / "kept" / "baselines").exists()
 
 
@@ -77,7 +77,7 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
     judge_below(monkeypatch)
     assert scene.run("--seconds", "2", "--save-baseline")[0] == 3
     told = capsys.readouterr().err
-    assert "is below what its way can carry; --yes saves it all the same" in told
+    assert "is below the limit of its path (use --yes to override)" in told
     asked = Terminal()
     monkeypatch.setattr(sys, "stderr", asked)
     status, out = scene.run("--seconds", "2", "--save-baseline", answers=Terminal("n\n"))
@@ -91,7 +91,7 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
 
 
 def judge_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every result is below what its way can carry."""
+    """Every result is below the limit of its path."""
     below = Judgement(Verdict.BELOW, "100 of 400 Gb/s, 25 %", "port 1 would carry more", 0.25)
     monkeypatch.setattr("tui.bandwidth.series_run.judge", lambda *_: below)
 

@@ -14,7 +14,7 @@ from tui.bandwidth.processes import Process, Processes
 from tui.bandwidth.simulated_processes import SimulatedProcesses
 
 SWEEP = ("--sweep", "--seconds", "2")
-CAME = "meanwhile somebody would feel it: process 4242 (python3) has mlx5_1 open, though nothing flows now"
+CAME = "running jobs would now be affected: process 4242 (python3) has mlx5_1 open, though nothing flows now"
 
 
 class Comes:
@@ -47,7 +47,7 @@ def test_nobody_is_asked_for_and_the_series_goes_to_its_end() -> None:
     scene = QuietScene()
     status, out = scene.run(*SWEEP)
     assert status == 0, out
-    assert "would feel it" not in out
+    assert "would affect" not in out
     assert "8 of 8 tests measured" in out
     # Once before the series and once before each test but the first.
     assert scene.waited == [1.0] * 8
@@ -64,7 +64,7 @@ def test_somebody_who_comes_meanwhile_ends_the_series_and_is_named(
     assert CAME in told
     assert "1 of 8 tests were measured to their end, 7 were not begun" in told
     assert "--yes goes on all the same" in told
-    assert "Not begun: GPU1 → mlx5_1 · DMA-BUF, GPU2" in told
+    assert "Not started: GPU1 → mlx5_1 · DMA-BUF, GPU2" in told
     assert "[1/8] GPU0 → mlx5_0" in out
     assert "of 400 Gb/s" in out
     assert [one.pair.gpu_label for one in scene.kept.results()] == ["GPU0"]
@@ -79,8 +79,8 @@ def test_json_and_the_ticket_have_what_was_not_begun(tmp_path: Path) -> None:
     assert CAME in told["exit"]["reason"]
     assert len(told["results"]) == 1
     assert len(told["left_out"]) == 7
-    assert told["left_out"][0] == {"title": "GPU1 → mlx5_1 · DMA-BUF", "reason": f"not begun: {CAME}"}
-    assert "not begun: meanwhile somebody would feel it: process 4242" in words(ticket.read_text("ascii"))
+    assert told["left_out"][0] == {"title": "GPU1 → mlx5_1 · DMA-BUF", "reason": f"not started: {CAME}"}
+    assert "not started: running jobs would now be affected: process 4242" in words(ticket.read_text("ascii"))
 
 
 def test_with_yes_it_goes_on() -> None:

@@ -93,7 +93,7 @@ def test_a_dry_run_shows_all_and_starts_nothing() -> None:
         "at most 400 Gb/s",
     ):
         assert told in out
-    assert "Somebody would feel it:" in out
+    assert "This would affect running jobs:" in out
     assert "process 41000" in out
 
 
@@ -171,7 +171,7 @@ def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
 
 
 @pytest.mark.parametrize(
-    ("bar", "status", "told"), [("300", 0, "all reach 300"), ("399", 1, "below the bar of 399")]
+    ("bar", "status", "told"), [("300", 0, "all reach 300"), ("399", 1, "below the threshold of 399")]
 )
 def test_the_bar(bar: str, status: int, told: str) -> None:
     got, out = Scene().run("--min-gbps", bar, "--seconds", "3")
@@ -186,7 +186,7 @@ def test_json_is_one_object_at_the_end() -> None:
     status, out = Scene().run("--json", "--memory", "compare", "--seconds", "3", "--min-gbps", "399")
     told = json.loads(out)
     assert status == told["exit"]["status"] == 1
-    assert "below the bar" in told["exit"]["reason"]
+    assert "below the threshold" in told["exit"]["reason"]
     assert told["origin"] == "simulated hgx-h100"
     assert [one["memory"] for one in told["results"]] == ["host memory", "nvidia-peermem", "DMA-BUF"]
     assert told["results"][0]["gbps"] > 300
@@ -211,6 +211,6 @@ def test_a_server_prints_the_command_for_the_peer_and_says_that_it_waits() -> No
     scene.processes = Signals(scene.processes, signal.SIGINT, 1)
     status, out = scene.run("--serve")
     assert status == 130
-    line = next(line for line in out.splitlines() if "at the peer: " in line)
+    line = next(line for line in out.splitlines() if "on the peer: " in line)
     assert line.endswith("--use_cuda_dmabuf hgx-h100")
     assert "--run_infinitely" not in line

@@ -12,7 +12,7 @@ def test_a_gpu_is_named_by_number_or_address(gpu: str) -> None:
 
 
 def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Scene().run("--gpu", "9\x1b[2J")[0] == 2
+    assert Scene().run("--gpu", "9\x1b[2J")[0] == 3
     told = capsys.readouterr().err
     assert "there is no GPU" in told
     assert "0000:18:00.0" in told
@@ -32,7 +32,7 @@ def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) 
         (("--nic", "mlx5_3"), "-d mlx5_3"),
         (("--to", "mlx5_3"), "-d mlx5_3"),
         (("--test", "all-reduce", "--over-network"), "NCCL_P2P_DISABLE=1"),
-        (("--connect", "node2"), "at the peer: "),
+        (("--connect", "node2"), "on the peer: "),
         (("--ssh", "root@node2", "--peer-nic", "mlx5_7"), "ssh -tt"),
         (("--serve", "--peer-nic", "mlx5_7"), "-d mlx5_7"),
         (("--connect", "fd00::1"), "--ipv6-addr"),

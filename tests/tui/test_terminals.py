@@ -1,0 +1,112 @@
+"""The dashboard on real terminals: what each of them shows, by a terminal emulator."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyte
+import pytest
+
+LINES, COLUMNS = 40, 120
+LONGEST_WAIT_SECONDS = 120.0
+TERMS = {
+    "xterm-256color": {"TERM": "xterm-256color"},
+    "linux": {"TERM": "linux"},
+    "truecolor": {"TERM": "xterm-256color", "COLORTERM": "truecolor"},
+    "screen": {"TERM": "screen"},
+    "tmux": {"TERM": "tmux-256color"},
+}
+
+
+class Terminal:
+    """gdrtop in a pseudo-terminal, seen through an emulator."""
+
+    def __init__(self, master: int) -> None:
+        self._master = master
+        self.screen = pyte.Screen(COLUMNS, LINES)
+        self._stream = pyte.ByteStream(self.screen)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.screen.display)
+
+    @property
+    def cells(self) -> Iterator[pyte.screens.Char]:
+        """Every cell that shows something."""
+        for row in range(LINES):
+            for column in range(COLUMNS):
+                yield self.screen.buffer[row][column]
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LONGEST_WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._master], [], [], 0.2)[0]:
+                try:
+                    self._stream.feed(os.read(self._master, 1 << 16))
+                except OSError:  # it has ended
+                    return
+
+
+@contextmanager
+def dashboard(*arguments: str, **environment: str) -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TEXTUAL")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tui", *arguments],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**kept, "LANG": "C.UTF-8", **environment},
+        start_new_session=True,
+    )
+    os.close(slave)
+    try:
+        yield Terminal(master)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def has_invisible_text(terminal: Terminal) -> bool:
+    """Whether a character is drawn in the color of its background."""
+    return any(
+        cell.data.strip() and cell.fg == cell.bg and (cell.fg, cell.bg) != ("default", "default")
+        for cell in terminal.cells
+    )
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("no_color", [False, True], ids=["color", "no-color"])
+def test_no_character_has_the_color_of_its_background(term: str, no_color: bool) -> None:
+    environment = {**TERMS[term], **({"NO_COLOR": "1"} if no_color else {})}
+    with dashboard("--demo", "hgx-h100+no-gdr-path", **environment) as terminal:
+        for key, words in (("", "BROKEN"), ("d", "Evidence"), ("?", "EVERYWHERE"), ("x", "Selected")):
+            terminal.press(key)
+            terminal.until(lambda words=words: words in terminal.text)  # type: ignore[misc]
+            assert not has_invisible_text(terminal)
+            if no_color:
+                assert {(cell.fg, cell.bg) for cell in terminal.cells} == {("default", "default")}
+                assert any(cell.bold or cell.reverse for cell in terminal.cells)
+
+
+def test_with_ascii_only_ascii_is_drawn() -> None:
+    with dashboard("--ascii", "--demo", "hgx-h100+no-gdr-path", TERM="xterm-256color") as terminal:
+        for key, words in (("", "BROKEN"), ("d", "Evidence"), ("b", "Settings"), ("?", "EVERYWHERE")):
+            terminal.press(key)
+            terminal.until(lambda words=words: words in terminal.text)  # type: ignore[misc]
+            assert terminal.text.isascii()
+            assert "+-" in terminal.text
