@@ -76,54 +76,6 @@ async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False)
     await settled(pilot)
 
 
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
-    await settled(pilot)
-
-
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
-    await settled(pilot)
-
-
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
-    await settled(pilot)
-
-
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
-    await settled(pilot)
-
-
 async def settled(pilot: Pilot[None]) -> None:
     """Waits until nothing is drawn any more: a scroll bar that comes has its pane drawn once again."""
     before: object = None
