@@ -76,7 +76,7 @@ class GpuDirectFacts:
     dmabuf_in_use: Maybe[bool]  # root only: bufinfo lists a NIC that is attached to a buffer of nv_dmabuf
     nic_peermem: dict[str, Maybe[bool]] = field(default_factory=dict)  # RDMA device -> can use peer memory
     gpu_support: dict[str, GpuSupport] = field(default_factory=dict)  # by BDF
-    cuda_failure: str = ""  # "cuInit(0) returned 802 (…)": no CUDA program starts
+    cuda_failure: str = ""  # why no CUDA program starts, whatever the paths: "… cuInit(0) returned 802 …"
 
     @property
     def by_design(self) -> str:
@@ -261,10 +261,8 @@ def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> str:
     return f"no CUDA program starts: cuInit(0) returned {match[1]} ({_CUDA_ERRORS[match[1]]})"
 
 
-def _support_requirements(support: dict[str, GpuSupport], path: GdrPath, failure: str) -> list[Requirement]:
+def _support_requirements(support: dict[str, GpuSupport], path: GdrPath) -> list[Requirement]:
     """Where some GPUs support a path, the path is there for those."""
-    if failure:
-        return [Requirement("CUDA that starts", False, "libcuda: cuInit(0)", failure)]
     by_dmabuf = path is GdrPath.DMABUF
     answers = [(one.dmabuf if by_dmabuf else one.peermem, one) for one in support.values()]
     name = f"GPUs that support {path.value}"
@@ -462,16 +460,16 @@ def probe(
     hardware = hardware_of(rdma)
     answers = _ask_nics(host, hardware)
     cuda = (ask_cuda or host.cuda_gpus)()
-    support, failure = _support(gpus, cuda), _cuda_failure(cuda)
+    support = _support(gpus, cuda)
     requirements = (
         *_driver_requirements(modules, gpus),
         *_kernel_requirements(kernel, answers),
         _verbs_requirement(modules, answers),
         _nic_requirement(rdma, answers),
-        *_support_requirements(support, GdrPath.DMABUF, failure),
+        *_support_requirements(support, GdrPath.DMABUF),
     )
     dmabuf = PathState(GdrPath.DMABUF, _all_met(requirements), requirements)
-    of_gpus = _support_requirements(support, GdrPath.PEERMEM, failure)
+    of_gpus = _support_requirements(support, GdrPath.PEERMEM)
     peermem = _peermem(modules, [*_topology_requirements(gpus, GdrPath.PEERMEM), *of_gpus])
     if hardware and all(known(device.driver, "") == "efa" for device in hardware):
         needed = (_efa(host, hardware[0]), *of_gpus)
@@ -488,7 +486,7 @@ def probe(
         dmabuf_in_use=_attached(host, host.read(_BUFINFO, _BUFINFO_LIMIT), hardware),
         nic_peermem=_nics_by_peer_memory(host, hardware, peermem),
         gpu_support=support,
-        cuda_failure=failure,
+        cuda_failure=_cuda_failure(cuda),
     )
 
 

@@ -110,6 +110,8 @@ def judge(
     if not _devices(node):
         return _no_devices(node, topology)
     use = _use(node, direct, reading)
+    if direct.cuda_failure and not use.regions and not use.attached:
+        return Verdict(State.BROKEN, None, 0, count, direct.cuda_failure)
     if use.path is None:
         return _no_path(node, direct, use, count)
     verdict = _served(node, topology, reading, direct, use, _topology_file(node, files))
@@ -292,8 +294,6 @@ def _no_path(node: Node, direct: GpuDirectFacts, use: _Use, gpus: int) -> Verdic
         driver = node.modules.modules.get("nvidia")
     if not unknown and driver is not None and driver.state is ModuleState.NOT_LOADED:
         reasons = reasons[:1]  # nothing else matters before that
-    if direct.cuda_failure and not unknown:
-        reasons = [direct.cuda_failure]
     state = State.UNKNOWN if unknown else State.BROKEN
     return Verdict(state, None, 0, gpus, "; ".join(dict.fromkeys(reasons)))
 

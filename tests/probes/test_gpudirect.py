@@ -356,14 +356,14 @@ def test_only_libcuda_can_tell_of_a_vgpu(tmp_path: Path) -> None:
     assert with_cuda(tmp_path, cuda((True, True)), share).dmabuf.usable is True
 
 
-def test_a_cuda_that_does_not_start_bars_both_paths(tmp_path: Path) -> None:
+def test_a_cuda_that_does_not_start_is_named_and_is_no_fault_of_a_path(tmp_path: Path) -> None:
     """Fabric Manager or NVLSM down on HGX B200: no NVSwitch on the bus, and CUDA fails with 802."""
     failed = Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
     facts = with_cuda(tmp_path, failed, replace(a_gpu(), name="NVIDIA B200"))
-    assert (facts.dmabuf.usable, facts.peermem.usable) == (False, False)
+    assert (facts.dmabuf.usable, facts.peermem.usable) == (True, True)
     assert "802" in facts.cuda_failure
     no_device = Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 100")
-    assert with_cuda(tmp_path, no_device).dmabuf.usable is True
+    assert with_cuda(tmp_path, no_device).cuda_failure == ""
 
 
 # NICs by their drivers

@@ -564,9 +564,9 @@ def test_a_fabric_that_is_not_set_up_is_not_ready() -> None:
         assert verdict.state is State.DEGRADED
         assert "802" in verdict.reason
     failure = "no CUDA program starts: cuInit(0) returned 802"
-    assert verdict_of(a_node(replace(direct(False, False), cuda_failure=failure))).state is State.BROKEN
-    in_use = a_node(replace(direct(False, False), cuda_failure=failure))
-    assert verdict_of(in_use, reading_of(refcnt=9)).state is State.DEGRADED
+    fails = a_node(replace(direct(True, True), cuda_failure=failure))
+    assert verdict_of(fails).state is State.BROKEN
+    assert verdict_of(fails, reading_of(refcnt=9)).state is State.DEGRADED
 
 
 def topology_file(endpoints: Maybe[tuple[str, ...]]) -> TopologyFileFacts:
