@@ -9,10 +9,6 @@ from textual.pilot import Pilot
 from probes.host import Host
 from tui.app import GdrtopApp
 from tui.screens.lists import ExaminedListScreen
-from tui.screens.lists import ExaminedListScreen
-from tui.screens.lists import ExaminedListScreen
-from tui.screens.lists import ExaminedListScreen
-from tui.screens.lists import ExaminedListScreen
 from tui.screens.overview import OverviewScreen
 from widgets.lines_view import LinesView
 
@@ -65,54 +61,6 @@ async def readings(pilot: Pilot[None], clock: SteppedClock, count: int) -> None:
         clock.now += 1.0
         pilot.app.take_reading()
         await until(pilot, lambda before=before: screen.readings > before)
-    await settled(pilot)
-
-
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
-    await settled(pilot)
-
-
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
-    await settled(pilot)
-
-
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
-    await settled(pilot)
-
-
-async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False) -> None:
-    """Let the node be read twice and checked, and the overview show what was found."""
-    if not again:
-        await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
-    before = shown(pilot, "findings")
-    await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
-    if again:
-        await until(pilot, lambda: shown(pilot, "findings") != before)
     await settled(pilot)
 
 
