@@ -153,12 +153,12 @@ def _named(group: Sequence[Process]) -> str:
 
 
 def program_of(process: Process) -> str:
-    """Return the program's or script's name."""
+    """Return the program's name, "train.py"; where it is unknown "process"."""
     return known(process.program, "") or known(process.comm, "") or "process"
 
 
 def user_of(process: Process) -> str:
-    """Return the user's name, else the number."""
+    """Return the user's name, else the uid: "uid 1000"; "" where both are unknown."""
     if not isinstance(process.user, Unknown):
         return process.user
     return "" if isinstance(process.uid, Unknown) else f"uid {process.uid}"

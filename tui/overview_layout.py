@@ -13,6 +13,7 @@ WIDE = 160
 RIGHT_CELLS, WIDE_RIGHT_CELLS = 46, 62
 STRIP_ROWS = 3  # modules, GPUDirect, jobs
 FINDING_ROWS = 3
+_LEAST_FINDING_ROWS = 1
 MOST_FINDING_ROWS = 8
 _LEAST_MATRIX_ROWS = 6
 FOLDED_ROWS = 1  # of the modules where all is well: one line without a border
@@ -36,16 +37,20 @@ class Arrangement:
         return max(1, self.rows.get("topology", 0) - _BORDER)
 
 
-def left_cells(width: int) -> int:
+def most_topology_rows(height: int, head_rows: int, one_column: bool) -> int:
+    """The most rows that the topology's drawing can get."""
+    others = _LEAST_FINDING_ROWS + 2 * _BORDER + (STRIP_ROWS if one_column else 0)
+    return max(1, height - head_rows - 1 - others)
+
+
+def left_cells(width: int, one_column: bool) -> int:
     """The width of the column that holds the topology."""
-    if width < TWO_COLUMNS:
-        return width
-    return width - (WIDE_RIGHT_CELLS if width >= WIDE else RIGHT_CELLS)
+    return width if one_column else width - (WIDE_RIGHT_CELLS if width >= WIDE else RIGHT_CELLS)
 
 
-def right_cells(width: int) -> int:
+def right_cells(width: int, one_column: bool) -> int:
     """The width of the other column; where there is one column, of that."""
-    return width - left_cells(width) if width >= TWO_COLUMNS else width
+    return width if one_column else width - left_cells(width, one_column)
 
 
 def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
@@ -57,6 +62,7 @@ def arrange(
     width: int,
     height: int,
     head_rows: int,
+    one_column: bool,
     needs: Mapping[str, int],
     topology_rows: Callable[[int], int],
 ) -> Arrangement:
@@ -65,38 +71,38 @@ def arrange(
     `needs`: the rows of each panel's content, of the topology's as a list; `topology_rows`: of the topology's
     richest drawing within so many rows; `head_rows`: of the verdict.
     """
-    strip_rows = STRIP_ROWS if width < TWO_COLUMNS else 0
+    strip_rows = STRIP_ROWS if one_column else 0
     room = max(0, height - head_rows - 1 - strip_rows)
     least = needs["topology"] + _BORDER
-    findings = max(1, min(FINDING_ROWS, room - least - _BORDER))
-    arranged = _share(width, room, findings, needs, topology_rows)
+    findings = max(_LEAST_FINDING_ROWS, min(FINDING_ROWS, room - least - _BORDER))
+    arranged = _share(one_column, room, findings, needs, topology_rows)
     # What the topology's column leaves over goes to findings and jobs.
-    spare = room - _used(width, arranged)
+    spare = room - _used(one_column, arranged)
     more = min(spare, min(MOST_FINDING_ROWS, max(needs["findings"], needs["jobs"])) - findings)
-    if width >= TWO_COLUMNS:
+    if not one_column:
         wanted = sum(_whole(name, needs) for name in _OTHER_COLUMN)
         more = min(more, room - findings - _BORDER - wanted)
     if more > 0:
         findings += more
-        arranged = _share(width, room, findings, needs, topology_rows)
-        spare = room - _used(width, arranged)
+        arranged = _share(one_column, room, findings, needs, topology_rows)
+        spare = room - _used(one_column, arranged)
     arranged["topology"] += max(0, spare)
-    return Arrangement(arranged, width < TWO_COLUMNS, right_cells(width), strip_rows)
+    return Arrangement(arranged, one_column, right_cells(width, one_column), strip_rows)
 
 
-def _used(width: int, rows: Mapping[str, int]) -> int:
+def _used(one_column: bool, rows: Mapping[str, int]) -> int:
     """Rows of the findings and of all that stands below them in the topology's column."""
-    names = rows if width < TWO_COLUMNS else ("findings", *_TOPOLOGY_COLUMN)
+    names = rows if one_column else ("findings", *_TOPOLOGY_COLUMN)
     return sum(rows[name] for name in names if name in rows)
 
 
 def _share(
-    width: int, room: int, findings: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
+    one_column: bool, room: int, findings: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
 ) -> dict[str, int]:
     """The rows of every panel, of findings with so many rows inside."""
     body = max(3, room - findings - _BORDER)
     matrix = _matrix_rows(needs["matrix"] + _BORDER, body - needs["topology"] - _BORDER)
-    if width < TWO_COLUMNS:
+    if one_column:
         below = _one_column(body, matrix, needs)
         most = body - sum(below.values()) - _BORDER
         topology = min(topology_rows(most), most) + _BORDER

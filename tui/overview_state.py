@@ -333,9 +333,11 @@ class OverviewState:
 
     def arrange(self, width: int, height: int, head_rows: int) -> Arrangement:
         """Which panels there is room for."""
-        left, right = overview_layout.left_cells(width), overview_layout.right_cells(width)
+        one_column = self._is_one_column(width, height, head_rows)
+        left = overview_layout.left_cells(width, one_column)
+        right = overview_layout.right_cells(width, one_column)
         inside = left - _GUTTER
-        top = width // 2 if width >= overview_layout.TWO_COLUMNS else width
+        top = width if one_column else width // 2
         needs = {
             "topology": self._form(inside, 0)[1],
             "rates": len(self._port_histories) + 1,
@@ -351,8 +353,18 @@ class OverviewState:
         ):
             needs[name] = len(self.lines(name, cells - 2, False))
         return overview_layout.arrange(
-            width, height, head_rows, needs, lambda rows: self._form(inside, rows)[1]
+            width, height, head_rows, one_column, needs, lambda rows: self._form(inside, rows)[1]
         )
+
+    def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
+        """Whether the topology gets the whole width: in a narrow terminal, or where more of it is seen so."""
+
+        def hidden(one_column: bool) -> int:
+            rows = overview_layout.most_topology_rows(height, head_rows, one_column)
+            cells = overview_layout.left_cells(width, one_column)
+            return max(0, self._form(cells - _GUTTER, rows)[1] - rows)
+
+        return width < overview_layout.TWO_COLUMNS or hidden(one_column=False) > hidden(one_column=True)
 
     def _form(self, width: int, rows: int) -> tuple[Form, int]:
         """The richest drawing of the topology within so many rows, and its height."""

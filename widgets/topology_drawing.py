@@ -544,15 +544,14 @@ def _list_heading(rows: list[Line], is_broken: bool) -> list[Line]:
             if rows
             else []
         )
-    places: list[int] = []
-    at = 0
+    text, at, names = "NUMA, GPU", 0, 0
     for run in rows[0]:
+        names += bool(run.id)
         if "↑" in run.text and "↓" in run.text:
-            places.append(at + run.text.index("↑"))
+            place = at + run.text.index("↑")
+            word = "PCIe Gb/s" if names == 1 else "RDMA Gb/s, share"
+            text = f"{text:<{place}}{word}" if len(text) < place else text
         at += width_of((run,))
-    text = "NUMA, GPU"
-    for place, word in zip(places, ("PCIe Gb/s", "RDMA Gb/s, share"), strict=False):
-        text = f"{text:<{place}}{word}" if len(text) < place else text
     return [(Run(text, Tone.DIM),)]
 
 

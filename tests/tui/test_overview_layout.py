@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.checks.verdict import judge
 from probes.host import Host, LocalHost
 from probes.nic_roles import roles_of
 from probes.node import probe_node
@@ -12,6 +13,7 @@ from probes.simulation import SimulatedHost, simulated_names
 from probes.topology import build
 from tests.tui.driving import SteppedClock
 from tests.tui.test_overview import many_devices
+from tui.overview_layout import left_cells
 from tui.overview_state import OverviewState
 from tui.sampler import Probed, Sampled
 from widgets.lines import rows_of
@@ -21,8 +23,6 @@ HEAD_ROWS = 2
 
 
 def state_of(host: Host, clock: SteppedClock) -> OverviewState:
-    from probes.checks.verdict import judge
-
     node = probe_node(host)
     topology = build(node)
     state = OverviewState()
@@ -37,9 +37,8 @@ def state_of(host: Host, clock: SteppedClock) -> OverviewState:
 def visible(state: OverviewState, width: int, height: int) -> set[str]:
     """The GPUs and NICs that are drawn in the rows that the topology has."""
     arranged = state.arrange(width, height, HEAD_ROWS)
-    from tui.overview_layout import left_cells
-
-    lines = state.lines("topology", left_cells(width) - 3, False, arranged.topology_rows)
+    width = left_cells(width, arranged.is_one_column) - 3  # border and scroll bar
+    lines = state.lines("topology", width, False, arranged.topology_rows)
     return set(rows_of(lines[: arranged.topology_rows]))
 
 
