@@ -11,7 +11,7 @@ KINDS = ("check", "topo", "modules", "do", "bench")
 
 def schema_text(kind: str) -> str:
     """A schema as JSON text."""
-    return resources.files("tui").joinpath("schemas", f"{kind}.json").read_text(encoding="utf-8")
+    return resources.files("tui").joinpath("schemas").joinpath(f"{kind}.json").read_text(encoding="utf-8")
 
 
 def command(kind: str | None, out: TextIO) -> int:
