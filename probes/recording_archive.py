@@ -41,9 +41,9 @@ from probes.text import printable
 from probes.unknown import Maybe
 
 MAX_MOMENTS = 3601  # an hour
-MAX_TOTAL_BYTES = 256 << 20  # unpacked
+MAX_TOTAL_BYTES = 96 << 20  # unpacked; what is in memory while it is read is about three times as much
 _MAX_MEMBERS = 16384
-_MAX_LINES = 1 << 20
+_MAX_LINES = 1 << 18  # questions with their answers: half a kilobyte of memory each
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE_BYTES = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS

@@ -77,8 +77,10 @@ class Identifiers(Tokens):
                     self.name(USER, answer)
 
     def _without_secrets(self, answers: dict[Question, Maybe[Any]]) -> dict[Question, Maybe[Any]]:
-        """Of environments and command lines no more than what a probe keeps of them."""
-        kept = dict(answers)
+        """Of open files, environments and command lines no more than what a probe keeps of them."""
+        kept = {
+            question: answer for question, answer in answers.items() if not _is_other_file(question, answer)
+        }
         for question, answer in answers.items():
             if question.kind != "file" or not isinstance(answer, bytes):
                 continue
@@ -112,7 +114,7 @@ class Identifiers(Tokens):
         if isinstance(answer, CommandOutput):
             return self._output(question.of, answer)
         if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.of[0]):
-            return answer if _DEVICE_FILE.fullmatch(answer) else "/redacted"
+            return answer  # a device: other open files are not recorded
         if question.kind == "names" and isinstance(answer, tuple):
             return tuple(sorted({self.text(name) for name in answer}))
         return self._value(answer)
@@ -146,6 +148,13 @@ class Identifiers(Tokens):
             fields = {one.name: self._value(getattr(value, one.name)) for one in dataclasses.fields(value)}
             return type(value)(**fields)
         return value
+
+
+def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
+    """Whether this is an open file that is no GPU or RDMA device; a busy node has hundreds of thousands."""
+    if question.kind != "link" or not isinstance(answer, str) or not _OPEN_FILE.fullmatch(question.of[0]):
+        return False
+    return _DEVICE_FILE.fullmatch(answer) is None
 
 
 def _kept_variables(content: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +34,7 @@ from tui.bench_lists import list_results, list_tools
 from tui.bench_options import Wanted
 from tui.bench_output import BenchOutput
 from tui.bench_progress import BenchProgress
+from tui.own_file import NotWritten, check_new
 from tui.printing import heading
 from tui.stop_signals import signals_stop
 from widgets.figures import minutes
@@ -62,10 +62,12 @@ def command(
         return list_results(kept, host, wanted.as_json, out, ascii_only)
     if wanted.list_tools:
         return list_tools(host, wanted.as_json, out, ascii_only)
-    if wanted.text_file is not None and os.path.lexists(wanted.text_file):
-        told = f"{printable(wanted.text_file)} is there already and is not overwritten: choose another name"
-        print(f"gdrtop: {told}", file=sys.stderr)
-        return EXIT_NOT_WRITTEN
+    if wanted.text_file is not None:
+        try:
+            check_new(wanted.text_file)
+        except NotWritten as error:
+            print(f"gdrtop: {error}", file=sys.stderr)
+            return EXIT_NOT_WRITTEN
     output = BenchOutput(out, wanted.as_json, ascii_only)
     measurer = Bench(host, kept, read_only, processes, pause)
     bench = BenchCommand(host, output, wanted, measurer, answers, pause)

@@ -37,8 +37,8 @@ def list_results(kept: KeptResults, host: Host, as_json: bool, out: TextIO, asci
     """Earlier results, the newest first, a line each; where they cannot be read, why."""
     results, unread = tuple(reversed(kept.results())), kept.why_unread()
     if as_json:
-        saved = {"saved_results": [to_json(one) for one in results]}
-        content = {"saved_results": None, "unknown": {"saved_results": unread}} if unread else saved
+        saved = {"results": [to_json(one) for one in results]}
+        content = {"results": None, "unknown": {"results": unread}} if unread else saved
         name = platform.probe(host).hostname
         write_json(document("bench", name, host.origin, host.wall_clock(), content), out)
         return 0

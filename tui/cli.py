@@ -82,6 +82,14 @@ class _Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(more)}")
         return options
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write a message; an error on stdout is not swallowed, as argparse does."""
+        if message and file is not None and file is sys.stdout:
+            file.write(message)
+            file.flush()
+        else:
+            super()._print_message(message, file)
+
     def error(self, message: str) -> NoReturn:
         wrong = _WRONG_COMMAND.match(message)
         if wrong:

@@ -10,7 +10,8 @@ import stat
 from collections.abc import Callable
 
 from probes.text import printable
-from tui.new_file import why
+from tui.new_file import why, why_not_as_root
+from tui.xdg import NO_HOME
 
 FULL_BYTES = 8 << 20  # then it is kept once as .1, and a new one is begun
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -73,6 +74,11 @@ class LinesFile:
 
     def _append(self, line: str) -> None:
         for_directory, for_file = self._modes
+        if not os.path.isabs(self.path):
+            raise OSError(0, NO_HOME)
+        others = why_not_as_root(os.path.dirname(self.path))
+        if others:
+            raise OSError(0, others)
         os.makedirs(os.path.dirname(self.path), for_directory, exist_ok=True)
         descriptor = os.open(self.path, _APPEND, for_file)
         try:
@@ -93,6 +99,8 @@ class LinesFile:
             os.close(descriptor)
 
     def _tail(self, path: str) -> list[str]:
+        if not os.path.isabs(path):
+            raise FileNotFoundError
         descriptor = os.open(path, _READ)
         try:
             size = self._own_file(descriptor)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from probes.text import printable
 
@@ -44,7 +45,8 @@ class NewFile:
         else:
             if not replaces:
                 raise self._error(_exists(path))
-        self._part = os.path.join(self._directory, f".{name[:200]}.{os.getpid()}.part")
+        begins = os.fsdecode(os.fsencode(name)[:200])  # a name has 255 bytes at most
+        self._part = os.path.join(self._directory, f".{begins}.{os.getpid()}.part")
         try:
             self._descriptor = os.open(self._part, _CREATE, 0o600)
         except FileExistsError:
@@ -112,6 +114,28 @@ class NewFile:
 
 def _exists(path: str) -> str:
     return f"{told(path)} is there already and is not overwritten: choose another name"
+
+
+def why_not_as_root(directory: str) -> str:
+    """Why root must not write below a directory: another user could redirect the file; "" where none can."""
+    if os.geteuid() != 0:
+        return ""
+    place = "/"
+    for part in os.path.abspath(directory).split("/")[1:]:
+        place = os.path.join(place, part)
+        try:
+            status = os.lstat(place)
+        except OSError:  # what root makes is root's
+            return ""
+        if status.st_uid != 0:
+            return f"{told(place)} belongs to uid {status.st_uid}; root does not write there (set HOME=/root)"
+        if stat.S_ISLNK(status.st_mode):
+            target = why_not_as_root(os.path.realpath(place))
+            if target:
+                return target
+        elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            return f"other users may write to {told(place)}; root does not write there (set HOME=/root)"
+    return ""
 
 
 def why(error: OSError | ValueError) -> str:

@@ -11,16 +11,25 @@ class NotWritten(Exception):
     """The file is not there; the message says why."""
 
 
+def check_new(name: str) -> None:
+    """Raise NotWritten where a new file of this name could not be written; nothing is left behind."""
+    _new(name).drop()
+
+
 def write_new(name: str, text: str) -> str:
-    """Writes a file that must not be there yet; its path as it may be shown."""
-    try:
-        path = os.path.join(os.getcwd(), name)
-    except OSError:
-        raise NotWritten("the current directory is gone: start gdrtop in another one") from None
-    file = NewFile(path, NotWritten)
+    """Write a file that must not exist yet; its path as it may be shown."""
+    file = _new(name)
     try:
         file.write(text.encode("utf-8", "replace"))
         file.keep()
     finally:
         file.drop()
-    return told(path)
+    return told(file.path)
+
+
+def _new(name: str) -> NewFile:
+    try:
+        path = os.path.join(os.getcwd(), name)
+    except OSError:
+        raise NotWritten("the current directory no longer exists; start gdrtop in another one") from None
+    return NewFile(path, NotWritten)

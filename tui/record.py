@@ -16,6 +16,7 @@ from probes.watch import Watch
 from tui.recorder import Recorded, Recorder, refuse_recorded
 
 INTERVAL_SECONDS = 1.0
+_PATIENCE = 3  # times the seconds asked for
 
 
 def record(
@@ -27,7 +28,9 @@ def record(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> Recorded:
-    """Records for so many seconds; an interrupt ends it early and keeps it.
+    """Record a moment at once and one after each second; an interrupt ends it early and keeps it.
+
+    A node that answers slowly gets more time, up to three times as long; what is missing then is reported.
 
     RecordingError where the file cannot be written.
     """
@@ -43,7 +46,7 @@ def record(
                     raise
                 progress.end("interrupted: ")
             else:
-                progress.end("ended early, for no recording may be larger: " if recorder.is_full else "")
+                progress.end(_why_fewer(recorder, seconds + 1))
             recorded = recorder.finish()
     except BaseException:
         progress.end()
@@ -76,9 +79,19 @@ def _readings(
         progress.show(reading_began - began, recorder)
         # Never faster, however slow the one before was.
         next_at = max(reading_began + INTERVAL_SECONDS, clock())
-        if next_at - began > seconds + INTERVAL_SECONDS / 2:
+        if recorder.moments > seconds or next_at - began > _PATIENCE * seconds + INTERVAL_SECONDS / 2:
             return
         wait(max(0.0, next_at - clock()))
+
+
+def _why_fewer(recorder: Recorder, wanted: int) -> str:
+    """The beginning of the last line where moments are missing."""
+    if recorder.is_full:
+        return "ended early, because no recording may be larger: "
+    missing = wanted - recorder.moments
+    return (
+        f"{missing} of {wanted} moments are missing, because the node answers slowly: " if missing > 0 else ""
+    )
 
 
 @contextmanager

@@ -8,10 +8,16 @@ DATA = ("XDG_DATA_HOME", ".local/share")
 STATE = ("XDG_STATE_HOME", ".local/state")
 
 
+NO_HOME = "there is no home directory: set HOME, or XDG_DATA_HOME and XDG_STATE_HOME"
+
+
 def own_directory(kind: tuple[str, str]) -> str:
-    """The directory of gdrtop of a kind, DATA or STATE, whether it is there or not."""
+    """The directory of gdrtop of a kind, DATA or STATE, whether it exists or not; "" without a home."""
     variable, otherwise = kind
     base = os.environ.get(variable, "")
     if not os.path.isabs(base):  # the specification: a relative one is to be ignored
-        base = os.path.join(os.path.expanduser("~"), *otherwise.split("/"))
+        home = os.path.expanduser("~")  # stays "~" without HOME and without an entry in /etc/passwd
+        if not os.path.isabs(home):
+            return ""
+        base = os.path.join(home, *otherwise.split("/"))
     return os.path.join(base, "gdrtop")

@@ -36,7 +36,7 @@ def drawing(text: str) -> list[str]:
 
 
 def without_origin(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if name != "origin"}
+    return {name: value for name, value in told.items() if name not in ("time", "source", "label")}
 
 
 def record(node: Guest) -> bytes:

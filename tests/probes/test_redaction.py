@@ -285,8 +285,9 @@ def test_of_open_files_only_devices_are_named() -> None:
     answers: dict[Question, object] = {
         Question("link", (f"/proc/4242/fd/{number}",)): target for number, target in enumerate(targets)
     }
-    told = Identifiers(redact=True).take(Moment(0, 0.0, True, (), dict(answers))).answers
-    assert list(told.values()) == ["/redacted", *targets[1:3], "/redacted", "/redacted"]
+    for redact in (False, True):
+        told = Identifiers(redact).take(Moment(0, 0.0, True, (), dict(answers))).answers
+        assert list(told.values()) == targets[1:3]
 
 
 def test_of_a_kernel_log_the_messages_that_gdrtop_knows_are_kept() -> None:

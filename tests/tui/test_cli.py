@@ -201,7 +201,10 @@ def test_wrong_usage_is_given_to_callers_as_a_status() -> None:
     assert main(["--interval", "0"]) == 3
 
 
-@pytest.mark.parametrize("arguments", [("topo", "--demo"), ("topo", "--json", "--demo"), ("--version",)])
+@pytest.mark.parametrize(
+    "arguments",
+    [("topo", "--demo"), ("topo", "--json", "--demo"), ("--version",), ("--help",), ("schema", "check")],
+)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_one_line_and_exit_status_3(arguments: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.nvml import NvmlLive
 from probes.recorded import RecordedHost
 from probes.recording_archive import read_archive
 from probes.recording_format import RecordingError
@@ -46,6 +47,33 @@ def test_a_reading_a_second_for_so_many_seconds(tmp_path: Path) -> None:
     assert [round(moment.at - moments[0].at) for moment in moments] == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(("slow", "moments", "told"), [(1.5, 4, ""), (4.0, 2, "2 of 4 moments are missing")])
+def test_a_node_that_answers_slowly_gets_more_time_and_what_is_missing_is_said(
+    slow: float, moments: int, told: str, tmp_path: Path
+) -> None:
+    clock = SteppedClock()
+
+    class Slow(SimulatedHost):
+        def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+            clock.now += slow
+            return super().nvml_live()
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    out = io.StringIO()
+    made = record(Slow("cloud-vm", clock=clock), str(tmp_path / "x.tar.gz"), 3, False, out, clock, wait)
+    assert made.moments == moments
+    assert (told in out.getvalue()) if told else ("missing" not in out.getvalue())
+
+
+def test_a_name_of_247_bytes_will_do(tmp_path: Path) -> None:
+    name = "ж" * 120 + ".tar.gz"
+    assert len(name.encode()) == 247
+    recorded(tmp_path / name)
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
 def test_the_file_is_its_owners_alone_and_nothing_else_is_left(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
@@ -76,9 +104,10 @@ def test_every_command_prints_of_a_recording_what_it_prints_of_the_node(
         again = printed(capsys, *arguments, "--replay", file)
         if "--json" in arguments:
             told, same = json.loads(text), json.loads(again)
-            if "origin" in told:
-                assert told.pop("origin") == f"simulated {name}"
-                assert same.pop("origin") == f"recorded SIMULATED {name}, 2023-11-14 22:13 UTC"
+            assert (told.pop("source"), told.pop("label")) == ("simulated", name)
+            assert same.pop("source") == "recorded"
+            assert same.pop("label") == f"SIMULATED {name}, 2023-11-14 22:13 UTC"
+            del told["time"], same["time"]
             assert same == told
         else:
             assert "RECORDED SIMULATED" in again.splitlines()[0]

@@ -24,8 +24,8 @@ from probes.origin import Origin, Source
 from probes.text import printable
 from tui.bandwidth.bench import KeptInMemory, KeptResults, NotKept
 from tui.lines_file import LinesFile
-from tui.new_file import NewFile, told, why
-from tui.xdg import DATA, own_directory
+from tui.new_file import NewFile, told, why, why_not_as_root
+from tui.xdg import DATA, NO_HOME, own_directory
 
 _MOST_RESULTS = 1000
 _READ_BYTES = 8 << 20
@@ -94,6 +94,8 @@ class KeptOnDisk:
     def _listed(self, machine: str) -> list[Result | None]:
         """A baseline as it stands in its file, None what is no result; NotKept where it cannot be read."""
         path = self._baseline_path(machine)
+        if not self._directory:
+            return []
         try:
             content = _object(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -118,6 +120,8 @@ class KeptOnDisk:
 
     def _types_like(self, machine: str) -> tuple[str, ...]:
         """The machine types of the baselines whose files' names begin as this product's."""
+        if not self._directory:
+            return ()
         directory, begins = os.path.join(self._directory, "baselines"), slug(product_of(machine))
         try:
             names = sorted(name for name in os.listdir(directory) if name.startswith(begins))
@@ -148,6 +152,9 @@ class KeptOnDisk:
             "results": [to_json(one) for one in new.results],
         }
         path = self._baseline_path(new.machine)
+        refusal = why_not_as_root(os.path.dirname(path)) if self._directory else NO_HOME
+        if refusal:
+            raise NotKept(refusal)
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         except OSError as error:

@@ -223,3 +223,37 @@ def test_a_slug_is_a_files_name() -> None:
     assert slug("../../etc/passwd") == "etc-passwd"
     assert slug("×") == "unknown-type"
     assert len(slug("x" * 1000)) < 200
+
+
+def test_root_writes_nothing_below_another_users_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    (home / "gdrtop").symlink_to(elsewhere)
+    if os.geteuid() == 0:
+        os.chown(home, 4711, 4711)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setenv("XDG_DATA_HOME", str(home))
+    kept = KeptOnDisk()
+    with pytest.raises(NotKept, match="root does not write there"):
+        kept.add(result(180.0))
+    with pytest.raises(NotKept, match="root does not write there"):
+        kept.save_baseline((result(180.0),))
+    assert not list(elsewhere.iterdir())
+
+
+def test_without_a_home_nothing_is_written_to_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # no HOME, no entry in /etc/passwd
+    kept = KeptOnDisk()
+    assert kept.results() == ()
+    assert kept.baseline(MACHINE) == ()
+    for save in (lambda: kept.add(result(180.0)), lambda: kept.save_baseline((result(180.0),))):
+        with pytest.raises(NotKept, match="there is no home directory"):
+            save()
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from probes.bandwidth.planned import LeftOut, Series
 from probes.examination import Examination
 from probes.tool_names import TEST_TOOLS
 from tests.tui.bench.scene import Out, Scene, Signals, words
+from tests.tui.test_schema import valid
 from tui import bench as bench_module
 from tui.bandwidth.bench import Bench
 from tui.bench_options import wanted
@@ -184,20 +185,20 @@ def test_the_bar(bar: str, status: int, told: str) -> None:
 
 def test_json_is_one_object_at_the_end() -> None:
     status, out = Scene().run("--json", "--memory", "compare", "--seconds", "3", "--min-gbps", "399")
-    told = json.loads(out)
+    told = valid("bench", out)
     assert status == told["exit"]["status"] == 1
     assert "below the threshold" in told["exit"]["reason"]
-    assert told["origin"] == "simulated hgx-h100"
+    assert (told["source"], told["label"]) == ("simulated", "hgx-h100")
     assert [one["memory"] for one in told["results"]] == ["host memory", "nvidia-peermem", "DMA-BUF"]
     assert told["results"][0]["gbps"] > 300
     assert told["results"][0]["judgement"]["verdict"] == "near the line"
     assert any("works" in one for one in told["meaning"])
-    assert "process 41000" in told["felt_by"][0]
+    assert "process 41000" in told["affected"][0]
 
 
 def test_json_tells_a_refusal_too() -> None:
     status, out = Scene().run("--json", "--nic", "mlx5_99")
-    told = json.loads(out)
+    told = valid("bench", out)
     assert status == told["exit"]["status"] == 2
     assert "mlx5_99" in told["exit"]["reason"]
     assert told["results"] == []
