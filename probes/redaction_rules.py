@@ -596,7 +596,10 @@ FILES: Sequence[Row] = (
     Row("/proc/*", None),
     Row("/proc", None),
     Row("/sys/module/*/srcversion", kept_where(r"[0-9A-F]{24,33}\s*")),
-    Row("/sys/class/infiniband/*/board_id", kept_where(r"[A-Z]{2,4}_?0{3}[0-9]{7}\s*")),
+    Row(
+        "/sys/class/infiniband/*/board_id",
+        kept_where(r"(?:MT_|SM_|HP_|FB_|DEL|HPE|LNV|MSF|NVD|IBM|ISR|INL|ORC)[0-9]{10}\s*"),
+    ),
     Row("/sys/**/config", pci_config),
     Row("/sys/**/resource", kept_where(r"(?:0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}\n?){1,32}")),
     Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),

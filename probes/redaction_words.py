@@ -188,6 +188,7 @@ _KERNEL = """
     kubernetes_service_host ssh_connection mapping marked mod_unload modversions new nv_mem_param_conf_check
     nvidiactl nvidia-nvswitch nvidia-uvm-tools nvidia-caps oe poe oex param query_vport_state reboot reload
     reg_mr_callback remapper response struct value values mlx5 mlx4 mthca path switches config.gz
+    iface destination gateway metric use irtt window
     auxiliary because completed copy-on-fork cuinit libcuda netns null progress returned mlx5_ib.rdma hostname
     .nccl.conf cwd localhost localdomain system nic nics pcilink c2c grid xc0 xc1 netir netir_link_evt
     netir_ber_event netir_int saw_mvb saw_egr saw_pvtpm rlw_ctrl rlw_remap rlw_rspcol rlw_rxpipe
