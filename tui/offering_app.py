@@ -14,6 +14,7 @@ from tui.acting import Acting
 from tui.actions_state import ActionsState
 from tui.keys import bind
 from tui.terminal import TerminalDriver
+from widgets.lines import sentence
 
 if TYPE_CHECKING:
     from probes.examination import Examination
@@ -150,7 +151,10 @@ class OfferingApp(App[None]):
             return
         prepared = self._acting.prepared(offer, examination)
         if isinstance(prepared, str):
-            self._show_offer(offer.id)
+            if self.actions_state.offer(offer.id) is not None:
+                self._show_offer(offer.id)
+            else:  # the fix of a finding or the undo of a run
+                self.notify(sentence(prepared), severity="warning", markup=False)
             return
         from tui.confirm_state import ConfirmState
         from tui.screens.confirm import ConfirmScreen

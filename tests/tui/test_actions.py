@@ -223,7 +223,7 @@ async def test_l_loads_the_modules() -> None:
         await on(pilot, OverviewScreen)
         await pilot.press("l")
         await on(pilot, ActionsScreen)
-        await until(pilot, lambda: "Load the modules" in seen(pilot, "selected"))
+        await until(pilot, lambda: "Load missing modules" in seen(pilot, "selected"))
         assert not pilot.app._notifications
 
 

@@ -57,7 +57,7 @@ def test_topo_draws_boxes_and_the_matrix(capsys: pytest.CaptureFixture[str]) -> 
     assert "NUMA 0 · CPU 0-55,112-167" in text
     assert "GPU7" in text
     assert "PIX•" in text
-    assert "NODE is PHB to NCCL" in text
+    assert "NCCL calls NODE PHB" in text
     assert "\x1b" not in text
 
 

@@ -131,7 +131,7 @@ def test_what_would_cut_the_session_needs_the_host_name(capsys: pytest.CaptureFi
 
 def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "--demo", IDLE, "make-coffee\x1b[2J")
-    assert status == 2
+    assert status == 3
     assert "no action" in err
     assert "\x1b" not in err
 

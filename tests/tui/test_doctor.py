@@ -38,7 +38,7 @@ async def test_what_is_wrong_why_and_what_to_do(size: tuple[int, int]) -> None:
         assert "BROKEN" in seen(pilot, "summary")
         assert "SIMULATED" in seen(pilot, "summary")
         assert "✗ " in seen(pilot, "findings")
-        assert "no-gdr-path · critical" in seen(pilot, "details")
+        assert "peermem-not-loaded · critical" in seen(pilot, "details")
         assert "nvidia_peermem is not loaded" in seen(pilot, "details")
         assert "modprobe nvidia_peermem" in seen(pilot, "details")
         assert "needs root" in seen(pilot, "details")

@@ -49,8 +49,8 @@ def test_the_dashboard_and_json_say_what_check_says() -> None:
         assert state.verdict == verdict, name
         words = {
             state.verdict.state.value,
-            check_json(verdict, found)["verdict"]["state"],
-            topology_json(node, topology, verdict)["verdict"]["state"],
+            check_json(node, 0.0, verdict, found)["verdict"]["state"],
+            topology_json(node, topology, verdict, 0.0)["verdict"]["state"],
         }
         assert len(words) == 1, name
 

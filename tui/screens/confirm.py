@@ -29,7 +29,7 @@ class ConfirmScreen(PanesScreen):
         bind("yes", "run", show=False),
         bind("copy", "copy"),
         bind("write", "write"),
-        bind("unfold", "unfold"),
+        bind("all", "unfold"),
         *leave_keys(),
     ]
 

@@ -174,7 +174,7 @@ def test_a_log_that_others_may_write_is_neither_believed_nor_added_to(tmp_path: 
         log.append("one")
     runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
     assert not runs
-    state = HistoryState("h100-07")
+    state = HistoryState("h100-07", SimulatedHost("hgx-h100").origin)
     state.take(runs, unread)
     told = " ".join(plain(line) for line in state.list_lines(200))
     assert "others may write it too (mode 0666)" in told
