@@ -43,7 +43,8 @@ async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: 
         await until(pilot, lambda: "388 of 400 Gb/s, 97 %" in shown(pilot, "path"))
         assert "DMA-BUF · just now" in shown(pilot, "path")
         assert "bandwidth" not in shown(pilot, "verdict")
-        await pilot.press("2")
+        overview(pilot).query_one("#matrix").focus()
+        await pilot.press("z")
         await until(pilot, lambda: "MEASURED" in shown(pilot, "matrix"))
         assert "388" in shown(pilot, "matrix")
 
@@ -131,7 +132,10 @@ async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.Monkey
         await pilot.press("b")
         await on(pilot, BandwidthSetupScreen)
         await until(pilot, lambda: "last measured 387 of 400 Gb/s" in seen(pilot, "planned"))
-        await pilot.press("escape", "1")  # alone, for beside other panels there is no room for it
+        await pilot.press("escape")
+        await until(pilot, lambda: pilot.app.screen is overview(pilot))
+        overview(pilot).query_one("#topology").focus()
+        await pilot.press("z")  # alone, for beside other panels there is no room for it
         await until(pilot, lambda: "✓387G" in shown(pilot, "topology"))
 
 
@@ -297,7 +301,9 @@ async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
         await pilot.press("o")
         await until(pilot, lambda: "386.0" in seen(pilot, "rows"))
         assert len(seen(pilot, "lines").splitlines()) < 3 * MOST_LINES
-        await pilot.press("k")
+        await pilot.press("K")
+        await on(pilot, AskScreen)
+        await pilot.press("y")
         await over(pilot)
 
 
@@ -334,5 +340,5 @@ async def test_a_simulated_node_plays_a_test_to_its_end() -> None:
         assert is_on(pilot, BandwidthRunScreen)
         assert "of 200 Gb/s" in seen(pilot, "summary")
         assert "✓" in seen(pilot, "rows")
-        await pilot.press("b")
+        await pilot.press("b", "b")  # leaves the run, and asks for the next one
         await planned(pilot)
