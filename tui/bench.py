@@ -177,7 +177,7 @@ class BenchCommand:
             self._output.say_beside(told)
         else:
             self._output.say(told)
-        return self._wanted.yes or self._output.asks(self._answers, told, "Run it all the same?")
+        return self._wanted.yes or self._output.asks(self._answers, told, "Run it anyway?")
 
     def _run(self, series: Series, felt: tuple[str, ...]) -> int:
         progress = BenchProgress(series, self._wanted.choice, self._node, self._width)

@@ -71,7 +71,7 @@ class BenchKeeping:
             why += wrapped(told, self._output.width, Tone.WARNING)
         self._output.say([(), *why])
         try:
-            return self._output.asks(self._answers, why, "Save it as the baseline all the same?")
+            return self._output.asks(self._answers, why, "Save it as the baseline anyway?")
         except KeyboardInterrupt:  # what was measured is still to be told
             return False
 
