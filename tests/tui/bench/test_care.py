@@ -30,7 +30,7 @@ def test_who_would_feel_it_is_named_and_asked_for(monkeypatch: pytest.MonkeyPatc
     assert "GPU0: process 41000 (python3) computes on it" in out
     assert "of 400 Gb/s" in out
     # Where stdout goes into a file, who is asked sees the reason as well.
-    assert "Run it all the same? [y/N]" in asked.getvalue()
+    assert "Run it anyway? [y/N]" in asked.getvalue()
     assert "process 41000" in asked.getvalue()
     assert "[y/N]" not in out
 

@@ -85,7 +85,7 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
     assert "1 of 1 tests measured" in out
     assert scene.kept.baseline(machine) == ()
     assert scene.run("--seconds", "2", "--save-baseline", answers=Terminal("y\n"))[0] == 0
-    assert "Save it as the baseline all the same? [y/N]" in asked.getvalue()
+    assert "Save it as the baseline anyway? [y/N]" in asked.getvalue()
     assert len(scene.kept.baseline(machine)) == 1
     assert scene.run("--seconds", "2", "--save-baseline", "--yes")[0] == 0
 
