@@ -223,7 +223,7 @@ TEXTS: tuple[tuple[str, int, str], ...] = (
     (
         r"Couldn't connect to (?P<a>\S{1,255}:\d{1,5})",
         CAUSE,
-        "nothing responds at {a}: the server is not started yet, a firewall drops the port, or the name is"
+        "nothing answers at {a}: the server is not started yet, a firewall drops the port, or the name is"
         " wrong",
     ),
     (r"Couldn't resolve|getaddrinfo|Name or service not known", CAUSE, "the host name cannot be resolved"),

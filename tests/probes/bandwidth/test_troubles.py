@@ -115,7 +115,7 @@ def test_numactls_own_lines_name_the_reason_and_how_to_do_without(lines: tuple[s
     assert trouble is not None
     assert told in trouble.told
     assert "--no-bind" in trouble.told
-    assert "root is needed" not in trouble.told
+    assert "it needs root" not in trouble.told
 
 
 def test_options_are_named_as_gdrtop_has_them() -> None:
