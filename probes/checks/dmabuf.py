@@ -6,7 +6,7 @@ from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     DMABUF,
-    mlx_functions,
+    has_efa_only,
     module_of,
     no_ends,
     peer_nics,
@@ -74,9 +74,7 @@ def _aside(examination: Examination) -> Outcome | None:
     aside = no_ends(examination)
     if aside is not None:
         return aside
-    rdma = examination.node.rdma
-    hardware = [] if isinstance(rdma, Unknown) else [one for one in rdma.devices if isinstance(one.bdf, str)]
-    if hardware and all(one.driver == "efa" for one in hardware) and not mlx_functions(examination):
+    if has_efa_only(examination):
         return passed(Evidence("/sys/class/infiniband/*/device/driver", "efa, with its own peer module"))
     return None
 

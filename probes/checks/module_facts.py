@@ -18,7 +18,7 @@ from probes.modules import (
     ModuleState,
     cards_of,
 )
-from probes.pci import PciFacts, PciKind
+from probes.pci import PciFacts, PciKind, is_for_guests
 from probes.unknown import Maybe, Reason, Unknown, known
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
@@ -130,6 +130,13 @@ def peer_nics(examination: Examination) -> Maybe[tuple[str, ...]]:
     return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "").startswith("bnxt")))
 
 
+def has_efa_only(examination: Examination) -> bool:
+    """Say whether every NIC is an EFA: they have a peer-memory module of their own, efa_nv_peermem."""
+    rdma = examination.node.rdma
+    hardware = [] if isinstance(rdma, Unknown) else [one for one in rdma.devices if isinstance(one.bdf, str)]
+    return bool(hardware) and all(one.driver == "efa" for one in hardware) and not mlx_functions(examination)
+
+
 def no_peer_pair(examination: Examination) -> Outcome | None:
     """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
     gpus, nics = gpu_functions(examination), peer_nics(examination)
@@ -148,9 +155,7 @@ def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 
 def _gpus(pci: PciFacts) -> tuple[str, ...]:
     return tuple(
-        bdf
-        for bdf, one in pci.functions.items()
-        if one.kind is PciKind.GPU and known(one.driver, "") != "vfio-pci"
+        bdf for bdf, one in pci.functions.items() if one.kind is PciKind.GPU and not is_for_guests(one.driver)
     )
 
 

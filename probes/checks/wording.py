@@ -8,6 +8,9 @@ from probes.checks.finding import Evidence, Outcome, unsure
 from probes.unknown import Reason, Unknown
 
 SHOWN = 8
+RDMA_DEVICES = "the RDMA devices"
+PCI_FUNCTIONS = "the PCI functions"
+NAMESPACE_OF_DEVICES = "needs the network namespace that the RDMA devices are in, a pod's for example"
 LIKE_THESE = "more like these"
 STAGED = (
     "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
@@ -24,7 +27,7 @@ def needs(what: str, why: Unknown) -> str:
 
 def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
     """Report a check that could not run for want of `what`, with the details as evidence."""
-    seen = (Evidence(why.source, why.detail),) if why.source and why.detail else ()
+    seen = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
     return unsure(needs(what, why), *evidence, *seen)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from probes.examination import Examination
 from probes.gpus import Gpu
+from probes.pci import is_for_guests
 from probes.plan import Plan, Step
 from probes.services import Service, ServiceState
-from probes.unknown import Reason, Unknown, known
+from probes.unknown import Reason, Unknown
 
 _DAEMON = "nvidia-persistenced"
 _TITLE = "Turn GPU persistence on"
@@ -23,7 +24,7 @@ def persistence_on(examination: Examination) -> Plan | str:
     facts = examination.node.gpus
     if isinstance(facts, Unknown):
         return f"the GPUs could not be read: {facts}"
-    gpus = [gpu for gpu in facts.gpus if known(gpu.driver, "") != "vfio-pci"]
+    gpus = [gpu for gpu in facts.gpus if not is_for_guests(gpu.driver)]
     if not gpus:
         return "no NVIDIA GPU here"
     off, unknown = [], []

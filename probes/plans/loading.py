@@ -7,6 +7,7 @@ from collections.abc import Collection
 from probes.checks.module_facts import (
     PEERMEM,
     gpu_functions,
+    has_efa_only,
     is_present,
     mlx4_functions,
     mlx5_functions,
@@ -115,6 +116,8 @@ def load_peermem(examination: Examination) -> Plan | str:
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
         return "no NVIDIA GPU here"
+    if has_efa_only(examination):
+        return "the NICs here are EFA, which does not use nvidia_peermem"
     if not isinstance(nics, Unknown) and not nics:
         served = "that nvidia_peermem can serve" if examination.topology.nics else ""
         return f"no RDMA NIC here {served}".rstrip()

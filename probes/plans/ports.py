@@ -90,17 +90,35 @@ def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -
     cards = dict.fromkeys(_card(bdf) for port in ports if (bdf := _physical(examination, port)))
     for card in cards:
         here = [port for port in ports if _card(_physical(examination, port)) == card]
-        steps += [_link_type(examination, port, kind) for port in here]
-        siblings = several(_ports_of_card(examination, card))
-        lost.append(siblings)
-        first = _physical(examination, here[0])
-        reset = ("mlxfwreset", "-d", first, "reset")
-        steps.append(Step(f"resets the card {card}, all of it: {siblings}", reset, undo=reset))
+        steps += _card_steps(examination, here, kind)
+        lost.append(several(_ports_of_card(examination, card)))
     return Plan(
         "Set the link type and reset the NIC",
         tuple(steps),
-        disturbs=f"the reset takes down {'; '.join(lost)}: every connection over them, SSH included",
-        note="to undo it, set the old link type first, then reset the card again",
+        disturbs=f"every connection over {'; '.join(lost)}: the reset takes down all ports of the card",
+        note="If your SSH session uses one of these ports, work on the console. If the cable is in the wrong "
+        "switch, move it instead.",
+    )
+
+
+def _card_steps(examination: Examination, ports: Sequence[Port], kind: str) -> tuple[Step, Step]:
+    """Set the type of a card's ports and reset it; undone from the last step, set the old type and reset."""
+    bdf = _physical(examination, ports[0])
+    reset = ("mlxfwreset", "-d", bdf, "reset")
+    command = ("mlxconfig", "-d", bdf, "set")
+    parameters = [_parameter_of(examination, port) for port in ports]
+    other, layer = ("1", "Ethernet") if kind == "2" else ("2", "InfiniBand")
+    return (
+        Step(
+            f"Set {several(port.name for port in ports)} to {layer} at the next reset of the card",
+            (*command, *(f"{name}={kind}" for name in parameters)),
+            undo=reset,
+        ),
+        Step(
+            f"Reset the card {_card(bdf)} to apply the setting",
+            reset,
+            undo=(*command, *(f"{name}={other}" for name in parameters)),
+        ),
     )
 
 
@@ -115,17 +133,10 @@ def _card(bdf: str) -> str:
     return bdf.rpartition(".")[0]
 
 
-def _link_type(examination: Examination, port: Port, kind: str) -> Step:
-    bdf = _physical(examination, port)
+def _parameter_of(examination: Examination, port: Port) -> str:
     shares_function = len(port.device.ports) > 1  # mlx4: one function for all ports
-    number = port.facts.number if shares_function else int(bdf.rpartition(".")[2]) + 1
-    command = ("mlxconfig", "-d", bdf, "set")
-    other = "1" if kind == "2" else "2"
-    return Step(
-        f"has {port.name} use {'Ethernet' if kind == '2' else 'InfiniBand'} after its next reset",
-        (*command, f"LINK_TYPE_P{number}={kind}"),
-        undo=(*command, f"LINK_TYPE_P{number}={other}"),
-    )
+    function = int(_physical(examination, port).rpartition(".")[2])
+    return f"LINK_TYPE_P{port.facts.number if shares_function else function + 1}"
 
 
 def _ports_of_card(examination: Examination, card: str) -> list[str]:

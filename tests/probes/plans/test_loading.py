@@ -8,6 +8,7 @@ import pytest
 
 from probes.examination import Examination
 from probes.modules import ModuleFacts, ModuleState
+from probes.pci import PciKind
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on
@@ -204,10 +205,16 @@ def test_what_the_kernel_has_refused_is_not_tried_again(fault: str) -> None:
 
 def test_efa_does_not_use_peermem() -> None:
     node = examination_of("hgx-h100+peermem-not-loaded")
-    rdma = node.node.rdma
+    rdma, pci = node.node.rdma, node.node.pci
     assert not isinstance(rdma, Unknown)
+    assert not isinstance(pci, Unknown)
     devices = tuple(replace(one, driver="efa") for one in rdma.devices)
-    efa = replace(node, node=replace(node.node, rdma=replace(rdma, devices=devices)))
+    functions = {
+        bdf: replace(one, vendor_id=0x1D0F) if one.kind is PciKind.NIC else one
+        for bdf, one in pci.functions.items()
+    }
+    changed = replace(node.node, rdma=replace(rdma, devices=devices), pci=replace(pci, functions=functions))
+    efa = replace(node, node=changed)
     assert why_not("load-peermem", efa) == "the NICs here are EFA, which does not use nvidia_peermem"
 
 
