@@ -257,7 +257,7 @@ def missing_from_nvml(examination: Examination) -> Outcome:
     if facts.unplaced:
         return unsure(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
     if facts.driver.nvml is not None and facts.gpus:
-        return unsure(f"needs NVML ({facts.driver.nvml})")
+        return unsure(needs("NVML", facts.driver.nvml))
     driven = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
     silent = [
         gpu for gpu in driven if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT

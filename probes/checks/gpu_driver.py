@@ -66,7 +66,7 @@ def library_mismatch(examination: Examination) -> Outcome:
     if driver.nvml is None:
         return passed(loaded, Evidence("NVML", "it answers"), *at_most(shown))
     if not files:
-        return unsure(f"needs NVML ({driver.nvml})", loaded)
+        return unsure(needs("NVML", driver.nvml), loaded)
     return passed(loaded, *at_most(shown))
 
 

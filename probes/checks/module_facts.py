@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from probes.checks.finding import Evidence, Outcome, passed
-from probes.checks.wording import SHOWN, unsure_without
+from probes.checks.wording import KERNEL_LOG, SHOWN, unsure_without
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
@@ -25,7 +25,7 @@ PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
 LINE_LIMIT = 200  # characters of a line of modprobe.d
 # What a check is missing, in the same words everywhere.
-MODULES, LOG, FILES = "the kernel modules", "the kernel log", "modinfo of the module files"
+MODULES, FILES = "the kernel modules", "modinfo of the module files"
 PCI, DMABUF, OFED = "the PCI devices", "the DMA-BUF probe", "the OFED release (ofed_info)"
 
 
@@ -95,7 +95,7 @@ def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> t
 
 def log_needed(log: Unknown) -> Outcome:
     """Report that only the kernel log could decide the check."""
-    return unsure_without(LOG, log)
+    return unsure_without(KERNEL_LOG, log)
 
 
 def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.checks.finding import Evidence, Outcome, found, passed, unsure
-from probes.checks.wording import LIKE_THESE, few
+from probes.checks.wording import LIKE_THESE, few, needs
 from probes.examination import Examination
+from probes.host import TREE_ONLY
 from probes.nccl_paths import Nccl
 from probes.pci import PciFunction, PciKind, is_for_guests
 from probes.pci_capabilities import Acs, ConfigSpace, PciExpress
@@ -196,7 +197,9 @@ def unread(unknown: Sequence[Unknown]) -> Outcome:
     # Each once: a file stands behind several facts.
     distinct = list(dict.fromkeys(unknown))
     seen = (Evidence(one.source or "gdrtop", str(one)) for one in distinct)
-    return unsure(reason_of(distinct[0]), *few(seen, LIKE_THESE))
+    first = distinct[0]
+    words = needs(first.source, first) if TREE_ONLY in first.detail else reason_of(first)
+    return unsure(words, *few(seen, LIKE_THESE))
 
 
 def reason_of(unknown: Unknown) -> str:
