@@ -127,7 +127,7 @@ def passed_through(examination: Examination) -> Outcome:
     data_path=True,
 )
 def without_rdma_device(examination: Examination) -> Outcome:
-    """Find NICs with mlx5_core and without an RDMA device; one in another namespace is not missing."""
+    """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
     if isinstance(functions, Unknown):
@@ -140,7 +140,7 @@ def without_rdma_device(examination: Examination) -> Outcome:
     bare = [
         one
         for one in functions
-        if known(one.driver, "") == "mlx5_core"
+        if known(one.driver, "") in ("mlx5_core", "mlx4_core")
         and one.bdf not in taken
         and one.bdf.rpartition(".")[0] not in bonded
     ]
@@ -150,14 +150,15 @@ def without_rdma_device(examination: Examination) -> Outcome:
     bare = [one for one in bare if one.bdf not in elsewhere]
     if bare:
         bdfs = [one.bdf for one in bare]
+        modules = dict.fromkeys(known(one.driver, "").replace("_core", "_ib") for one in bare)
         return found(
-            f"{several(bdfs)}: mlx5_ib is not loaded, RDMA is disabled for this device, or its RDMA device "
-            "is in another network namespace.",
+            f"{several(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, or "
+            "its RDMA device is in another network namespace.",
             *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
             fix=Plan(
                 "Bring up the RDMA device",
                 (
-                    Step("Load mlx5's RDMA driver", ("modprobe", "mlx5_ib")),
+                    *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
                     Step(
                         "Show whether RDMA is disabled",
                         ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),

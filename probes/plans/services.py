@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.checks.kubernetes import has_pods
 from probes.checks.module_facts import PEERMEM, is_present, module_of
 from probes.driver_container import STORAGE
 from probes.examination import Examination
@@ -179,11 +180,11 @@ def start_imex(examination: Examination) -> Plan:
 
 
 def may_enable_imex(examination: Examination) -> bool:
-    """Say whether IMEX may be started at boot: its unit is not masked, and there is no kubelet."""
+    """Say whether IMEX may be started at boot: its unit is not masked, and this is no Kubernetes node."""
     services, memlock = examination.services, examination.memlock
     masked = not isinstance(services, Unknown) and services.services[_IMEX].masked
     kubelet = not isinstance(memlock, Unknown) and _KUBELET in memlock.services
-    return not masked and not kubelet
+    return not masked and not kubelet and not has_pods(examination)
 
 
 def _installed(examination: Examination, name: str) -> Service | str:

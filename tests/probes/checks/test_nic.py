@@ -123,3 +123,10 @@ def test_rdma_devices_in_pods_are_no_fault_of_the_node() -> None:
     found = findings_on("pcie-l40s+rdma-devices-in-pods").values()
     critical = [one.id for one in found if one.status is Status.FOUND and one.severity is Severity.CRITICAL]
     assert critical == []
+
+
+def test_a_connectx_3_without_its_rdma_device_is_seen() -> None:
+    found = findings_on("dgx-a100+mlx4-ib-not-loaded")
+    assert found["nic-without-rdma-device"].status is Status.FOUND
+    assert found["nic-without-rdma-device"].part_of == "mlx4-ib-not-loaded"
+    assert "mlx4_ib" in found["nic-without-rdma-device"].cause
