@@ -151,7 +151,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                     ),
                     instruction(f"To keep it, write {rule} to {path}"),
                 ),
-                note="where only a group is meant to use them, add the user to the group instead",
+                note="Where only a group is meant to use them, add the user to the group instead",
             ),
         )
     for file in verbs:

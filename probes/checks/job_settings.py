@@ -195,5 +195,5 @@ _LOAD_PEERMEM = Plan(
             undo=("modprobe", "-r", "nvidia-peermem"),
         ),
     ),
-    note="a newer NVSHMEM does not need it; the job has to be restarted in either case",
+    note="A newer NVSHMEM does not need it. The job has to be restarted in either case.",
 )

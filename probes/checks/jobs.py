@@ -48,7 +48,7 @@ _WATCHERS = frozenset(
 
 
 RESTART = instruction("Restart the job", needs_root=False)
-RESTARTS = "the job has to be restarted"
+RESTARTS = "the job, which has to be restarted"
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ def firmware_differs(examination: Examination) -> Outcome:
                     ),
                 ),
                 reversible=False,
-                disturbs="processes that use these NICs lose them during the reset",
+                disturbs="processes that use these NICs, which they lose during the reset",
             ),
             devices=tuple(one.name for one in odd),
         )
@@ -263,7 +263,7 @@ def bond(examination: Examination) -> Outcome:
             fix=Plan(
                 "Let NCCL use both ports",
                 (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
-                disturbs="the job has to be restarted",
+                disturbs="the job, which has to be restarted",
             ),
             devices=tuple(one.name for one in bonds),
         )

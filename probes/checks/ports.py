@@ -15,7 +15,7 @@ from probes.checks.port_use import (
 )
 from probes.checks.wording import RDMA_DEVICES, SHOWN, at_most, unsure_without
 from probes.examination import Examination
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, Step, instruction, sentences
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
 from probes.unknown import Unknown, known
 
@@ -140,7 +140,7 @@ def netdev_down(examination: Examination) -> Outcome:
             Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
             for port in chosen
         ),
-        fix=Plan("Set the netdev up", netdev_steps(chosen), note=KEEP),
+        fix=Plan("Set the netdev up", netdev_steps(chosen), note=sentences(KEEP)),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
     )

@@ -10,11 +10,11 @@ from probes.checks.port_use import Port, ports_of
 from probes.checks.wording import several
 from probes.examination import Examination
 from probes.pci import PciKind
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, Step, instruction, sentences
 from probes.unknown import Unknown, known
 
 _ERRORS = "0xfff"  # the twelve of PortCounters that count errors, perfquery(8)
-KEEP = "name the netdevs in netplan or NetworkManager to keep them so"
+KEEP = "to keep the netdevs up, configure them in netplan or NetworkManager"
 
 
 def raise_ports(examination: Examination) -> Plan | str:
@@ -36,7 +36,7 @@ def raise_ports(examination: Examination) -> Plan | str:
     return Plan(
         "Enable disabled ports",
         steps,
-        note="; ".join(filter(None, (KEEP if down else "", unread))),
+        note=sentences(KEEP if down else "", unread),
     )
 
 
@@ -56,7 +56,7 @@ def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
         command = ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
         steps.append(
             Step(
-                f"enables {port.name}, which then trains its link",
+                f"Enable {port.name}, which then trains its link",
                 (*command, "enable"),
                 undo=(*command, "disable"),
                 group="InfiniBand ports",
@@ -69,7 +69,7 @@ def netdev_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
     """Set up the netdevs that RoCE ports follow (ip-link(8))."""
     return tuple(
         Step(
-            f"sets {netdev} up, and {port.name} with it",
+            f"Set {netdev} up, and {port.name} with it",
             ("ip", "link", "set", "dev", netdev, "up"),
             undo=("ip", "link", "set", "dev", netdev, "down"),
             group="netdevs",
@@ -161,8 +161,8 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         netdevs = several(known(port.facts.netdev, f"the netdev of {port.name}") for port in roce)
         steps.append(
             instruction(
-                f"{several(port.name for port in roce)}: nothing sets these counters of a RoCE port to zero; "
-                f"read the wider counters of ethtool -S instead ({netdevs}), such as rx_symbol_err_phy",
+                f"Read the wider counters of ethtool -S ({netdevs}), such as rx_symbol_err_phy. The counters "
+                f"of RoCE ports ({several(port.name for port in roce)}) cannot be set to zero.",
                 needs_root=False,
             )
         )
@@ -170,7 +170,7 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         "Set the counters to zero" if len(roce) < len(ports) else "Read wider counters",
         tuple(steps),
         reversible=len(roce) == len(ports),
-        note="monitoring that watches these counters sees them jump back" if len(roce) < len(ports) else "",
+        note="Monitoring of these counters sees them jump back." if len(roce) < len(ports) else "",
     )
 
 
@@ -180,8 +180,8 @@ def _zero_step(port: Port) -> Step:
     command = ("perfquery", "-C", port.device.name, "-P", number, "-R")
     if lid:
         return Step(
-            f"sets the error counters of {port.name} to zero, and no others",
+            f"Set the error counters of {port.name} to zero, and no others",
             (*command, str(lid), number, _ERRORS),
             group="ports",
         )
-    return Step(f"sets the counters of {port.name} to zero, those of its traffic too", command)
+    return Step(f"Set all counters of {port.name} to zero, those of its traffic too", command)

@@ -141,3 +141,13 @@ def test_checks_that_a_tree_of_files_cannot_answer_share_one_reason(tmp_path: Pa
     assert {one.cause for one in every if one.status is Status.UNKNOWN} == {
         "needs a running node (this is a tree of files)"
     }
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_steps_are_imperatives_and_what_is_disturbed_is_a_noun_phrase(name: str) -> None:
+    for finding in findings_on(f"{FAULTS[name].on}+{name}").values():
+        plan = finding.fix
+        if plan is not None:
+            for text in (plan.title, *(step.why for step in plan.steps), plan.note):
+                assert text[:1].upper() == text[:1], text
+            assert not plan.disturbs.endswith("."), plan.disturbs

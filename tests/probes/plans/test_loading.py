@@ -55,11 +55,11 @@ def test_everything_in_order_each_by_its_own_modprobe() -> None:
     assert undone(fix)[-1] == "rmmod nvidia_peermem"
     whys = [step.why.partition(":")[0] for step in fix.steps]
     assert whys == [
-        "loads mlx5_core",
-        "loads mlx5_ib once mlx5_core is there, after ib_core, ib_uverbs, which it needs",
-        "loads nvidia",
-        "loads nvidia_uvm once nvidia is there",
-        "loads nvidia_peermem once ib_core, nvidia are there",
+        "Load mlx5_core",
+        "Load mlx5_ib once mlx5_core is there, after ib_core, ib_uverbs, which it needs",
+        "Load nvidia",
+        "Load nvidia_uvm once nvidia is there",
+        "Load nvidia_peermem once ib_core, nvidia are there",
     ]
 
 

@@ -72,7 +72,7 @@ def test_error_counters_are_set_to_zero_on_infiniband_alone() -> None:
     fix = said("error-counter-full", node).fix
     assert fix is not None
     assert commands(fix) == ["perfquery -C mlx5_3 -P 1 -R 4 1 0xfff", "…"]
-    assert "mlx5_4: nothing sets these counters of a RoCE port to zero" in fix.steps[1].why
+    assert "RoCE ports (mlx5_4) cannot be set to zero" in fix.steps[1].why
     without_lid = with_ports(node, lambda port: replace(port, lid=0), "mlx5_3")
     other = said("error-counter-full", without_lid).fix
     assert other is not None
