@@ -316,6 +316,11 @@ def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) ->
     name, probe_name = "a NIC driver that supports DMA-BUF", "ibv_reg_dmabuf_mr probe"
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         return Requirement(name, rdma, f"/sys/class/infiniband: {rdma}")
+    if not answers and not isinstance(rdma, Unknown) and rdma.devices_elsewhere:
+        elsewhere = Unknown(
+            Reason.NOT_THERE, "/sys/class/infiniband", "the RDMA devices are in another network namespace"
+        )
+        return Requirement(name, elsewhere, f"/sys/class/infiniband: {elsewhere.detail}")
     if not answers:
         return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
     able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]

@@ -26,6 +26,7 @@ from probes.text import printable, printable_lines
 from probes.unknown import Maybe, Reason, Unknown
 from probes.verbs import PROBE_SECONDS, probe_dmabuf
 
+TREE_ONLY = "a tree of files has no commands, drivers or devices"
 READ_LIMIT_BYTES = 64 * 1024
 READ_SECONDS = 1.0
 MAX_NAMES = 65536
@@ -262,8 +263,7 @@ class LocalHost:
     # Commands and libraries: only of this machine, never for a tree
 
     def _tree_has_none(self, what: str) -> Unknown:
-        told = "a tree of files has no commands, drivers or devices"
-        return Unknown(Reason.NOT_THERE, printable(what), told)
+        return Unknown(Reason.NOT_THERE, printable(what), TREE_ONLY)
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         """The output of a read-only command found on the trusted path."""

@@ -60,7 +60,7 @@ _STRERRORS: tuple[tuple[str, str], ...] = (
     (r"Exec format error|Invalid module format", "the module file was built for another kernel"),
     (r"Unknown symbol", "it needs a symbol that no loaded module exports, or has an unknown option"),
     (r"No such device", "{module} found no device that it can drive: see the kernel log"),
-    (r"Cannot allocate memory", "the kernel is out of memory for it"),
+    (r"Cannot allocate memory", "the kernel has no memory left for the module"),
     (r"(?:Module already in kernel|File exists)", "it is already loaded, or built in"),
 )
 

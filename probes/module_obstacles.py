@@ -57,7 +57,7 @@ def _obstacle(facts: ModuleFacts, module: KernelModule) -> str:
     missing = _first_missing(facts, module.name)
     if missing is not None:
         return f"needs {missing} first"
-    return f"on disk, not loaded{'; this kernel takes signed modules only' if facts.signed_only else ''}"
+    return f"on disk, not loaded{'; this kernel accepts signed modules only' if facts.signed_only else ''}"
 
 
 def _replaced(install_line: str) -> str:

@@ -16,7 +16,7 @@ from probes.module_tree import (
     read_tree,
     who_put_it,
 )
-from probes.pci import PciFacts, PciKind
+from probes.pci import PciFacts, PciKind, is_for_guests
 from probes.text import printable
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -205,7 +205,7 @@ def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
         if function.kind is PciKind.NIC
         and known(function.vendor_id, 0) == _MELLANOX
         and _family(known(function.device_id, 0)) == family
-        and known(function.driver, "") != "vfio-pci"
+        and not is_for_guests(function.driver)
     )
 
 

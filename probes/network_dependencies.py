@@ -32,8 +32,8 @@ _ESTABLISHED = "01"  # include/net/tcp_states.h
 _RTF_UP, _RTF_REJECT = 0x1, 0x200  # include/uapi/linux/route.h
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND, include/uapi/linux/if_arp.h
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_NETWORK_FILE_SYSTEM = re.compile(
-    r"(?:nfs4?|cifs|smb3|ceph|lustre|9p|afs|beegfs|gpfs|fuse\.(?:glusterfs|sshfs))"
+NETWORK_FILE_SYSTEM = re.compile(
+    r"(?:nfs4?|cifs|smb3|ceph|lustre|9p|afs|beegfs|gpfs|wekafs|fuse\.(?:glusterfs|sshfs))"
 )
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}")
 
@@ -77,7 +77,9 @@ class _Connection:
 
 
 @dataclass(frozen=True)
-class _Route:
+class Route:
+    """One route that is up."""
+
     netdev: str
     network: IPv6Network  # IPv4 as ::ffff:0:0/96
     has_gateway: bool
@@ -114,7 +116,7 @@ def probe(host: Host) -> NetworkDependencyFacts:
     def add(what: str, over: Iterable[str]) -> None:
         names = tuple(dict.fromkeys(over))
         for name in names:
-            found.append(NetworkDependency(what, _with_lower(host, name)))
+            found.append(NetworkDependency(what, with_lower(host, name)))
         if not names:
             found.append(NetworkDependency(what, ()))
 
@@ -125,7 +127,7 @@ def probe(host: Host) -> NetworkDependencyFacts:
             for name in carriers(connection.local, connection.peer, routes, addresses)
         )
         add(what, over)
-    for what, names in _default_routes(routes):
+    for what, names in default_routes(routes):
         add(what, names)
     for what, peer in _root(reader):
         add(what, carriers(None, peer, routes, addresses) if peer else ())
@@ -159,13 +161,15 @@ def _netdev(host: Host, name: str) -> Netdev | None:
     return Netdev(printable(name, 32), _bdf(host, f"{base}/device"), printable(driver, 64), is_infiniband)
 
 
-def _with_lower(host: Host, name: str) -> tuple[str, ...]:
-    """The netdev and those below it, by the links lower_NAME of bonds, bridges and VLANs."""
+def with_lower(host: Host, name: str) -> tuple[str, ...]:
+    """Return the netdev and those below it, by the links lower_NAME of bonds, bridges and VLANs."""
     found: dict[str, None] = {name: None}
     layer = [name]
     for _ in range(_MOST_LAYERS):
         entries = [entry for upper in layer for entry in known(host.names(f"{_NET}/{upper}"), ())]
-        layer = [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
+        layer = [
+            entry.removeprefix("lower_") for entry in dict.fromkeys(entries) if entry.startswith("lower_")
+        ]
         found.update(dict.fromkeys(layer))
     return tuple(printable(each, 32) for each in found)
 
@@ -174,7 +178,7 @@ def _with_lower(host: Host, name: str) -> tuple[str, ...]:
 
 
 def carriers(
-    local: Address | None, peer: Address, routes: Iterable[_Route], addresses: dict[Address, str]
+    local: Address | None, peer: Address, routes: Iterable[Route], addresses: dict[Address, str]
 ) -> tuple[str, ...]:
     """Return the netdevs over which this node and a peer talk: by the route, and by the local address."""
     routes = list(routes)
@@ -190,7 +194,7 @@ def carriers(
     return tuple(names)
 
 
-def _best(address: Address, routes: Iterable[_Route], any_metric: bool = False) -> list[str]:
+def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -> list[str]:
     """The netdevs of the longest prefix; of those, of the lowest metric."""
     wide = _wide(address)
     fitting = [route for route in routes if wide in route.network]
@@ -206,11 +210,12 @@ def _wide(address: Address) -> IPv6Address:
     return address if isinstance(address, IPv6Address) else IPv6Address(f"::ffff:{address}")
 
 
-def _is_default(route: _Route) -> bool:
+def _is_default(route: Route) -> bool:
     return route.network.prefixlen in (0, 96)
 
 
-def _default_routes(routes: list[_Route]) -> Iterator[tuple[str, list[str]]]:
+def default_routes(routes: list[Route]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the default routes of IPv4 and IPv6, each with the netdevs of its lowest metric."""
     for what, prefix in (("the default route", 96), ("the IPv6 default route", 0)):
         of_kind = [route for route in routes if route.network.prefixlen == prefix]
         if of_kind:
@@ -218,7 +223,7 @@ def _default_routes(routes: list[_Route]) -> Iterator[tuple[str, list[str]]]:
             yield what, [route.netdev for route in of_kind if route.metric == lowest]
 
 
-def parse_routes(text: str) -> Iterator[_Route]:
+def parse_routes(text: str) -> Iterator[Route]:
     """Parse /proc/net/route: addresses in hexadecimal, in the byte order of the CPU."""
     for line in text.split("\n")[1:]:
         words = line.split()
@@ -231,10 +236,10 @@ def parse_routes(text: str) -> Iterator[_Route]:
         except (IndexError, ValueError):
             continue
         wide = IPv6Network(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
-        yield _Route(name, wide, int(gateway, 16) != 0, metric)
+        yield Route(name, wide, int(gateway, 16) != 0, metric)
 
 
-def parse_routes_v6(text: str) -> Iterator[_Route]:
+def parse_routes_v6(text: str) -> Iterator[Route]:
     """Parse /proc/net/ipv6_route."""
     for line in text.split("\n"):
         words = line.split()
@@ -244,7 +249,7 @@ def parse_routes_v6(text: str) -> Iterator[_Route]:
         except (IndexError, ValueError):
             continue
         if flags & _RTF_UP and not flags & _RTF_REJECT and name != "lo":
-            yield _Route(name, network, gateway != 0, metric)
+            yield Route(name, network, gateway != 0, metric)
 
 
 def parse_addresses_v6(text: str) -> dict[Address, str]:
@@ -353,9 +358,8 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
     if mount is None:
         return
     kind, source, options = mount[mount.index("-", 6) + 1 :][:3]
-    if _NETWORK_FILE_SYSTEM.fullmatch(kind):
-        named = re.search(r"(?:^|,)addr=([^,]+)", options)
-        server = _first_address(named[1] if named else source)
+    if NETWORK_FILE_SYSTEM.fullmatch(kind):
+        server = server_of(source, options)
         yield _said(f"the root file system ({printable(kind, 16)}", server), server
         return
     number = mount[2]
@@ -370,6 +374,12 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
 
 def _said(text: str, server: Address | None) -> str:
     return f"{text} from {server})" if server else f"{text})"
+
+
+def server_of(source: str, options: str) -> Address | None:
+    """Return the server's address of a mounted network file system; None where only its name is given."""
+    named = re.search(r"(?:^|,)addr=([^,]+)", options)
+    return _first_address(named[1] if named else source)
 
 
 def _first_address(text: str) -> Address | None:

@@ -53,6 +53,11 @@ def instruction(text: str, needs_root: bool = True) -> Step:
     return Step(text, needs_root=needs_root)
 
 
+def sentences(*parts: str) -> str:
+    """Join what there is as "One thing. Another thing."."""
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
+
+
 def plan_or_none(answer: Plan | str) -> Plan | None:
     """The plan; None where the answer says why there is none."""
     return answer if isinstance(answer, Plan) else None

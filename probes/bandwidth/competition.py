@@ -8,11 +8,12 @@ from probes.bandwidth.nic_users import of_nics
 from probes.bandwidth.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
 from probes.bandwidth.perftest_command import PerftestSettings
 from probes.bandwidth.planned import PlannedTest
-from probes.bandwidth.process_names import named, process_names
+from probes.bandwidth.process_names import named, processes_by_pid
 from probes.bandwidth.purpose import Settings
 from probes.examination import Examination
 from probes.gpus import Gpu, GpuFacts
 from probes.nvml import NvmlLive
+from probes.processes import Process
 from probes.rates import Reading
 from probes.unknown import Unknown, known
 
@@ -56,23 +57,23 @@ def _of_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[s
         return []
     if isinstance(live, Unknown):
         return [f"whether somebody uses the GPUs is not known: {live}"]
-    names = process_names(examination)
+    processes = processes_by_pid(examination)
     lines = []
     for gpu in used:
         now = live.get(gpu.bdf)
-        told = "NVML does not list it" if now is None else _of_gpu(now, names)
+        told = "NVML does not list it" if now is None else _of_gpu(now, processes)
         if told:
             lines.append(f"GPU{gpu.index}: {told}")
     return lines
 
 
-def _of_gpu(now: NvmlLive, names: dict[int, str]) -> str:
+def _of_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
     if isinstance(now.processes, Unknown):
         return f"whether somebody uses it is not known: {now.processes}"
     busy = known(now.utilisation_percent, 0)
     used = f", {busy} % busy" if busy >= BUSY_PERCENT else ""
     if now.processes:
-        return f"process {named(now.processes, names)} computes on it{used}"
+        return f"{named(now.processes, processes)} computes on it{used}"
     held = known(now.memory_used_bytes, 0)
     if not used and held >= HELD_BYTES:
         # A job between two steps, in another container whose processes are not seen here.

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from probes.bandwidth.other_commands import NcclSettings
 from probes.bandwidth.planned import PlannedTest
-from probes.bandwidth.process_names import named, process_names
+from probes.bandwidth.process_names import named, processes_by_pid
 from probes.checks.jobs import is_watcher
 from probes.checks.pcie_paths import functions_of
 from probes.examination import Examination
-from probes.processes import ProcessFacts
+from probes.processes import Process, ProcessFacts
 from probes.rates import PortRate, Reading, port_rates
 from probes.rdma import RdmaFacts
 from probes.unknown import Unknown, known
@@ -51,24 +51,24 @@ def of_nics(examination: Examination, tests: tuple[PlannedTest, ...], before: Re
         flow = flows.get((one.nic, one.port))
         if flow is not None and flow >= BUSY_GBPS:
             lines.append(f"{one.name}, on the same card as {one.of}, carries {_gbps(flow)}")
-    names = process_names(examination)
+    processes = processes_by_pid(examination)
     if unseen:
         # Without counters, as in some virtual machines, those who could make the traffic tell.
         listed = ", ".join(unseen[:_MOST_NAMED])
         more = f" and {len(unseen) - _MOST_NAMED} more" if len(unseen) > _MOST_NAMED else ""
-        lines += [f"{listed}{more}: {one}" for one in _of_rdma_users(examination, names)]
+        lines += [f"{listed}{more}: {one}" for one in _of_rdma_users(examination, processes)]
     # Where traffic flows, or those who could make it are named, somebody is told of already.
     for nic in dict.fromkeys(nic for nic, _ in used):
         mine = [flows.get(one) for one in used if one[0] == nic]
         if all(flow is not None and flow < BUSY_GBPS for flow in mine):
-            lines += _of_holders(holders.get(nic, ()), nic, "", "though nothing flows now", names)
+            lines += _of_holders(holders.get(nic, ()), nic, "", "though nothing flows now", processes)
     for nic, of in dict.fromkeys((one.nic, one.of_nic) for one in beside if one.nic != one.of_nic):
         theirs = [flows.get((one.nic, one.port)) for one in beside if one.nic == nic]
         if any(flow is not None and flow >= BUSY_GBPS for flow in theirs):
             continue
         others = tuple(pid for pid in holders.get(nic, ()) if pid not in holders.get(of, ()))
         still = "what flows through it is not known" if None in theirs else "though nothing flows now"
-        lines += _of_holders(others, nic, f", on the same card as {of}", still, names)
+        lines += _of_holders(others, nic, f", on the same card as {of}", still, processes)
     return lines
 
 
@@ -105,23 +105,25 @@ def _users(facts: ProcessFacts) -> list[tuple[int, tuple[str, ...]]]:
     return [(one.pid, known(one.uverbs_files, ())) for one in users if known(one.uverbs_files, ())]
 
 
-def _of_holders(pids: tuple[int, ...], nic: str, where: str, still: str, names: dict[int, str]) -> list[str]:
+def _of_holders(
+    pids: tuple[int, ...], nic: str, where: str, still: str, processes: dict[int, Process]
+) -> list[str]:
     if not pids:
         return []
     if len(pids) == 1:
-        return [f"process {named(pids, names)} has {nic}{where}{',' * bool(where)} open, {still}"]
-    first = f"{names[pids[0]]}, pid {pids[0]}" if pids[0] in names else f"pid {pids[0]}"
+        return [f"{named(pids, processes)} has {nic}{where}{',' * bool(where)} open, {still}"]
+    first = named(pids[:1], processes)
     return [f"{len(pids)} processes have {nic}{where}{',' * bool(where)} open ({first} …), {still}"]
 
 
-def _of_rdma_users(examination: Examination, names: dict[int, str]) -> list[str]:
+def _of_rdma_users(examination: Examination, processes: dict[int, Process]) -> list[str]:
     """Who may use RDMA; nothing where nobody does."""
     facts = examination.processes
     untold = "what flows through is not known"
     if isinstance(facts, Unknown):
         return [f"{untold}, nor who uses RDMA: {facts}"]
     users = [pid for pid, _ in _users(facts)]
-    lines = [f"{untold}, and RDMA is used by process {named(users, names)}"] if users else []
+    lines = [f"{untold}, and RDMA is used by {named(users, processes)}"] if users else []
     if isinstance(facts.hidden, Unknown) or facts.hidden:
         hidden = (
             f"{facts.hidden} processes of others" if isinstance(facts.hidden, int) else "others' processes"

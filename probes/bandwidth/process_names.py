@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.examination import Examination
-from probes.processes import ProcessFacts
-from probes.unknown import Unknown
+from probes.processes import Process, ProcessFacts, names_of
 
 _MOST_NAMED = 3
 
 
-def process_names(examination: Examination) -> dict[int, str]:
-    """What processes are called, by pid; those without a name that may be read are left out."""
+def processes_by_pid(examination: Examination) -> dict[int, Process]:
+    """Return the processes that use GPUs or RDMA, by pid."""
     facts = examination.processes
     processes = facts.processes if isinstance(facts, ProcessFacts) else ()
-    return {one.pid: one.comm for one in processes if not isinstance(one.comm, Unknown)}
+    return {process.pid: process for process in processes}
 
 
-def named(pids: Sequence[int], names: Mapping[int, str]) -> str:
-    """As "41000 (python3), 41001 (python3) and 6 more"."""
-    told = ", ".join(f"{pid} ({names[pid]})" if pid in names else f"{pid}" for pid in pids[:_MOST_NAMED])
-    return f"{told} and {len(pids) - _MOST_NAMED} more" if len(pids) > _MOST_NAMED else told
+def named(pids: Sequence[int], processes: Mapping[int, Process]) -> str:
+    """As "train.py (alice, pids 41000, 41001 and 6 more)"; those that cannot be read as "pid 41000"."""
+    unread = [pid for pid in pids if pid not in processes]
+    more = f" and {len(unread) - _MOST_NAMED} more" if len(unread) > _MOST_NAMED else ""
+    parts = (
+        names_of(processes[pid] for pid in pids if pid in processes),
+        ", ".join(f"pid {pid}" for pid in unread[:_MOST_NAMED]) + more,
+    )
+    return ", ".join(filter(None, parts))

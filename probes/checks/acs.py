@@ -164,7 +164,7 @@ def _enable_ats(nics: list[str]) -> Plan:
         "Enable ATS on the NICs",
         (*steps, instruction("Reboot the host: the firmware applies the setting at power-on.")),
         needs_reboot=True,
-        disturbs=f"{REBOOT_ENDS_JOBS} and virtual machine",
+        disturbs="every job and virtual machine on this node",
     )
 
 

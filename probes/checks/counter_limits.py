@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.checks.port_use import NO_PORTS, Port, devices_of, names, ports_of
-from probes.checks.wording import at_most
+from probes.checks.wording import RDMA_DEVICES, at_most, unsure_without
 from probes.examination import Examination
 from probes.plans.ports import zero_counters
 from probes.port_health import ErrorCounter
@@ -26,18 +26,18 @@ def counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that stand at their greatest value."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     full: list[tuple[Port, str, int]] = []
     missing: Outcome | None = None
     for port in ports:
         errors = port.health if isinstance(port.health, Unknown) else port.health.errors
         if isinstance(errors, Unknown):
             if errors.reason is not Reason.NOT_THERE:
-                missing = unsure(f"needs the counters of {port.name}: {errors}")
+                missing = unsure_without("the port counters", errors)
             continue
         for name, counter in errors.items():
             if isinstance(counter, Unknown):
-                missing = unsure(f"needs the counter {name} of {port.name}: {counter}")
+                missing = unsure_without("the port counters", counter)
             elif counter.is_full:
                 full.append((port, name, counter.value))
     if full:
@@ -65,7 +65,7 @@ def counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, or whose firmware refuses them."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
@@ -80,7 +80,7 @@ def counters_missing(examination: Examination) -> Outcome:
         if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
             without.append((port, errors))
         else:
-            other = unsure(f"needs the counters of {port.name}: {errors}")
+            other = unsure_without("the port counters", errors)
     if without:
         return found(
             f"{names(port for port, _ in without)}: virtual functions and some drivers have no counters. "

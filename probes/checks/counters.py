@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.checks.port_use import NO_PORTS, Port, devices_of, names, ports_of
-from probes.checks.wording import at_most
+from probes.checks.wording import RDMA_DEVICES, at_most, unsure_without
 from probes.examination import Examination
 from probes.plan import Plan, instruction
 from probes.port_health import ERROR_COUNTER_BITS, PortHealth
@@ -76,7 +76,7 @@ def _readings(
     """The counters of these names on every port, and the outcome where one could not be read."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return [], unsure(f"needs the RDMA devices: {ports}")
+        return [], unsure_without(RDMA_DEVICES, ports)
     at = examination.earlier_at
     seconds = None if at is None else examination.reading.at - at
     out: list[_Reading] = []
@@ -85,13 +85,13 @@ def _readings(
         counters = _counters(port.health, hardware)
         if isinstance(counters, Unknown):
             if counters.reason is not Reason.NOT_THERE:
-                missing = unsure(f"needs the counters of {port.name}: {counters}")
+                missing = unsure_without("the port counters", counters)
             continue  # a port without counters: port-counters-missing reports it
         before = _before(examination, port, hardware)
         for name in of:
             value = counters.get(name)
             if isinstance(value, Unknown):
-                missing = unsure(f"needs the counter {name} of {port.name}: {value}")
+                missing = unsure_without("the port counters", value)
             elif value is not None:
                 directory = "hw_counters" if hardware else "counters"
                 earlier = before.get(name)
@@ -258,7 +258,7 @@ def carrier_changes(examination: Examination) -> Outcome:
     """Judge ups and downs of the netdev since it was created."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     facts = examination.earlier_port_health
     earlier = {} if facts is None or isinstance(facts, Unknown) else facts.ports
     readings: list[_Reading] = []
@@ -269,7 +269,7 @@ def carrier_changes(examination: Examination) -> Outcome:
         if isinstance(changes, Unknown):
             # A port without a netdev has no carrier.
             if changes.reason is not Reason.NOT_THERE:
-                missing = unsure(f"needs the carrier changes of {port.name}: {changes}")
+                missing = unsure_without("the carrier changes of the netdevs", changes)
             continue
         one = earlier.get((port.device.name, port.facts.number))
         before = None if one is None or isinstance(one.carrier_changes, Unknown) else one.carrier_changes

@@ -6,7 +6,6 @@ from probes.checks.finding import Area, Evidence, Outcome, Severity, found, pass
 from probes.checks.jobs import (
     FAR_NIC,
     OVER_TCP,
-    RDMA_DEVICES,
     RESTARTS,
     gpus_of,
     jobs_of,
@@ -14,7 +13,7 @@ from probes.checks.jobs import (
     needs_environment,
     settle,
 )
-from probes.checks.wording import few, needs
+from probes.checks.wording import RDMA_DEVICES, few, needs
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.plan import Plan, Step, instruction
@@ -152,7 +151,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                     ),
                     instruction(f"To keep it, write {rule} to {path}"),
                 ),
-                note="where only a group is meant to use them, add the user to the group instead",
+                note="Where only a group is meant to use them, add the user to the group instead",
             ),
         )
     for file in verbs:

@@ -6,7 +6,7 @@ from probes.checks.driver_version import DRIVER_VERSION, driver_version
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.module_facts import (
     DMABUF,
-    mlx_functions,
+    has_efa_only,
     module_of,
     no_ends,
     peer_nics,
@@ -74,9 +74,7 @@ def _aside(examination: Examination) -> Outcome | None:
     aside = no_ends(examination)
     if aside is not None:
         return aside
-    rdma = examination.node.rdma
-    hardware = [] if isinstance(rdma, Unknown) else [one for one in rdma.devices if isinstance(one.bdf, str)]
-    if hardware and all(one.driver == "efa" for one in hardware) and not mlx_functions(examination):
+    if has_efa_only(examination):
         return passed(Evidence("/sys/class/infiniband/*/device/driver", "efa, with its own peer module"))
     return None
 
@@ -109,9 +107,9 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
         return passed(seen, Evidence("nvidia-smi --query-gpu=compute_cap", "too old for the open modules"))
     steps = (
         instruction(
-            "install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)"
+            "Install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)"
         ),
-        instruction("reboot, or reload the modules once nothing uses a GPU"),
+        instruction("Reboot, or reload the modules once nothing uses a GPU"),
     )
     return found(
         f"Only the open kernel modules can export CUDA memory by DMA-BUF.{_or_peermem(examination)}",
@@ -158,7 +156,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     if not old:
         return passed(Evidence(source, "7.5 or newer"))
     steps = (
-        instruction("use the proprietary driver, OFED and nvidia_peermem: the only path for these GPUs"),
+        instruction("Use the proprietary driver, OFED and nvidia_peermem: the only path for these GPUs"),
     )
     return found(
         "DMA-BUF needs the open kernel modules, which serve GPUs from Turing (7.5) on."
@@ -191,7 +189,7 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     version, numbers = driver
     if numbers >= _FIRST_OPEN_DRIVER:
         return passed(Evidence(DRIVER_VERSION, version))
-    steps = (instruction("install a current driver with the open kernel modules"),)
+    steps = (instruction("Install a current driver with the open kernel modules"),)
     return found(
         f"DMA-BUF came with driver 515.43.04; this one is {version}.{_or_peermem(examination)}",
         Evidence(DRIVER_VERSION, version),
@@ -254,7 +252,7 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
             return unsure(f"needs {DMABUF}", seen)
         return unsure_without(DMABUF, unknown, seen)
     steps = (
-        instruction("boot kernel 5.12 or newer, or install an OFED that adds DMA-BUF to this one"),
+        instruction("Boot kernel 5.12 or newer, or install an OFED that adds DMA-BUF to this one"),
         *_until_then(examination),
     )
     return found(
@@ -291,7 +289,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
         return unsure_without(_CONFIG, configured)
     if configured:
         return passed(Evidence(source, "CONFIG_DMA_SHARED_BUFFER=y"))
-    steps = (instruction("boot a kernel of the distribution, or build this one with the option"),)
+    steps = (instruction("Boot a kernel of the distribution, or build this one with the option"),)
     return found(
         f"Without it neither the GPU driver nor the NIC driver has DMA-BUF.{_or_peermem(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
@@ -304,7 +302,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
 
 def _until_then(examination: Examination) -> tuple[Step, ...]:
     """Return the step that uses nvidia_peermem meanwhile, where the node has a NIC that it can serve."""
-    return (instruction("until then use nvidia_peermem, with OFED"),) if _serves_peermem(examination) else ()
+    return (instruction("Until then use nvidia_peermem, with OFED"),) if _serves_peermem(examination) else ()
 
 
 @AREA.check(
@@ -372,8 +370,8 @@ def _why_refused(
     kernel, module = examination.node.kernel, module_of(examination, "mlx5_ib")
     if drivers == {"mlx4_core"}:
         steps: tuple[Step, ...] = (
-            instruction("use nvidia_peermem with MLNX_OFED 4.9 LTS, the last one for ConnectX-3"),
-            instruction("or replace the card by ConnectX-4 or newer"),
+            instruction("Use nvidia_peermem with MLNX_OFED 4.9 LTS, the last one for ConnectX-3"),
+            instruction("Or replace the card by ConnectX-4 or newer"),
         )
         cause = f"ConnectX-3 and older cards have no DMA-BUF: mlx4_ib never got it. Here: {names}."
         return cause, Plan("Use nvidia_peermem", steps, disturbs=_EVERY_PROGRAM), ()
@@ -382,7 +380,7 @@ def _why_refused(
     if drivers == {"mlx5_core"} and inbox and not isinstance(kernel, Unknown) and kernel.mlx5_dmabuf is False:
         options = "CONFIG_INFINIBAND_USER_MEM and CONFIG_INFINIBAND_ON_DEMAND_PAGING"
         steps = (
-            instruction(f"boot a kernel that has {options}, or install OFED with its own mlx5_ib"),
+            instruction(f"Boot a kernel that has {options}, or install OFED with its own mlx5_ib"),
             *_until_then(examination),
         )
         seen = Evidence(f"/boot/config-{release_of(examination)}", f"not both of {options}")
@@ -390,8 +388,8 @@ def _why_refused(
         plan = Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
         return cause, plan, (seen,)
     steps = (
-        instruction("update the driver of this NIC, and rdma-core here and in the jobs' images"),
-        instruction("until then keep it out of NCCL_IB_HCA"),
+        instruction("Update the driver of this NIC, and rdma-core here and in the jobs' images"),
+        instruction("Until then keep it out of NCCL_IB_HCA"),
         *_until_then(examination),
     )
     cause = f"The driver of {names} cannot register DMA-BUF memory."

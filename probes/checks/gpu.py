@@ -12,6 +12,7 @@ from probes.examination import Examination
 from probes.gpus import NOT_LISTED, Gpu
 from probes.kernel_log import KernelMessage, LogKind
 from probes.nvml import NvmlGpu
+from probes.pci import is_for_guests
 from probes.plan import Plan, Step, instruction
 from probes.platform import in_container
 from probes.smi_paths import Smi
@@ -163,12 +164,12 @@ def nouveau(examination: Examination) -> Outcome:
     impact="Programs of this node cannot use this GPU.",
 )
 def passed_through(examination: Examination) -> Outcome:
-    """Find GPUs bound to vfio-pci."""
-    chosen = _by_driver(examination, lambda driver: known(driver, "") in ("vfio-pci", "pci-stub"))
+    """Find GPUs bound to a driver that passes them to virtual machines."""
+    chosen = _by_driver(examination, is_for_guests)
     if isinstance(chosen, Outcome):
         return chosen
     return found(
-        f"{names_of(chosen)}: bound to vfio-pci, which passes a device to a virtual machine.",
+        f"{names_of(chosen)}: bound to a driver that passes the GPU to a virtual machine.",
         *at_most(_driver(gpu) for gpu in chosen),
         devices=bdfs_of(chosen),
     )
@@ -256,7 +257,7 @@ def missing_from_nvml(examination: Examination) -> Outcome:
     if facts.unplaced:
         return unsure(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
     if facts.driver.nvml is not None and facts.gpus:
-        return unsure(f"needs NVML ({facts.driver.nvml})")
+        return unsure(needs("NVML", facts.driver.nvml))
     driven = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
     silent = [
         gpu for gpu in driven if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT

@@ -59,14 +59,14 @@ def library_mismatch(examination: Examination) -> Outcome:
                 ),
                 needs_reboot=True,
                 disturbs="every job on this node",
-                note="hold the driver's packages (apt-mark hold) to update in a maintenance window only",
+                note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only",
             ),
             devices=("nvidia",),
         )
     if driver.nvml is None:
         return passed(loaded, Evidence("NVML", "it answers"), *at_most(shown))
     if not files:
-        return unsure(f"needs NVML ({driver.nvml})", loaded)
+        return unsure(needs("NVML", driver.nvml), loaded)
     return passed(loaded, *at_most(shown))
 
 

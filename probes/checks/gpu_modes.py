@@ -257,7 +257,7 @@ def c2c(examination: Examination) -> Outcome:
                 "Use NCCL 2.27 or later",
                 (instruction("Use an image or package with NCCL 2.27 or later", False), *until_then),
                 disturbs=RESTARTS,
-                note="do not change ACS or the SMMU here, as advice for x86 does not apply",
+                note="Do not change ACS or the SMMU here, as advice for x86 does not apply",
             ),
             devices=bdfs_of(joined),
             data_path=by_jobs,

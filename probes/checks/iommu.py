@@ -176,7 +176,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
                     "peer-to-peer (ESXi: pciPassthru.allowP2P=TRUE and pciPassthru.RelaxACSforP2P=TRUE)."
                 ),
             ),
-            disturbs="Running jobs keep their current path until they restart.",
+            note="Running jobs keep their current path until they restart.",
         ),
     )
 
@@ -230,7 +230,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
                     instruction("On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl)."),
                 ),
                 needs_reboot=True,
-                disturbs="the host's reboot ends all its guests",
+                disturbs="every guest of the host, which reboots",
             ),
             devices=tuple(bad),
         )

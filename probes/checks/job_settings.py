@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
-from probes.checks.jobs import RDMA_DEVICES, Settings, jobs_of, maps, settle, values_of, without_variable
+from probes.checks.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
 from probes.checks.nccl_library import usable
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import SHOWN, needs
+from probes.checks.wording import RDMA_DEVICES, SHOWN, needs
 from probes.examination import Examination
 from probes.modules import ModuleState
 from probes.nccl_settings import LOC, parse_level, parse_number
@@ -195,5 +195,5 @@ _LOAD_PEERMEM = Plan(
             undo=("modprobe", "-r", "nvidia-peermem"),
         ),
     ),
-    note="a newer NVSHMEM does not need it; the job has to be restarted in either case",
+    note="A newer NVSHMEM does not need it. The job has to be restarted in either case.",
 )

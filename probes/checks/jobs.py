@@ -18,7 +18,6 @@ from probes.unknown import Maybe, Reason, Unknown
 
 NO_JOB = "no process uses a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
-RDMA_DEVICES = "the RDMA devices"
 # Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
 STAGED = "The job copies through host memory, at about half the bandwidth where GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
@@ -49,7 +48,7 @@ _WATCHERS = frozenset(
 
 
 RESTART = instruction("Restart the job", needs_root=False)
-RESTARTS = "the job has to be restarted"
+RESTARTS = "the job, which has to be restarted"
 
 
 @dataclass(frozen=True)

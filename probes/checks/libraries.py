@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import OVER_TCP, RDMA_DEVICES, RESTART, RESTARTS, jobs_of, settle
+from probes.checks.jobs import OVER_TCP, RESTART, RESTARTS, jobs_of, settle
 from probes.checks.nccl_library import needs_version, usable
 from probes.checks.tools import LIBRARIES
-from probes.checks.wording import few, needs
+from probes.checks.wording import RDMA_DEVICES, few, needs
 from probes.examination import Examination
 from probes.libraries import DIRECTORIES, InstalledLibrary
 from probes.modules import ModuleState

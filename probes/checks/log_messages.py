@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.checks.finding import Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.wording import at_most, several
+from probes.checks.wording import KERNEL_LOG, at_most, needs, several
 from probes.examination import Examination
 from probes.kernel_log import KernelLogFacts, KernelMessage, LogKind
 from probes.pci import PciKind
 from probes.plan import Plan
-from probes.unknown import Reason, Unknown
+from probes.unknown import Unknown
 
 _BOOT_SECONDS = 60.0
 _SPEAKERS = {
@@ -60,8 +60,7 @@ def _how_far(log: KernelLogFacts) -> str:
 
 def needs_log(log: Unknown) -> str:
     """What it takes to read the kernel log."""
-    root = log.reason is Reason.NEEDS_ROOT
-    return f"{'needs root: ' if root else 'needs '}the kernel log{'' if root else f': {log}'}"
+    return needs(KERNEL_LOG, log)
 
 
 def said(examination: Examination, messages: list[KernelMessage]) -> tuple[Evidence, ...]:

@@ -126,9 +126,9 @@ def driver_half_updated(examination: Examination) -> Outcome:
         return passed(*evidence)
     steps = (
         *matching_fabric_manager(examination, on_disk),
-        instruction("drain the node: the driver can only be exchanged while nothing uses a GPU"),
+        instruction("Drain the node: the driver can only be exchanged while nothing uses a GPU"),
         reboot_step(),
-        instruction("hold the driver packages so that they are not updated automatically"),
+        instruction("Hold the driver packages so that they are not updated automatically"),
     )
     return found(
         f"Driver {on_disk} was installed while {loaded} was in use. It takes effect after a reboot.",
@@ -234,8 +234,8 @@ def initramfs_stale(examination: Examination) -> Outcome:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
     release = known(examination.node.kernel_release, "")
     steps = (
-        Step("rebuilds the initramfs (Debian, Ubuntu)", ("update-initramfs", "-u", "-k", release or "all")),
-        instruction("on RPM distributions run `dracut -f` instead"),
+        Step("Rebuild the initramfs (Debian, Ubuntu)", ("update-initramfs", "-u", "-k", release or "all")),
+        instruction("On RPM distributions run `dracut -f` instead"),
         reboot_step(),
     )
     names = tuple(name for name, _, _ in differing)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from probes.checks.finding import Evidence, Outcome, passed
-from probes.checks.wording import SHOWN, unsure_without
+from probes.checks.wording import KERNEL_LOG, SHOWN, unsure_without
 from probes.examination import Examination
 from probes.kernel_log import KernelMessage, LogKind
 from probes.module_files import ModuleFile
@@ -18,14 +18,14 @@ from probes.modules import (
     ModuleState,
     cards_of,
 )
-from probes.pci import PciFacts, PciKind
+from probes.pci import PciFacts, PciKind, is_for_guests
 from probes.unknown import Maybe, Reason, Unknown, known
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
 LINE_LIMIT = 200  # characters of a line of modprobe.d
 # What a check is missing, in the same words everywhere.
-MODULES, LOG, FILES = "the kernel modules", "the kernel log", "modinfo of the module files"
+MODULES, FILES = "the kernel modules", "modinfo of the module files"
 PCI, DMABUF, OFED = "the PCI devices", "the DMA-BUF probe", "the OFED release (ofed_info)"
 
 
@@ -95,7 +95,7 @@ def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> t
 
 def log_needed(log: Unknown) -> Outcome:
     """Report that only the kernel log could decide the check."""
-    return unsure_without(LOG, log)
+    return unsure_without(KERNEL_LOG, log)
 
 
 def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
@@ -130,6 +130,13 @@ def peer_nics(examination: Examination) -> Maybe[tuple[str, ...]]:
     return (*cards, *(nic.name for nic in rdma.devices if known(nic.driver, "").startswith("bnxt")))
 
 
+def has_efa_only(examination: Examination) -> bool:
+    """Say whether every NIC is an EFA: they have a peer-memory module of their own, efa_nv_peermem."""
+    rdma = examination.node.rdma
+    hardware = [] if isinstance(rdma, Unknown) else [one for one in rdma.devices if isinstance(one.bdf, str)]
+    return bool(hardware) and all(one.driver == "efa" for one in hardware) and not mlx_functions(examination)
+
+
 def no_peer_pair(examination: Examination) -> Outcome | None:
     """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
     gpus, nics = gpu_functions(examination), peer_nics(examination)
@@ -148,9 +155,7 @@ def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 
 def _gpus(pci: PciFacts) -> tuple[str, ...]:
     return tuple(
-        bdf
-        for bdf, one in pci.functions.items()
-        if one.kind is PciKind.GPU and known(one.driver, "") != "vfio-pci"
+        bdf for bdf, one in pci.functions.items() if one.kind is PciKind.GPU and not is_for_guests(one.driver)
     )
 
 

@@ -43,7 +43,7 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
         return unsure_without(MODULES, missing, Evidence(path, "1"))
     steps = (
         instruction(
-            "remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
+            "Remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
         ),
         reboot_step(),
     )
@@ -85,21 +85,21 @@ def _sign_plan(examination: Examination) -> Plan:
     distribution = "" if isinstance(platform, Unknown) else known(platform.distribution, "")
     key = "/var/lib/shim-signed/mok/MOK.der" if "Ubuntu" in distribution else "/var/lib/dkms/mok.pub"
     steps = (
-        instruction("sign the modules: rebuild them with DKMS, which signs with its own key"),
+        instruction("Sign the modules: rebuild them with DKMS, which signs with its own key"),
         Step(
-            "asks shim to trust DKMS's key (mok_certificate in /etc/dkms/framework.conf, if set there)",
+            "Ask shim to trust DKMS's key (mok_certificate in /etc/dkms/framework.conf, if set there)",
             ("mokutil", "--import", key),
             undo=("mokutil", "--revoke-import"),
         ),
         reboot_step(),
-        instruction("enroll the key at the console when the machine starts, or disable Secure Boot"),
+        instruction("Enroll the key at the console when the machine starts, or disable Secure Boot"),
     )
     return Plan(
         "Sign the modules and enrol the key",
         steps,
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
-        note="the enrollment needs a person at the console (or BMC) during the boot; SSH is not enough",
+        note="The enrollment needs a person at the console (or BMC) during the boot; SSH is not enough",
     )
 
 

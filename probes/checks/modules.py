@@ -91,7 +91,7 @@ def _bring(examination: Examination, module: KernelModule, package: str) -> Plan
         return None
     return Plan(
         f"Install {module.name}",
-        (instruction(f"install {package} for the running kernel"), load_step(examination, module.name)),
+        (instruction(f"Install {package} for the running kernel"), load_step(examination, module.name)),
     )
 
 
@@ -263,7 +263,7 @@ def _blocked(
 def _initramfs_steps(release: Maybe[str]) -> tuple[Step, ...]:
     kernel = f" -k {release}" if not isinstance(release, Unknown) else ""
     return (
-        instruction(f"rebuild the initramfs: `update-initramfs -u{kernel}` (Debian) or `dracut -f` (RPM)"),
+        instruction(f"Rebuild the initramfs: `update-initramfs -u{kernel}` (Debian) or `dracut -f` (RPM)"),
     )
 
 
@@ -290,7 +290,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
     ]
     files = sorted({one.blacklisted.rpartition(":")[0] for one, _ in listed if one.blacklisted})
     steps = (
-        instruction(f"delete the blacklist line in {', '.join(files) or 'modprobe.d'}"),
+        instruction(f"Delete the blacklist line in {', '.join(files) or 'modprobe.d'}"),
         *_initramfs_steps(examination.node.kernel_release),
         *(load_step(examination, one.name) for one, _ in listed if not is_present(one)),
     )
@@ -324,7 +324,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
             replaced.append((one, Evidence(where, line[:LINE_LIMIT])))
     files = sorted({seen.source.rpartition(":")[0] for _, seen in replaced})
     steps = (
-        instruction(f"delete the install line in {', '.join(files) or 'modprobe.d'}"),
+        instruction(f"Delete the install line in {', '.join(files) or 'modprobe.d'}"),
         *_initramfs_steps(examination.node.kernel_release),
         *(load_step(examination, one.name) for one, _ in replaced if not is_present(one)),
     )
@@ -360,8 +360,8 @@ def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     if not refused and isinstance(cmdline, Unknown):
         return unsure_without("the kernel command line", cmdline)
     steps = (
-        instruction("delete module_blacklist= from the boot loader's command line (grub, then update-grub)"),
-        reboot_step("boots with the new command line"),
+        instruction("Delete module_blacklist= from the boot loader's command line (grub, then update-grub)"),
+        reboot_step("Reboot with the new command line"),
     )
     plan = Plan(
         "Remove the module from the kernel's blacklist",

@@ -75,7 +75,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     if evidence:
         default = [one for one in evidence if one.source == VIRTUAL]
         step = instruction("Create the file again for this machine, or remove it (bare metal needs none)")
-        fix = Plan("Replace the topology file", (step,), note="jobs read the file when they start")
+        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start")
         return found(
             f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
             " NICs from this file instead of sysfs.",
@@ -137,7 +137,7 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
             fix=Plan(
                 "Correct the lines",
                 (instruction("Write NAME=value, without blanks and without “export”"),),
-                note="jobs read the file when they start",
+                note="Jobs read the file when they start",
             ),
         )
     jobs = jobs_of(examination)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, unsure
-from probes.checks.jobs import RDMA_DEVICES, Settings, jobs_of, settle, without_variable
+from probes.checks.jobs import Settings, jobs_of, settle, without_variable
 from probes.checks.nccl_network import HCA, taken_ports, used_devices
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import needs
+from probes.checks.wording import RDMA_DEVICES, needs
 from probes.examination import Examination
 from probes.nccl_settings import parse_hca_list, parse_number
 from probes.plan import Plan

@@ -218,6 +218,7 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
         [Evidence(f"/proc/{one.pid}/maps", path) for one in jobs.processes for path in _plugins(one)],
         "NCCL loads libnccl-net from its library path. To compare, run the job with NCCL_NET_PLUGIN=none and"
         " NCCL_NET=IB.",
+        part_of=("nccl-net-plugin-mixed",),
     )
 
 

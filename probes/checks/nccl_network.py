@@ -9,7 +9,6 @@ from probes.checks.jobs import (
     FAR_NIC,
     FEWER_RAILS,
     OVER_TCP,
-    RDMA_DEVICES,
     Settings,
     gpus_of,
     jobs_of,
@@ -19,7 +18,7 @@ from probes.checks.jobs import (
 )
 from probes.checks.port_use import same_cause_as_down
 from probes.checks.references import NCCL_VARIABLES
-from probes.checks.wording import SHOWN, needs, several
+from probes.checks.wording import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, needs, several
 from probes.examination import Examination
 from probes.nccl_paths import ORDER
 from probes.nccl_settings import HcaList, parse_hca_list, parse_number
@@ -99,8 +98,11 @@ def _settle_lists(
     """As `settle`; unknown where a list cannot be compared with the NICs."""
     jobs = jobs_of(examination)
     rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and any(True for _ in _lists(examination)):
-        return unsure(needs(RDMA_DEVICES, rdma))
+    if any(True for _ in _lists(examination)):
+        if isinstance(rdma, Unknown):
+            return unsure(needs(RDMA_DEVICES, rdma))
+        if rdma.devices_elsewhere:
+            return unsure(NAMESPACE_OF_DEVICES)
     return settle(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.port_use import NO_PORTS, gpus_without_nic
-from probes.checks.wording import at_most, several
+from probes.checks.wording import (
+    NAMESPACE_OF_DEVICES,
+    PCI_FUNCTIONS,
+    RDMA_DEVICES,
+    at_most,
+    several,
+    unsure_without,
+)
 from probes.examination import Examination
-from probes.pci import PciFunction, PciKind
+from probes.pci import PciFunction, PciKind, is_for_guests
 from probes.plan import Plan, Step, instruction
 from probes.rdma import NAMESPACE_ARGV, RdmaDevice
 from probes.unknown import Maybe, Reason, Unknown, known
@@ -58,7 +65,7 @@ def without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
     if isinstance(functions, Unknown):
-        return unsure(f"needs the PCI functions: {functions}")
+        return unsure_without(PCI_FUNCTIONS, functions)
     bare = [
         one for one in functions if isinstance(one.driver, Unknown) and one.driver.reason is Reason.NOT_THERE
     ]
@@ -82,7 +89,7 @@ def without_driver(examination: Examination) -> Outcome:
         )
     for one in functions:
         if isinstance(one.driver, Unknown):
-            return unsure(f"needs the driver of {one.bdf}: {one.driver}")
+            return unsure_without("the drivers of the NICs", one.driver)
     return passed(*at_most(_driver_evidence(one) for one in functions) or (_NO_NIC,))
 
 
@@ -98,8 +105,8 @@ def passed_through(examination: Examination) -> Outcome:
     """Find NICs bound to vfio-pci or a similar driver."""
     functions = _functions(examination)
     if isinstance(functions, Unknown):
-        return unsure(f"needs the PCI functions: {functions}")
-    away = [one for one in functions if known(one.driver, "") in ("vfio-pci", "pci-stub", "uio_pci_generic")]
+        return unsure_without(PCI_FUNCTIONS, functions)
+    away = [one for one in functions if is_for_guests(one.driver) or one.driver == "uio_pci_generic"]
     if away:
         return found(
             f"{several(one.bdf for one in away)}: bound to a driver that hands the NIC to a virtual machine "
@@ -120,20 +127,20 @@ def passed_through(examination: Examination) -> Outcome:
     data_path=True,
 )
 def without_rdma_device(examination: Examination) -> Outcome:
-    """Find NICs with mlx5_core and without an RDMA device; one in another namespace is not missing."""
+    """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
     if isinstance(functions, Unknown):
-        return unsure(f"needs the PCI functions: {functions}")
+        return unsure_without(PCI_FUNCTIONS, functions)
     if isinstance(devices, Unknown):
-        return unsure(f"needs the RDMA devices: {devices}")
+        return unsure_without(RDMA_DEVICES, devices)
     taken = {one.bdf for one in devices}
     # The second port of a bond has no RDMA device of its own: the bond's is on the first.
     bonded = {known(one.bdf, "").rpartition(".")[0] for one in devices if _is_bond(one)}
     bare = [
         one
         for one in functions
-        if known(one.driver, "") == "mlx5_core"
+        if known(one.driver, "") in ("mlx5_core", "mlx4_core")
         and one.bdf not in taken
         and one.bdf.rpartition(".")[0] not in bonded
     ]
@@ -143,14 +150,15 @@ def without_rdma_device(examination: Examination) -> Outcome:
     bare = [one for one in bare if one.bdf not in elsewhere]
     if bare:
         bdfs = [one.bdf for one in bare]
+        modules = dict.fromkeys(known(one.driver, "").replace("_core", "_ib") for one in bare)
         return found(
-            f"{several(bdfs)}: mlx5_ib is not loaded, RDMA is disabled for this device, or its RDMA device "
-            "is in another network namespace.",
+            f"{several(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, or "
+            "its RDMA device is in another network namespace.",
             *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
             fix=Plan(
                 "Bring up the RDMA device",
                 (
-                    Step("Load mlx5's RDMA driver", ("modprobe", "mlx5_ib")),
+                    *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
                     Step(
                         "Show whether RDMA is disabled",
                         ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
@@ -168,7 +176,7 @@ def without_rdma_device(examination: Examination) -> Outcome:
         )
     if moved and not isinstance(rdma, Unknown):
         return unsure(
-            "needs the network namespace that the RDMA devices are in, a pod's for example",
+            NAMESPACE_OF_DEVICES,
             *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
             Evidence(" ".join(NAMESPACE_ARGV), f"netns {known(rdma.namespace_mode, 'mode unknown')}"),
         )
@@ -188,7 +196,7 @@ def firmware_differs(examination: Examination) -> Outcome:
     """Compare the firmware of NICs of one board (PSID)."""
     devices = _devices(examination)
     if isinstance(devices, Unknown):
-        return unsure(f"needs the RDMA devices: {devices}")
+        return unsure_without(RDMA_DEVICES, devices)
     boards: dict[str, list[RdmaDevice]] = {}
     for one in devices:
         if not isinstance(one.board_id, Unknown) and not isinstance(one.firmware, Unknown):
@@ -214,13 +222,13 @@ def firmware_differs(examination: Examination) -> Outcome:
                     ),
                 ),
                 reversible=False,
-                disturbs="processes that use these NICs lose them during the reset",
+                disturbs="processes that use these NICs, which they lose during the reset",
             ),
             devices=tuple(one.name for one in odd),
         )
     for one in devices:
         if isinstance(one.firmware, Unknown) and one.firmware.reason is not Reason.NOT_THERE:
-            return unsure(f"needs the firmware version of {one.name}: {one.firmware}")
+            return unsure_without("the firmware versions of the NICs", one.firmware)
     return passed(*at_most(_firmware(one) for one in devices) or (NO_PORTS,))
 
 
@@ -246,7 +254,7 @@ def bond(examination: Examination) -> Outcome:
     """Find RDMA devices over a bond of two ports."""
     devices = _devices(examination)
     if isinstance(devices, Unknown):
-        return unsure(f"needs the RDMA devices: {devices}")
+        return unsure_without(RDMA_DEVICES, devices)
     bonds = [one for one in devices if _is_bond(one)]
     if bonds:
         return found(
@@ -255,7 +263,7 @@ def bond(examination: Examination) -> Outcome:
             fix=Plan(
                 "Let NCCL use both ports",
                 (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
-                disturbs="the job has to be restarted",
+                disturbs="the job, which has to be restarted",
             ),
             devices=tuple(one.name for one in bonds),
         )

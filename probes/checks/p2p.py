@@ -61,9 +61,9 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
         coherent = Evidence("NVML, C2C links", "GPUs coherent with their CPU: the option has no effect")
         return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value}"), coherent)
     steps = (
-        instruction("delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d"),
-        instruction("rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
-        reboot_step("loads the driver with its new options"),
+        instruction("Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d"),
+        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        reboot_step("Reboot to load the driver with its new options"),
     )
     return found(
         "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
@@ -100,10 +100,10 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     """Check the log for `PCI topology not supported`; pairs below one switch are never refused."""
     steps = (
         instruction(
-            "use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; `gdrtop`, affinity matrix)"
+            "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; `gdrtop`, affinity matrix)"
         ),
         instruction(
-            "only where it works: `options nvidia NVreg_GrdmaPciTopoCheckOverride=1` (modprobe.d), "
+            "Only where it works: `options nvidia NVreg_GrdmaPciTopoCheckOverride=1` (modprobe.d), "
             "rebuild the initramfs, reboot"
         ),
     )
@@ -112,7 +112,7 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
         "PCI topology not supported",
         "GPU and NIC have no common PCIe switch, and the driver lists this chipset as unable to carry "
         "peer-to-peer traffic (errno 524).",
-        Plan("Pair GPUs and NICs below one switch", steps, disturbs="jobs have to be restarted"),
+        Plan("Pair GPUs and NICs below one switch", steps, disturbs="jobs, which have to be restarted"),
     )
 
 
@@ -128,9 +128,9 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
     steps = (
-        Step("shows which ACS settings the paths need", ("rdma_topo", "check")),
+        Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
         instruction(
-            "set ACS as rdma_topo says (firmware, or pci=config_acs= on the command line), then reboot"
+            "Set ACS as rdma_topo says (firmware, or pci=config_acs= on the command line), then reboot"
         ),
     )
     return _refused(
@@ -152,7 +152,7 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
 )
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     """Check the log for `importer unable to handle MMIO`."""
-    steps = (instruction("update the NIC's driver: a newer kernel, or a current OFED"),)
+    steps = (instruction("Update the NIC's driver: a newer kernel, or a current OFED"),)
     return _refused(
         examination,
         "importer unable to handle MMIO",
@@ -198,16 +198,16 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     if old:
         steps = (
             instruction(
-                "put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them"
+                "Put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them"
             ),
-            instruction("or install the open kernel modules: NCCL then uses DMA-BUF"),
+            instruction("Or install the open kernel modules: NCCL then uses DMA-BUF"),
         )
         return found(
             "NCCL before 2.23.4 looks for memory_peers, which this kernel does not have. It prints "
             "`GPU Direct RDMA Disabled`.",
             absent,
             *old[:SHOWN],
-            fix=Plan("Update NCCL", steps, disturbs="jobs have to be restarted"),
+            fix=Plan("Update NCCL", steps, disturbs="jobs, which have to be restarted"),
             devices=(PEERMEM,),
         )
     return unsure("needs root: the libraries of other users' processes", absent) if hidden else passed(absent)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.checks.module_facts import PEERMEM, no_ends, no_pair
+from probes.checks.wording import unsure_without
 from probes.examination import Examination
 from probes.gpudirect import GpuDirectFacts, PathState
 from probes.plan import Plan, plan_or_none
@@ -38,13 +39,13 @@ def no_gdr_path(examination: Examination) -> Outcome:
         return aside
     direct = examination.node.gpudirect
     if isinstance(direct, Unknown):
-        return unsure(f"needs the state of GPUDirect: {direct}")
+        return unsure_without("the state of GPUDirect", direct)
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
     states = (direct.dmabuf, direct.peermem)
     for state in states:
         if isinstance(state.usable, Unknown):
-            return unsure(f"needs the state of {state.path.value}: {state.usable}")
+            return unsure_without(f"the state of {state.path.value}", state.usable)
     usable = [state.path.value for state in states if state.usable]
     if usable:
         return passed(Evidence("paths that can be used", ", ".join(usable)))

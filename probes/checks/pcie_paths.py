@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.checks.finding import Evidence, Outcome, found, passed, unsure
-from probes.checks.wording import LIKE_THESE, few
+from probes.checks.wording import LIKE_THESE, few, needs
 from probes.examination import Examination
+from probes.host import TREE_ONLY
 from probes.nccl_paths import Nccl
-from probes.pci import PciFunction, PciKind
+from probes.pci import PciFunction, PciKind, is_for_guests
 from probes.pci_capabilities import Acs, ConfigSpace, PciExpress
 from probes.plan import Plan
 from probes.platform import NOT_A_GUEST, Environment
@@ -21,8 +22,6 @@ BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
 # Grace's and Vera's: rdma-core kernel-boot/rdma_topo
 _GRACE_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8, 0x2F95, 0x2F96)
-# vfio-pci, mlx5_vfio_pci, nvgrace_gpu_vfio_pci and others (Linux drivers/vfio/pci).
-_FOR_GUESTS = ("vfio-pci", "vfio_pci")
 _VGPU_HOST = "nvidia_vgpu_vfio"
 
 
@@ -40,13 +39,8 @@ def ends(examination: Examination) -> dict[str, PciFunction]:
     return {
         bdf: functions[bdf]
         for bdf in dict.fromkeys(bdfs)
-        if bdf in functions and not is_passed_through(functions[bdf])
+        if bdf in functions and not is_for_guests(functions[bdf].driver)
     }
-
-
-def is_passed_through(function: PciFunction) -> bool:
-    """Say whether a VFIO driver holds the function for a virtual machine."""
-    return known(function.driver, "").endswith(_FOR_GUESTS)
 
 
 def for_guests(examination: Examination) -> tuple[str, ...]:
@@ -62,7 +56,7 @@ def for_guests(examination: Examination) -> tuple[str, ...]:
     for function in functions.values():
         owner = functions.get(function.physical_function or "")
         is_share = owner is not None and owner.kind is PciKind.GPU
-        if is_passed_through(function) or is_share or (shares_gpus and function.kind is PciKind.GPU):
+        if is_for_guests(function.driver) or is_share or (shares_gpus and function.kind is PciKind.GPU):
             guests.append(function.bdf)
     return tuple(guests)
 
@@ -203,7 +197,9 @@ def unread(unknown: Sequence[Unknown]) -> Outcome:
     # Each once: a file stands behind several facts.
     distinct = list(dict.fromkeys(unknown))
     seen = (Evidence(one.source or "gdrtop", str(one)) for one in distinct)
-    return unsure(reason_of(distinct[0]), *few(seen, LIKE_THESE))
+    first = distinct[0]
+    words = needs(first.source, first) if TREE_ONLY in first.detail else reason_of(first)
+    return unsure(words, *few(seen, LIKE_THESE))
 
 
 def reason_of(unknown: Unknown) -> str:

@@ -125,7 +125,7 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
             evidence, Evidence("/proc/driver/nvidia/version", "older than 470, the first with nvidia_peermem")
         )
     steps = (
-        instruction("install the NVIDIA driver's DKMS package, or another one that brings nvidia-peermem"),
+        instruction("Install the NVIDIA driver's DKMS package, or another one that brings nvidia-peermem"),
         load_step(examination, PEERMEM),
     )
     return peermem_fault(
@@ -164,7 +164,7 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
         instruction(
             "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true where OFED is on the node"
         ),
-        instruction("or set driver.kernelModuleType=open and use DMA-BUF instead"),
+        instruction("Or set driver.kernelModuleType=open and use DMA-BUF instead"),
     )
     return peermem_fault(
         examination,
@@ -174,7 +174,7 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
         fix=Plan(
             "Let the driver container load nvidia-peermem",
             steps,
-            disturbs="the driver pod restarts: every job on the GPUs ends",
+            disturbs="every job on the GPUs: the driver pod restarts",
         ),
     )
 
@@ -228,7 +228,7 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     if numbers >= _FIRST_WITH_PEERMEM:
         return passed(evidence)
     steps = (
-        instruction("install driver 470 or newer (DMA-BUF: the open kernel modules of 515.43.04 or newer)"),
+        instruction("Install driver 470 or newer (DMA-BUF: the open kernel modules of 515.43.04 or newer)"),
     )
     return peermem_fault(
         examination,

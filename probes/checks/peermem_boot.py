@@ -128,11 +128,11 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     if not loaders:
         return passed(seen, Evidence("/etc/modules-load.d", "nothing loads nvidia_peermem at boot"))
     steps = (
-        instruction("make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer; other libraries as well)"),
+        instruction("Make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer; other libraries as well)"),
         *(
-            instruction(f"delete nvidia-peermem from {loader.source}")
+            instruction(f"Delete nvidia-peermem from {loader.source}")
             if loader.value == PEERMEM
-            else instruction(f"delete this line from {loader.source}: {loader.value}")
+            else instruction(f"Delete this line from {loader.source}: {loader.value}")
             for loader in loaders
         ),
     )
@@ -185,9 +185,9 @@ def boot_load_race(examination: Examination) -> Outcome:
         return passed(named, asked)
     unit = "a oneshot unit After=openibd.service with ExecStart=/sbin/modprobe nvidia-peermem"
     steps = (
-        Step("shows which module failed and why", ("journalctl", "-b", "-u", "systemd-modules-load")),
+        Step("Show which module failed and why", ("journalctl", "-b", "-u", "systemd-modules-load")),
         load_step(examination, PEERMEM),
-        instruction(f"if the driver or OFED was not ready yet, load it later: {unit}"),
+        instruction(f"If the driver or OFED was not ready yet, load it later: {unit}"),
     )
     return peermem_fault(
         examination,

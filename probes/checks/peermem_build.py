@@ -85,7 +85,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
             "the kernels of some distributions have it."
         )
         steps = (
-            instruction("install DOCA-OFED, or use the open kernel modules and DMA-BUF instead"),
+            instruction("Install DOCA-OFED, or use the open kernel modules and DMA-BUF instead"),
             *rebuild,
         )
         plan = Plan(
@@ -165,7 +165,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     if version == nvidia.version:
         return passed(*evidence)
     steps = (
-        instruction("drain the node; the reboot loads the driver that is on disk"),
+        instruction("Drain the node; the reboot loads the driver that is on disk"),
         reboot_step(),
         load_step(examination, PEERMEM),
     )
@@ -233,10 +233,10 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     load = restart_openibd(examination)
     steps = (
         instruction(
-            "install OFED for this kernel (DOCA-OFED by DKMS, or mlnxofedinstall --add-kernel-support)"
+            "Install OFED for this kernel (DOCA-OFED by DKMS, or mlnxofedinstall --add-kernel-support)"
         ),
-        instruction("rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
-        *(load.steps if isinstance(load, Plan) else (instruction(f"load OFED's modules; {load}"),)),
+        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        *(load.steps if isinstance(load, Plan) else (instruction(f"Load OFED's modules; {load}"),)),
     )
     spare = is_spare(examination)
     return found(

@@ -44,11 +44,11 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Ou
 def _reload(examination: Examination, title: str, first: str) -> Plan:
     steps = (
         instruction(first),
-        instruction("rebuild the initramfs (it may carry modprobe.d): `update-initramfs -u` or `dracut -f`"),
+        instruction("Rebuild the initramfs (it may carry modprobe.d): `update-initramfs -u` or `dracut -f`"),
         unload_step(examination),
         load_step(examination, PEERMEM),
     )
-    return Plan(title, steps, disturbs="jobs that use nvidia_peermem have to end first")
+    return Plan(title, steps, disturbs="jobs that use nvidia_peermem: they have to end first")
 
 
 def _severity(examination: Examination) -> Severity | None:
@@ -86,7 +86,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
         fix=_reload(
             examination,
             "Remove the option",
-            "delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d",
+            "Delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
         severity=_severity(examination),
@@ -114,7 +114,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     numbers = ofed_numbers(ofed)
     if numbers is None or numbers >= _FIRST_MODERN_OFED or value[0] == "1":
         return passed(value[1], Evidence("ofed_info -s", ofed))
-    first = "write `options nvidia-peermem peerdirect_support=1` to /etc/modprobe.d/nvidia-peermem.conf"
+    first = "Write `options nvidia-peermem peerdirect_support=1` to /etc/modprobe.d/nvidia-peermem.conf"
     return found(
         "MLNX_OFED 5.0 and older have an older PeerDirect interface than the module expects by default.",
         value[1],
@@ -146,7 +146,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
         fix=_reload(
             examination,
             "Use the default",
-            "delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
+            "Delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
     )
@@ -175,7 +175,7 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
         return passed(*log_seen(examination, messages))
     steps = (
         instruction(
-            "correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
+            "Correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
         ),
         load_step(examination, PEERMEM),
     )

@@ -69,9 +69,9 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     if processes.hidden or processes.left_out or any(isinstance(one, Unknown) for one in files):
         return unsure(f"needs root: {_HOLDERS}", seen)
     steps = (
-        Step("shows which process holds memory regions, if any", ("rdma", "resource", "show", "mr"), False),
-        instruction("end what is left of the job: processes in state D or Z, containers in removal"),
-        instruction("if no process is left, drain the node and reboot it; never use rmmod -f"),
+        Step("Show which process holds memory regions, if any", ("rdma", "resource", "show", "mr"), False),
+        instruction("End what is left of the job: processes in state D or Z, containers in removal"),
+        instruction("If no process is left, drain the node and reboot it; never use rmmod -f"),
     )
     return found(
         "Memory regions of a killed job are still registered.",
@@ -114,8 +114,8 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_CURED:
         return passed(seen)
     steps = (
-        instruction("install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)"),
-        instruction("rebuild the NVIDIA driver's modules afterwards, then reboot"),
+        instruction("Install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)"),
+        instruction("Rebuild the NVIDIA driver's modules afterwards, then reboot"),
     )
     return found(
         "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order of the GPU driver.",
@@ -146,7 +146,7 @@ def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     if not messages:
         return passed(*log_seen(examination, messages))
     steps = (
-        instruction("update the NVIDIA driver to 560 or newer at the next opportunity"),
+        instruction("Update the NVIDIA driver to 560 or newer at the next opportunity"),
         load_step(examination, PEERMEM),
     )
     return found(

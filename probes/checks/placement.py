@@ -153,8 +153,7 @@ def _nearer(word: Nccl) -> Plan:
             ),
         ),
         needs_reboot=True,
-        disturbs="moving a card takes the node out of service; running jobs keep their path until they "
-        "restart",
+        disturbs="every job on this node while a card is moved",
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.checks.port_use import NO_PORTS, Port, alike, devices_of, names, ports_of
-from probes.checks.wording import at_most
+from probes.checks.wording import RDMA_DEVICES, at_most, unsure_without
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.plans.interruptions import REBOOT_ENDS_JOBS
@@ -25,7 +25,7 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     active = [port for port in ports if port.is_active and not port.is_ethernet]
     chosen = [port for port in active if _shows_sdr(port)]
     if chosen:
@@ -43,7 +43,7 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
         )
     for port in active:
         if isinstance(port.facts.rate_text, Unknown):
-            return unsure(f"needs the rate of {port.name}: {port.facts.rate_text}")
+            return unsure_without("the port rates", port.facts.rate_text)
     return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))
 
 
@@ -90,7 +90,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
     """Find active ports whose rate is below the fastest of the same board and link layer."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     # A speed that the kernel does not know says nothing.
     active = [port for port in ports if port.is_active and not (_shows_sdr(port) and not port.is_ethernet)]
     slow: list[Port] = []
@@ -127,7 +127,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
         )
     for port in active:
         if isinstance(port.facts.rate_gbps, Unknown):
-            return unsure(f"needs the rate of {port.name}: {port.facts.rate_gbps}")
+            return unsure_without("the port rates", port.facts.rate_gbps)
     return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))
 
 
@@ -144,7 +144,7 @@ def one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
     narrow = [port for port in active if _is_one_lane(port)]
     if narrow:
@@ -168,5 +168,5 @@ def one_lane(examination: Examination) -> Outcome:
         )
     for port in active:
         if isinstance(port.facts.rate_text, Unknown):
-            return unsure(f"needs the rate of {port.name}: {port.facts.rate_text}")
+            return unsure_without("the port rates", port.facts.rate_text)
     return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))

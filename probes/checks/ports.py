@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.checks.port_condition import Condition, condition_of
 from probes.checks.port_use import (
     NO_PORTS,
@@ -13,9 +13,9 @@ from probes.checks.port_use import (
     names,
     ports_of,
 )
-from probes.checks.wording import SHOWN, at_most
+from probes.checks.wording import RDMA_DEVICES, SHOWN, at_most, unsure_without
 from probes.examination import Examination
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, Step, instruction, sentences
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
 from probes.unknown import Unknown, known
 
@@ -28,16 +28,16 @@ def _sorted_out(examination: Examination, wanted: Condition) -> Outcome | list[P
     """The ports in this condition; else the outcome."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     if not ports:
         return passed(NO_PORTS)
     conditions = [(port, condition_of(port)) for port in ports]
     chosen = [port for port, condition in conditions if condition is wanted]
     if chosen:
         return chosen
-    for port, condition in conditions:
+    for _, condition in conditions:
         if isinstance(condition, Unknown):
-            return unsure(f"needs the state of {port.name}: {condition}")
+            return unsure_without("the port states", condition)
     return passed(*at_most(_state(port) for port in ports))
 
 
@@ -140,7 +140,7 @@ def netdev_down(examination: Examination) -> Outcome:
             Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
             for port in chosen
         ),
-        fix=Plan("Set the netdev up", netdev_steps(chosen), note=KEEP),
+        fix=Plan("Set the netdev up", netdev_steps(chosen), note=sentences(KEEP)),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
     )
@@ -218,7 +218,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     """Find ports that are down and have another link layer than most ports of the same board."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     odd = _of_another_layer(ports)
     if odd:
         layer = known(odd[0].facts.link_layer, "")
@@ -232,7 +232,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
         )
     for port in ports:
         if isinstance(port.facts.link_layer, Unknown):
-            return unsure(f"needs the link layer of {port.name}: {port.facts.link_layer}")
+            return unsure_without("the link layers of the ports", port.facts.link_layer)
     return passed(
         *at_most(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in ports)
         or (NO_PORTS,)

@@ -104,6 +104,7 @@ _CAUSES: dict[str, tuple[str, ...]] = {
     "gpu-without-driver": ("nvidia-not-loaded",),
     "gpu-missing-from-nvml": ("xid-79-fell-off-bus", "gpu-driver-start-failed"),
     "nic-without-driver": ("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+    "nccl-ib-hca-entry-without-device": ("nic-without-driver", "nic-without-rdma-device"),
     "nic-without-rdma-device": ("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 }
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import RDMA_DEVICES, jobs_of, needs_environment, settle
+from probes.checks.jobs import jobs_of, needs_environment, settle
 from probes.checks.kubernetes import has_pods
 from probes.checks.nccl_gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl_network import used_devices
 from probes.checks.port_use import Port, devices_of, gpus_without_nic, names, ports_of
-from probes.checks.wording import at_most, needs
+from probes.checks.wording import RDMA_DEVICES, at_most, needs
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.rdma import Gid
@@ -61,7 +61,7 @@ def _address(port: Port) -> Plan:
             instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
             Step("Show the GID table", ("show_gids",), needs_root=False),
         ),
-        note="leave NCCL_IB_GID_INDEX unset, as NCCL 2.21 and later find the entry themselves",
+        note="Leave NCCL_IB_GID_INDEX unset, as NCCL 2.21 and later find the entry themselves",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.port_use import Port, alike, devices_of, names
 from probes.checks.roce import NO_ROCE, roce_ports
-from probes.checks.wording import SHOWN, at_most
+from probes.checks.wording import RDMA_DEVICES, SHOWN, at_most, unsure_without
 from probes.examination import Examination
 from probes.plan import Plan, Step, instruction
 from probes.port_health import roce_mtu
@@ -35,7 +35,7 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
     for port in ports:
         mtu = port.health if isinstance(port.health, Unknown) else port.health.roce_mtu_bytes
         if isinstance(mtu, Unknown):
-            missing = unsure(f"needs the MTU of {port.name}'s netdev: {mtu}")
+            missing = unsure_without("the MTUs of the netdevs", mtu)
         else:
             mtus[port.name] = mtu
     return mtus, missing
@@ -92,7 +92,7 @@ def mtu_differs(examination: Examination) -> Outcome:
     """Compare the RDMA MTUs of active RoCE ports of one board."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     mtus, missing = _mtus(ports)
     smaller, compared = _smaller(ports, mtus)
     if smaller:
@@ -131,7 +131,7 @@ def mtu_small(examination: Examination) -> Outcome:
     """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     mtus, missing = _mtus(ports)
     small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
     if small:
@@ -168,7 +168,7 @@ def ecn_off(examination: Examination) -> Outcome:
     """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp)."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(f"needs the RDMA devices: {ports}")
+        return unsure_without(RDMA_DEVICES, ports)
     if not ports:
         return passed(NO_ROCE)
     off: list[Port] = []

@@ -22,7 +22,7 @@ _BUILD = Plan(
         Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
         instruction(f"In the directory perftest, run {PERFTEST_BUILD}"),
     ),
-    note="the perftest of DOCA, HPC-X and NVIDIA's containers is built with CUDA already",
+    note="The perftest of DOCA, HPC-X and NVIDIA's containers is built with CUDA already",
 )
 
 

@@ -190,7 +190,7 @@ def _no_devices(node: Node, topology: Topology) -> Verdict:
 
     ours = _our_nics(node, topology)
     if not ours:
-        return say(State.NOT_APPLICABLE, "all RDMA NICs are bound to vfio-pci for virtual machines")
+        return say(State.NOT_APPLICABLE, "all RDMA NICs are passed through to virtual machines")
     elsewhere = () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere
     if elsewhere:
         plural = "s are" if len(elsewhere) > 1 else " is"

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.checks.finding import Evidence, Outcome, unsure
+from probes.host import TREE_ONLY
 from probes.unknown import Reason, Unknown
 
 SHOWN = 8
+RDMA_DEVICES = "the RDMA devices"
+KERNEL_LOG = "the kernel log"
+PCI_FUNCTIONS = "the PCI functions"
+NAMESPACE_OF_DEVICES = "needs the network namespace that the RDMA devices are in, a pod's for example"
 LIKE_THESE = "more like these"
 STAGED = (
     "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
@@ -15,16 +20,18 @@ STAGED = (
 """The impact of a node without GPUDirect RDMA."""
 
 
-def needs(what: str, why: Unknown) -> str:
+def needs(what: str, why: Unknown | str) -> str:
     """What a check that could not run needs: "needs root: the kernel log", "needs the GPUs (timed out)"."""
-    if why.reason is Reason.NEEDS_ROOT:
+    if TREE_ONLY in str(why):
+        return "needs a running node (this is a tree of files)"
+    if isinstance(why, Unknown) and why.reason is Reason.NEEDS_ROOT:
         return f"needs root: {what}"
     return f"needs {what} ({why})"
 
 
 def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
     """Report a check that could not run for want of `what`, with the details as evidence."""
-    seen = (Evidence(why.source, why.detail),) if why.source and why.detail else ()
+    seen = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
     return unsure(needs(what, why), *evidence, *seen)
 
 

@@ -14,9 +14,9 @@ from probes.plans.iommu import pass_through_option
 from probes.plans.register_writes import why_no_setpci
 from probes.unknown import Unknown
 
-_DRAIN = "DMA of running jobs changes its path: drain the node first"
+_DRAIN = "DMA of running jobs, whose path changes: drain the node first"
 _TITLE = "Clear ACS redirects between GPUs and NICs"
-CHECK_CMDLINE = "after the reboot, check /proc/cmdline: the whole list of ports must be in it"
+CHECK_CMDLINE = "After the reboot, check that the whole list of ports is in /proc/cmdline."
 
 
 def redirects_off(examination: Examination) -> Plan | str:
@@ -60,7 +60,7 @@ def clear(ports: Mapping[str, Acs]) -> Plan:
     """Clear the redirecting bits of each port, and leave the others."""
     steps = [
         Step(
-            f"clears the redirect bits of {bridge}, and no other bit",
+            f"Clear the redirect bits of {bridge}, and no other bit",
             ("setpci", "-s", bridge, f"ECAP_ACS+6.w=0000:{REDIRECTS:04x}"),
             undo=("setpci", "-s", bridge, f"ECAP_ACS+6.w={acs.control & REDIRECTS:04x}:{REDIRECTS:04x}"),
             group="switch ports",
@@ -71,7 +71,7 @@ def clear(ports: Mapping[str, Acs]) -> Plan:
         _TITLE,
         (*steps, *_lasting(ports)),
         disturbs=_DRAIN,
-        note="not on a host that passes devices to virtual machines",
+        note="Not for hosts that pass devices to virtual machines.",
     )
 
 
@@ -86,8 +86,8 @@ def boot_option(ports: Iterable[str]) -> str:
 def _lasting(ports: Iterable[str]) -> tuple[Step, ...]:
     return (
         instruction(
-            "a reboot brings the redirects back: turn ACS off in the BIOS, or set in /etc/default/grub "
-            f"{boot_option(ports)} (keep the inner quotes: grub ends the command at a bare semicolon)"
+            "A reboot brings the redirects back. Turn ACS off in the BIOS, or set in /etc/default/grub "
+            f"{boot_option(ports)}. Keep the inner quotes, because grub ends the command at a bare semicolon."
         ),
         instruction(CHECK_CMDLINE),
     )

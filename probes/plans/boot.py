@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probes.checks.module_facts import PEERMEM, is_present, module_of
 from probes.examination import Examination
 from probes.modules import LADDER, ModuleFacts, ModuleState
-from probes.plan import FileChange, Plan, Step, instruction
+from probes.plan import FileChange, Plan, Step, instruction, sentences
 from probes.plans.loading import path_modules, peermem_options, wants_peermem
 from probes.plans.obstacles import bar_at_boot
 from probes.platform import in_container
@@ -64,7 +64,7 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
         if obstacle is None:
             added.append(name)
         else:
-            barred.append(f"{name} is left out, since the boot could not load it: {obstacle}")
+            barred.append(f"{name} is left out, because the boot could not load it: {obstacle}")
     if not added:
         return "; ".join(barred) or f"the boot already loads all that this node needs: {', '.join(names)}"
     kept = own_modules(facts)
@@ -74,13 +74,15 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
     if options:
         line = f"options nvidia_peermem {' '.join(options)}"
         instructions.append(
-            instruction(f"write `{line}` to a file in /etc/modprobe.d: modules-load.d takes no options")
+            instruction(
+                f"Write `{line}` to a file in /etc/modprobe.d. Files in modules-load.d take no options."
+            )
         )
     step = Step(
-        f"has systemd-modules-load load {', '.join(added)} at boot",
+        f"Make systemd-modules-load load {', '.join(added)} at boot",
         file=FileChange(OWN_FILE, text),
     )
-    return Plan("Load the modules at every boot", (step, *instructions), note=note)
+    return Plan("Load the modules at every boot", (step, *instructions), note=sentences(note))
 
 
 def unpersist_modules(examination: Examination) -> Plan | str:
@@ -100,9 +102,9 @@ def unpersist_modules(examination: Examination) -> Plan | str:
             if unread
             else f"there is no {OWN_FILE} that names a module"
         )
-    step = Step(f"stops loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
+    step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
     return Plan(
-        "Stop loading gdrtop's modules at boot", (step,), note="loaded modules stay until the next boot"
+        "Stop loading gdrtop's modules at boot", (step,), note="Loaded modules stay until the next boot."
     )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from probes.plan import Step
 
-DRAIN = "running jobs use these NICs: drain the node first"
-NOT_LASTING = "a reboot or a reset of the NIC brings the old value back: set it in the BIOS, or by a unit"
+DRAIN = "running jobs that use these NICs: drain the node first"
+NOT_LASTING = (
+    "A reboot or a reset of the NIC brings the old value back. To keep the new one, set it in the BIOS "
+    "or by a systemd unit."
+)
 
 
 def set_bits(bdf: str, why: str, value: int, old: int, mask: int) -> Step:

@@ -23,12 +23,12 @@ CONTROL, UNIFIED = "/dev/nvidiactl", "/dev/nvidia-uvm"
 _UVERBS = "ib_uverbs"
 _CONTROL_MINOR = 255
 _OTHERS = instruction(
-    "where rdma_cm or umad files are needed too, mknod them the same way with the numbers in "
-    "/sys/class/misc/rdma_cm/dev and /sys/class/infiniband_mad/umad*/dev"
+    "If rdma_cm or umad files are needed too, create them the same way with the numbers in "
+    "/sys/class/misc/rdma_cm/dev and /sys/class/infiniband_mad/umad*/dev."
 )
 _WHOSE = instruction(
-    "find out what removed them, or it happens again: a script that cleans /dev, or a file system other than "
-    "devtmpfs mounted there (findmnt /dev)"
+    "Find out what removed the files: a script that cleans /dev, or a file system other than devtmpfs on "
+    "/dev (findmnt /dev)."
 )
 
 
@@ -46,26 +46,28 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         major, minor = number
         steps.append(
             Step(
-                f"makes the file of {device.name}, with the number and mode that the kernel gives it",
+                f"Create the file of {device.name} with the number and mode that the kernel uses",
                 ("mknod", "-m", "0666", path, "c", str(major), str(minor)),
                 undo=("rm", path),
                 group="device files",
             )
         )
     if steps and not has_directory:
-        steps.insert(0, Step("makes the directory", ("mkdir", "-m", "0755", INFINIBAND)))
+        steps.insert(0, Step("Create the directory", ("mkdir", "-m", "0755", INFINIBAND)))
     if steps:
         rules = ("udevadm", "trigger", "--subsystem-match=infiniband_verbs")
-        steps.append(Step("has udev set owner and mode where its rules differ", rules))
+        steps.append(Step("Make udev set owner and mode by its rules", rules))
     if unknown:
-        steps.append(instruction(f"sysfs has no number of {several(unknown)}: drain the node and reboot it"))
+        steps.append(
+            instruction(f"Drain the node and reboot it: sysfs shows no number for {several(unknown)}.")
+        )
     if not has_directory:
         steps.append(_OTHERS)
     return Plan(
-        "Make the device files again",
+        "Re-create the device files",
         (*steps, _WHOSE),
-        note="the kernel makes them only when it registers the devices; reloading mlx5_ib would do so too, "
-        "but takes the devices from running jobs",
+        note="The kernel creates the files only when it registers the devices. Reloading mlx5_ib would do so "
+        "too, but would take the devices from running jobs.",
     )
 
 
@@ -75,9 +77,9 @@ def _without_verbs(examination: Examination) -> Plan:
     if not isinstance(module, Unknown) and not is_present(module) and obstacle is None:
         return load_plan(examination, _UVERBS)
     why = (
-        "ib_uverbs is loaded but has made no device: see the kernel log"
+        "Search the kernel log for the reason: ib_uverbs is loaded but has created no device."
         if not isinstance(module, Unknown) and is_present(module)
-        else f"ib_uverbs cannot be loaded: {obstacle}"
+        else f"Remove what keeps ib_uverbs from loading: {obstacle}"
     )
     return Plan("Find out why there are no verbs devices", (instruction(why),))
 
@@ -90,18 +92,18 @@ def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
     if wanted:
         words = [word for minor in wanted for word in ("-c", str(minor))]
         steps.append(
-            Step("makes the files with these minors (255 is nvidiactl)", ("nvidia-modprobe", *words))
+            Step("Create the files with these minors (255 is nvidiactl)", ("nvidia-modprobe", *words))
         )
     if UNIFIED in gone:
         steps.append(
             Step(
-                "loads nvidia_uvm if needed, and makes its two files",
+                "Load nvidia_uvm if needed, and create its two files",
                 ("nvidia-modprobe", "-u", "-c", "0"),
             )
         )
     return Plan(
-        "Make the device files",
+        "Create the device files",
         tuple(steps),
-        note="where the driver was loaded with NVreg_ModifyDeviceFiles=0 (/proc/driver/nvidia/params), "
-        "nvidia-modprobe makes no file of a GPU but still exits with 0",
+        note="If the driver was loaded with NVreg_ModifyDeviceFiles=0 (/proc/driver/nvidia/params), "
+        "nvidia-modprobe creates no GPU file but still exits with 0.",
     )

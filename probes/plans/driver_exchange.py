@@ -41,12 +41,12 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         "Exchange the driver without a reboot",
         (
             *matching_fabric_manager(examination, on_disk),
-            instruction("drain the node, and check that every job on its GPUs has ended (nvidia-smi)"),
+            instruction("Drain the node, and check that every job on its GPUs has ended (nvidia-smi)."),
             *(Step(_why_stop(name), ("systemctl", "stop", name)) for name in running),
-            Step("unloads the driver and what uses it", ("modprobe", "-r", *order, "nvidia")),
-            Step("loads the new driver", ("modprobe", "nvidia")),
-            *(Step(f"loads {name} again", ("modprobe", name)) for name in reversed(order)),
-            *(Step(f"starts {name} again", ("systemctl", "start", name)) for name in reversed(running)),
+            Step("Unload the driver and the modules that use it", ("modprobe", "-r", *order, "nvidia")),
+            Step("Load the new driver", ("modprobe", "nvidia")),
+            *(Step(f"Load {name} again", ("modprobe", name)) for name in reversed(order)),
+            *(Step(f"Start {name} again", ("systemctl", "start", name)) for name in reversed(running)),
         ),
         reversible=False,
         disturbs=SWAP_ENDS_JOBS,
@@ -54,8 +54,8 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
 
 
 def _why_stop(name: str) -> str:
-    aborts = "; before H100 this aborts running CUDA jobs" if name == _MANAGER else ""
-    return f"stops {name}, which holds the driver{aborts}"
+    aborts = "; on GPUs before H100 this aborts running CUDA jobs" if name == _MANAGER else ""
+    return f"Stop {name}, which uses the driver{aborts}"
 
 
 def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Step, ...]:
@@ -67,11 +67,11 @@ def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Ste
     if version == on_disk:
         return ()
     if isinstance(version, Unknown):
-        told = f"make sure that nv-fabricmanager --version says {on_disk}, and install that one if not"
+        told = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
     else:
-        told = f"install {_MANAGER} {on_disk}: it is {version} now"
+        told = f"Install {_MANAGER} {on_disk} (now {version})."
     return (
         instruction(
-            f"{told}; Fabric Manager starts only with a driver of its own version, and CUDA needs it"
+            f"{told} Fabric Manager starts only with a driver of its own version, and CUDA needs it."
         ),
     )

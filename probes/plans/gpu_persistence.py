@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from probes.examination import Examination
 from probes.gpus import Gpu
+from probes.pci import is_for_guests
 from probes.plan import Plan, Step
 from probes.services import Service, ServiceState
-from probes.unknown import Reason, Unknown, known
+from probes.unknown import Reason, Unknown
 
 _DAEMON = "nvidia-persistenced"
 _TITLE = "Turn GPU persistence on"
@@ -23,7 +24,7 @@ def persistence_on(examination: Examination) -> Plan | str:
     facts = examination.node.gpus
     if isinstance(facts, Unknown):
         return f"the GPUs could not be read: {facts}"
-    gpus = [gpu for gpu in facts.gpus if known(gpu.driver, "") != "vfio-pci"]
+    gpus = [gpu for gpu in facts.gpus if not is_for_guests(gpu.driver)]
     if not gpus:
         return "no NVIDIA GPU here"
     off, unknown = [], []
@@ -51,12 +52,12 @@ def persistence_on(examination: Examination) -> Plan | str:
 def _start(daemon: Service) -> Step:
     if daemon.enabled is True:
         return Step(
-            "starts the daemon; it is already started at boot",
+            "Start the daemon (already enabled at boot)",
             ("systemctl", "start", _DAEMON),
             undo=("systemctl", "stop", _DAEMON),
         )
     return Step(
-        "starts the daemon, now and at boot",
+        "Start the daemon now and at boot",
         ("systemctl", "enable", "--now", _DAEMON),
         undo=("systemctl", "disable", "--now", _DAEMON),
     )
@@ -65,11 +66,11 @@ def _start(daemon: Service) -> Step:
 def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
     """nvidia-smi(1), -pm: of all GPUs, or of those that have it off."""
     runs = daemon.state is ServiceState.ACTIVE
-    whom = "tells the daemon" if runs else "sets the driver"
+    whom = "Make the daemon" if runs else "Make the driver"
     steps: tuple[Step, ...]
     if everywhere:
         step = Step(
-            f"{whom} to keep the state of all GPUs",
+            f"{whom} keep the state of all GPUs",
             ("nvidia-smi", "-pm", "1"),
             undo=("nvidia-smi", "-pm", "0"),
         )
@@ -77,15 +78,15 @@ def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
     else:
         steps = tuple(
             Step(
-                f"{whom} to keep the state of GPU{gpu.index}",
+                f"{whom} keep the state of GPU{gpu.index}",
                 ("nvidia-smi", "-i", gpu.bdf, "-pm", "1"),
                 undo=("nvidia-smi", "-i", gpu.bdf, "-pm", "0"),
             )
             for gpu in off
         )
     lasting = (
-        f"to make it permanent, remove --no-persistence-mode from the unit (systemctl edit {_DAEMON})"
+        f"To make it permanent, remove --no-persistence-mode from the unit (systemctl edit {_DAEMON})."
         if runs
-        else f"lasts until the next reboot; to make it permanent, enable {_DAEMON}"
+        else f"This lasts until the next reboot. To make it permanent, enable {_DAEMON}."
     )
     return Plan(_TITLE, steps, note=lasting)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from probes.network_dependencies import Netdev, NetworkDependencyFacts
 from probes.plan import Step
 
-REBOOT_ENDS_JOBS = "a reboot ends every job"
-SWAP_ENDS_JOBS = "exchanging the driver ends every job on the GPUs"
+REBOOT_ENDS_JOBS = "every job on this node"
+SWAP_ENDS_JOBS = "every job on the GPUs"
 _OFED_DRIVERS = ("mlx4_core", "mlx5_core")
 _NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-networkd")
 _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
@@ -17,7 +17,7 @@ _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
 _INFINIBAND_MODULES = ("ib_ipoib", "mlx4_ib", "mlx5_ib", "ib_core")
 
 
-def reboot_step(why: str = "reboots the node") -> Step:
+def reboot_step(why: str = "Reboot the node") -> Step:
     """Return a reboot; `why` is what it brings."""
     return Step(why, ("systemctl", "reboot"))
 

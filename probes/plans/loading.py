@@ -7,6 +7,7 @@ from collections.abc import Collection
 from probes.checks.module_facts import (
     PEERMEM,
     gpu_functions,
+    has_efa_only,
     is_present,
     mlx4_functions,
     mlx5_functions,
@@ -18,7 +19,7 @@ from probes.checks.module_facts import (
 from probes.checks.module_need import Need, need_of_peermem
 from probes.examination import Examination
 from probes.modules import ModuleFacts
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, Step, instruction, sentences
 from probes.plans.obstacles import absent_needs, bar_of, refused_before
 from probes.unknown import Maybe, Unknown, known
 
@@ -93,7 +94,7 @@ def load_modules(examination: Examination) -> Plan | str:
     return Plan(
         "Load missing modules",
         (*steps, *(instruction(reason) for reason in barred)),
-        note="; ".join(filter(None, (RUNNING_JOBS, open_question))),
+        note=sentences(RUNNING_JOBS, open_question),
     )
 
 
@@ -115,6 +116,8 @@ def load_peermem(examination: Examination) -> Plan | str:
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
         return "no NVIDIA GPU here"
+    if has_efa_only(examination):
+        return "the NICs here are EFA, which does not use nvidia_peermem"
     if not isinstance(nics, Unknown) and not nics:
         served = "that nvidia_peermem can serve" if examination.topology.nics else ""
         return f"no RDMA NIC here {served}".rstrip()
@@ -123,13 +126,15 @@ def load_peermem(examination: Examination) -> Plan | str:
         return f"nvidia_peermem cannot be loaded: {obstacle}"
     spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
-    takes = "; NCCL keeps using DMA-BUF, which works here" if spare else ""
-    return Plan("Load nvidia_peermem", (load_step(examination, PEERMEM),), note=f"{RUNNING_JOBS}{takes}")
+    takes = "NCCL keeps using DMA-BUF, which works here" if spare else ""
+    return Plan(
+        "Load nvidia_peermem", (load_step(examination, PEERMEM),), note=sentences(RUNNING_JOBS, takes)
+    )
 
 
 def load_plan(examination: Examination, name: str) -> Plan:
     """Load one module."""
-    return Plan(f"Load {name}", (load_step(examination, name),), note=RUNNING_JOBS)
+    return Plan(f"Load {name}", (load_step(examination, name),), note=sentences(RUNNING_JOBS))
 
 
 def load_step(examination: Examination, name: str, coming: Collection[str] = ()) -> Step:
@@ -143,7 +148,7 @@ def load_step(examination: Examination, name: str, coming: Collection[str] = ())
     before = f" once {', '.join(ready)} {'is' if len(ready) == 1 else 'are'} there" if ready else ""
     before += f", after {', '.join(brought)}, which it needs" if brought else ""
     return Step(
-        f"loads {name}{before}: {_purpose(examination, name)}",
+        f"Load {name}{before}: {_purpose(examination, name)}",
         ("modprobe", name, *peermem_options(examination, name)),
         undo=("rmmod", name),
     )

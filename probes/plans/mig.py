@@ -21,12 +21,12 @@ def mig_off(gpus: Sequence[Gpu]) -> Plan:
         "Turn MIG off, only if these GPUs are meant for training over several GPUs",
         (
             instruction(
-                "keep MIG on where it is on purpose: mig-manager on Kubernetes would turn it on again"
+                "Keep MIG where it is on purpose. On Kubernetes, mig-manager would turn it on again."
             ),
-            instruction(f"drain the node: turning MIG off deletes the instances of {named}"),
+            instruction(f"Drain the node. Turning MIG off deletes the instances of {named}."),
             instruction(
-                f"nvidia-smi -i {first} -mig 0, and so on for each GPU; on A100 a GPU reset follows; "
-                "nvidia-smi -q -d MIG shows the mode in force"
+                f"Run nvidia-smi -i {first} -mig 0, and the same for each GPU. On A100 a GPU reset follows. "
+                "nvidia-smi -q -d MIG shows the current mode."
             ),
         ),
         reversible=False,

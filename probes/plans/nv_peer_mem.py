@@ -19,8 +19,8 @@ from probes.unknown import Maybe, Reason, Unknown
 
 OLDER = "nv_peer_mem"
 _PACKAGES = (
-    "remove its package, so that it does not come back: nvidia-peer-memory and nvidia-peer-memory-dkms "
-    "(Debian, Ubuntu), nvidia_peer_memory (RPM)"
+    "Remove its package: nvidia-peer-memory and nvidia-peer-memory-dkms (Debian, Ubuntu), nvidia_peer_memory "
+    "(RPM)."
 )
 
 
@@ -39,7 +39,7 @@ def replace_nv_peer_mem(examination: Examination) -> Plan | str:
     if not loaded and not service:
         return "nv_peer_mem is not loaded, and no service loads it"
     unload = Step(
-        "unloads the old module first; this fails and changes nothing while jobs use it",
+        "Unload the old module first (fails and changes nothing while jobs use it)",
         ("rmmod", OLDER),
         undo=("modprobe", OLDER),
     )
@@ -68,7 +68,7 @@ def _holders(refcnt: Maybe[int]) -> str:
     if refcnt == 0:
         return ""
     number = "" if isinstance(refcnt, Unknown) else f" (refcnt {refcnt} now)"
-    return f"jobs that registered GPU memory keep nv_peer_mem in use{number}: they must end first"
+    return f"jobs that registered GPU memory{number}: rmmod fails until they have ended"
 
 
 def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
@@ -88,7 +88,7 @@ def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
         return ()
     return (
         Step(
-            "stops the old service, and stops starting it at boot",
+            "Stop the old service, also at boot",
             ("systemctl", "disable", "--now", OLDER),
             undo=("systemctl", "enable", OLDER),
         ),

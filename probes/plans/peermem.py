@@ -6,7 +6,7 @@ from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of
 from probes.checks.module_need import Need, need_of_peermem
 from probes.examination import Examination
 from probes.modules import KernelModule, ModuleState
-from probes.plan import Plan, Step
+from probes.plan import Plan, Step, sentences
 from probes.plans.loading import RUNNING_JOBS, load_step, peermem_options
 from probes.plans.obstacles import bar_of
 from probes.unknown import Maybe, Reason, Unknown
@@ -28,7 +28,7 @@ def unload_peermem(examination: Examination) -> Plan | str:
         (unload_step(examination),),
         reversible=obstacle is None,
         disturbs=_holders(held),
-        note="; ".join(filter(None, notes)),
+        note=sentences(*notes),
     )
 
 
@@ -41,7 +41,7 @@ def reload_peermem(examination: Examination) -> Plan | str:
     if obstacle is not None:
         return f"it could be unloaded, but not loaded again: {obstacle}"
     steps = (unload_step(examination), load_step(examination, PEERMEM))
-    note = f"{_difference(examination)}; {RUNNING_JOBS}"
+    note = sentences(_difference(examination), RUNNING_JOBS)
     return Plan("Reload nvidia_peermem", steps, disturbs=_holders(held), note=note)
 
 
@@ -49,7 +49,7 @@ def unload_step(examination: Examination) -> Step:
     """Rmmod of nvidia_peermem, which leaves what it needs where it is."""
     back = ("modprobe", PEERMEM, *peermem_options(examination))
     return Step(
-        "unloads nvidia_peermem alone (modprobe -r would also unload what nothing else uses)",
+        "Unload nvidia_peermem alone (modprobe -r would also unload modules that nothing else uses)",
         ("rmmod", PEERMEM),
         undo=back if bar_of(examination, PEERMEM) is None else (),
     )
@@ -84,10 +84,7 @@ def _holders(regions: int) -> str:
     """Each region that a job registered through the module holds one reference (nvidia-peermem.c:234)."""
     if regions <= 0:
         return ""
-    return (
-        f"jobs that registered GPU memory keep nvidia_peermem in use (refcnt {regions} now): "
-        "rmmod fails until they have ended"
-    )
+    return f"jobs that registered GPU memory (refcnt {regions} now): rmmod fails until they have ended"
 
 
 def _difference(examination: Examination) -> str:

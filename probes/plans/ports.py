@@ -10,11 +10,11 @@ from probes.checks.port_use import Port, ports_of
 from probes.checks.wording import several
 from probes.examination import Examination
 from probes.pci import PciKind
-from probes.plan import Plan, Step, instruction
+from probes.plan import Plan, Step, instruction, sentences
 from probes.unknown import Unknown, known
 
 _ERRORS = "0xfff"  # the twelve of PortCounters that count errors, perfquery(8)
-KEEP = "name the netdevs in netplan or NetworkManager to keep them so"
+KEEP = "to keep the netdevs up, configure them in netplan or NetworkManager"
 
 
 def raise_ports(examination: Examination) -> Plan | str:
@@ -36,7 +36,7 @@ def raise_ports(examination: Examination) -> Plan | str:
     return Plan(
         "Enable disabled ports",
         steps,
-        note="; ".join(filter(None, (KEEP if down else "", unread))),
+        note=sentences(KEEP if down else "", unread),
     )
 
 
@@ -56,7 +56,7 @@ def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
         command = ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
         steps.append(
             Step(
-                f"enables {port.name}, which then trains its link",
+                f"Enable {port.name}, which then trains its link",
                 (*command, "enable"),
                 undo=(*command, "disable"),
                 group="InfiniBand ports",
@@ -69,7 +69,7 @@ def netdev_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
     """Set up the netdevs that RoCE ports follow (ip-link(8))."""
     return tuple(
         Step(
-            f"sets {netdev} up, and {port.name} with it",
+            f"Set {netdev} up, and {port.name} with it",
             ("ip", "link", "set", "dev", netdev, "up"),
             undo=("ip", "link", "set", "dev", netdev, "down"),
             group="netdevs",
@@ -90,17 +90,35 @@ def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -
     cards = dict.fromkeys(_card(bdf) for port in ports if (bdf := _physical(examination, port)))
     for card in cards:
         here = [port for port in ports if _card(_physical(examination, port)) == card]
-        steps += [_link_type(examination, port, kind) for port in here]
-        siblings = several(_ports_of_card(examination, card))
-        lost.append(siblings)
-        first = _physical(examination, here[0])
-        reset = ("mlxfwreset", "-d", first, "reset")
-        steps.append(Step(f"resets the card {card}, all of it: {siblings}", reset, undo=reset))
+        steps += _card_steps(examination, here, kind)
+        lost.append(several(_ports_of_card(examination, card)))
     return Plan(
         "Set the link type and reset the NIC",
         tuple(steps),
-        disturbs=f"the reset takes down {'; '.join(lost)}: every connection over them, SSH included",
-        note="to undo it, set the old link type first, then reset the card again",
+        disturbs=f"every connection over {'; '.join(lost)}: the reset takes down all ports of the card",
+        note="If your SSH session uses one of these ports, work on the console. If the cable is in the wrong "
+        "switch, move it instead.",
+    )
+
+
+def _card_steps(examination: Examination, ports: Sequence[Port], kind: str) -> tuple[Step, Step]:
+    """Set the type of a card's ports and reset it; undone from the last step, set the old type and reset."""
+    bdf = _physical(examination, ports[0])
+    reset = ("mlxfwreset", "-d", bdf, "reset")
+    command = ("mlxconfig", "-d", bdf, "set")
+    parameters = [_parameter_of(examination, port) for port in ports]
+    other, layer = ("1", "Ethernet") if kind == "2" else ("2", "InfiniBand")
+    return (
+        Step(
+            f"Set {several(port.name for port in ports)} to {layer} at the next reset of the card",
+            (*command, *(f"{name}={kind}" for name in parameters)),
+            undo=reset,
+        ),
+        Step(
+            f"Reset the card {_card(bdf)} to apply the setting",
+            reset,
+            undo=(*command, *(f"{name}={other}" for name in parameters)),
+        ),
     )
 
 
@@ -115,17 +133,10 @@ def _card(bdf: str) -> str:
     return bdf.rpartition(".")[0]
 
 
-def _link_type(examination: Examination, port: Port, kind: str) -> Step:
-    bdf = _physical(examination, port)
+def _parameter_of(examination: Examination, port: Port) -> str:
     shares_function = len(port.device.ports) > 1  # mlx4: one function for all ports
-    number = port.facts.number if shares_function else int(bdf.rpartition(".")[2]) + 1
-    command = ("mlxconfig", "-d", bdf, "set")
-    other = "1" if kind == "2" else "2"
-    return Step(
-        f"has {port.name} use {'Ethernet' if kind == '2' else 'InfiniBand'} after its next reset",
-        (*command, f"LINK_TYPE_P{number}={kind}"),
-        undo=(*command, f"LINK_TYPE_P{number}={other}"),
-    )
+    function = int(_physical(examination, port).rpartition(".")[2])
+    return f"LINK_TYPE_P{port.facts.number if shares_function else function + 1}"
 
 
 def _ports_of_card(examination: Examination, card: str) -> list[str]:
@@ -150,8 +161,8 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         netdevs = several(known(port.facts.netdev, f"the netdev of {port.name}") for port in roce)
         steps.append(
             instruction(
-                f"{several(port.name for port in roce)}: nothing sets these counters of a RoCE port to zero; "
-                f"read the wider counters of ethtool -S instead ({netdevs}), such as rx_symbol_err_phy",
+                f"Read the wider counters of ethtool -S ({netdevs}), such as rx_symbol_err_phy. The counters "
+                f"of RoCE ports ({several(port.name for port in roce)}) cannot be set to zero.",
                 needs_root=False,
             )
         )
@@ -159,7 +170,7 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         "Set the counters to zero" if len(roce) < len(ports) else "Read wider counters",
         tuple(steps),
         reversible=len(roce) == len(ports),
-        note="monitoring that watches these counters sees them jump back" if len(roce) < len(ports) else "",
+        note="Monitoring of these counters sees them jump back." if len(roce) < len(ports) else "",
     )
 
 
@@ -169,8 +180,8 @@ def _zero_step(port: Port) -> Step:
     command = ("perfquery", "-C", port.device.name, "-P", number, "-R")
     if lid:
         return Step(
-            f"sets the error counters of {port.name} to zero, and no others",
+            f"Set the error counters of {port.name} to zero, and no others",
             (*command, str(lid), number, _ERRORS),
             group="ports",
         )
-    return Step(f"sets the counters of {port.name} to zero, those of its traffic too", command)
+    return Step(f"Set all counters of {port.name} to zero, those of its traffic too", command)

@@ -42,7 +42,7 @@ def raising(low: Mapping[str, int]) -> Plan:
     steps = [
         set_bits(
             bdf,
-            f"sets MaxReadReq of {bdf} from {size} to {USUAL_READ_BYTES} bytes, and no other bit",
+            f"Set MaxReadReq of {bdf} from {size} to {USUAL_READ_BYTES} bytes, and no other bit",
             _code(USUAL_READ_BYTES) << 12,
             _code(size) << 12,
             _FIELD,

@@ -9,7 +9,7 @@ from probes.plan import Plan, Step, instruction
 from probes.plans.loading import load_step
 from probes.unknown import Unknown
 
-_DEPMOD = "records which modules there are"
+_DEPMOD = "Update the list of modules"
 
 
 def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
@@ -22,12 +22,12 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
     depmod = Step(_DEPMOD, ("depmod", "-a"))
     load = load_step(examination, PEERMEM)
     if driver is None:
-        first = instruction("rebuild the NVIDIA driver's modules, or install the driver's DKMS package")
+        first = instruction("Rebuild the NVIDIA driver's modules, or install the driver's DKMS package.")
         return (first, depmod, load)
     name = f"{driver.name}/{driver.version}"
     return (
-        Step("rebuilds the driver's modules", ("dkms", "build", name, *of_kernel, "--force")),
-        Step("installs what was built", ("dkms", "install", name, *of_kernel, "--force")),
+        Step("Rebuild the driver's modules", ("dkms", "build", name, *of_kernel, "--force")),
+        Step("Install the built modules", ("dkms", "install", name, *of_kernel, "--force")),
         depmod,
         load,
     )
@@ -36,13 +36,13 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
 def rebuild_plan(release: str) -> Plan:
     """Build every DKMS package for the kernel `release`."""
     steps = (
-        instruction("install the headers of the running kernel (linux-headers-…, kernel-devel-…)"),
-        Step("builds every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
+        instruction("Install the headers of the running kernel (linux-headers-…, kernel-devel-…)."),
+        Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
         Step(_DEPMOD, ("depmod", "-a", release)),
     )
     return Plan(
         "Build the modules for this kernel",
         steps,
         reversible=False,
-        note="load the modules afterwards; a driver that is already loaded stays until a reboot",
+        note="Load the modules afterwards. A driver that is already loaded stays until a reboot.",
     )

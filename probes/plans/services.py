@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.checks.kubernetes import has_pods
 from probes.checks.module_facts import PEERMEM, is_present, module_of
 from probes.driver_container import STORAGE
 from probes.examination import Examination
@@ -22,20 +23,17 @@ _RDMA = ("ib_core", "ib_uverbs", "rdma_cm", "mlx5_core", "mlx5_ib")
 # OFED's own modules, which openibd unloads itself.
 _OFED_OWN = ("ib_", "rdma_", "iw_", "mlx4_", "mlx5_")
 _OFED_EXCEPT = (*STORAGE, "ib_srpt")
-_ALL_RDMA = (
-    "all RDMA of this node: programs lose their RDMA devices, and the netdevs of these NICs go down, with "
-    "every connection over them, SSH included"
-)
+_ALL_RDMA = "every program that uses RDMA, and every connection over the netdevs of these NICs, SSH included"
 # NVIDIA Fabric Manager user guide, ABORT_CUDA_JOBS_ON_FM_EXIT: 1 is the default, without effect from H100 on.
-_CUDA = "CUDA: before H100 running jobs are aborted, and no program starts until Fabric Manager is back"
+_CUDA = "every CUDA job: on GPUs before H100 they abort, and no program starts until Fabric Manager is back"
 # A restart ends what these have started: docs.docker.com/engine/daemon/live-restore; pbs_mom(8), -p.
 _RESTARTS = {
     "docker.service": (
-        "restarts Docker, which stops its containers unless live-restore is on (docker info shows it)",
+        "Restart Docker, which stops its containers unless live-restore is on (docker info shows it)",
         "containers of Docker, which end unless live-restore is on",
     ),
     "pbs_mom.service": (
-        "restarts pbs_mom, which may end its jobs unless it runs with -p",
+        "Restart pbs_mom, which may end its jobs unless it runs with -p",
         "jobs of pbs_mom, which may end",
     ),
 }
@@ -67,28 +65,28 @@ def restart_openibd(examination: Examination) -> Plan | str:
     if older.state is ModuleState.LIVE:
         before.append(
             Step(
-                "unloads nv_peer_mem, which uses ib_core too",
+                "Unload nv_peer_mem, which uses ib_core too",
                 ("rmmod", older.name),
                 undo=("modprobe", older.name),
             )
         )
-        after.append(Step("loads nv_peer_mem again", ("modprobe", older.name), undo=("rmmod", older.name)))
+        after.append(Step("Load nv_peer_mem again", ("modprobe", older.name), undo=("rmmod", older.name)))
     restart = Step(
-        "unloads OFED's modules and loads those on disk; fails while others use them",
+        "Unload OFED's modules and load those on disk (fails while other modules use them)",
         ("systemctl", "restart", _OPENIBD),
     )
     held = examination.reading.peermem.refcnt if before else 0
     regions = (
         ""
         if isinstance(held, Unknown) or held <= 0
-        else (f"; jobs that registered GPU memory keep nvidia_peermem in use (refcnt {held} now)")
+        else f", and jobs that registered GPU memory (refcnt {held} now)"
     )
     return Plan(
         "Restart openibd",
         (*before, restart, *after),
         reversible=False,
         disturbs=f"{_ALL_RDMA}{regions}",
-        note="rebuild the driver where OFED is of another build than before",
+        note="Rebuild the NVIDIA driver if OFED is another build than before.",
     )
 
 
@@ -107,7 +105,7 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
     service = _installed(examination, _MANAGER)
     if isinstance(service, str):
         return service
-    step = Step(f"sets up the {switches} NVSwitches again", ("systemctl", "restart", _MANAGER))
+    step = Step(f"Set up the {switches} NVSwitches again", ("systemctl", "restart", _MANAGER))
     return Plan("Restart Fabric Manager", (step,), reversible=False, disturbs=_CUDA)
 
 
@@ -116,12 +114,12 @@ def restart_persistence_daemon(examination: Examination) -> Plan | str:
     service = _installed(examination, _DAEMON)
     if isinstance(service, str):
         return service
-    step = Step("restarts the daemon, which opens the GPUs again", ("systemctl", "restart", _DAEMON))
+    step = Step("Restart the daemon, which opens the GPUs again", ("systemctl", "restart", _DAEMON))
     return Plan(
         "Restart nvidia-persistenced",
         (step,),
         reversible=False,
-        note="GPUs that are idle meanwhile lose their settings (clocks, power limits)",
+        note="GPUs that are idle meanwhile lose their settings (clocks, power limits).",
     )
 
 
@@ -129,15 +127,15 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     """Lift the limit of locked memory of these services, and restart each."""
     drop_ins = (
         instruction(
-            f"write lines “[Service]”, “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf"
+            f"Write lines “[Service]”, “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf."
         )
         for unit in units
     )
-    reload = Step("has systemd read the files", ("systemctl", "daemon-reload"))
+    reload = Step("Make systemd read the files", ("systemctl", "daemon-reload"))
     usual = [unit for unit in units if unit not in _RESTARTS]
     restarts = [
         Step(
-            "applies the limit to new jobs; running jobs go on and keep theirs",
+            "Apply the limit to new jobs (running jobs continue with theirs)",
             ("systemctl", "restart", *usual),
         )
     ] * bool(usual)
@@ -156,20 +154,22 @@ def start_imex(examination: Examination) -> Plan:
     IMEX, unless NCCL_MNNVL_ENABLE is 0 (NCCL src/mnnvl.cc, src/init.cc).
     """
     around = instruction(
-        "to run jobs over several nodes meanwhile, set NCCL_MNNVL_ENABLE=0: NCCL then uses the NICs", False
+        "To run jobs over several nodes meanwhile, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs.", False
     )
     if not may_enable_imex(examination):
-        elsewhere = instruction("leave the service off here: Kubernetes' DRA driver starts IMEX for each job")
+        elsewhere = instruction(
+            "Leave the service off here. Kubernetes' DRA driver starts IMEX for each job."
+        )
         return Plan("Check what starts IMEX for jobs", (elsewhere, around))
     return Plan(
         "Start IMEX on every node of the domain",
         (
             instruction(
-                "list the domain's nodes in /etc/nvidia-imex/nodes_config.cfg; skip this plan where a Slurm "
-                "prolog starts IMEX"
+                "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
+                "prolog starts IMEX."
             ),
             Step(
-                "starts it, now and at boot",
+                "Start IMEX now and at boot",
                 ("systemctl", "enable", "--now", _IMEX),
                 undo=("systemctl", "disable", "--now", _IMEX),
             ),
@@ -179,11 +179,11 @@ def start_imex(examination: Examination) -> Plan:
 
 
 def may_enable_imex(examination: Examination) -> bool:
-    """Say whether IMEX may be started at boot: its unit is not masked, and there is no kubelet."""
+    """Say whether IMEX may be started at boot: its unit is not masked, and this is no Kubernetes node."""
     services, memlock = examination.services, examination.memlock
     masked = not isinstance(services, Unknown) and services.services[_IMEX].masked
     kubelet = not isinstance(memlock, Unknown) and _KUBELET in memlock.services
-    return not masked and not kubelet
+    return not masked and not kubelet and not has_pods(examination)
 
 
 def _installed(examination: Examination, name: str) -> Service | str:

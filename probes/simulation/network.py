@@ -1,7 +1,8 @@
-"""The network of a simulated node: a management NIC, which carries an SSH session and the default route."""
+"""Network of a simulated node: one NIC has the SSH session and the default route, storage NICs the mounts."""
 
 from __future__ import annotations
 
+from probes.simulation.ports import netdev_of
 from probes.simulation.software import SOCKETS, listening
 from probes.simulation.tree import Tree
 
@@ -13,7 +14,7 @@ _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU
 
 
 def grow_network(tree: Tree) -> None:
-    """Add the management NIC, and route everything over it."""
+    """Add the management NIC, the sockets, the mounts and the routes."""
     device = "/sys/devices/pci0000:00/0000:00:1f.6"
     base = f"{device}/net/{MANAGEMENT}"
     tree.link(f"/sys/class/net/{MANAGEMENT}", f"../../{base.removeprefix('/sys/')}")
@@ -30,14 +31,30 @@ def grow_network(tree: Tree) -> None:
     established = f"   1: {ends} 01 00000000:00000000 02:00000000 00000000 0 0 2\n"
     tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}{established}")
     tree.add("/proc/40000/mountinfo", "29 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n")
+    mounts = "".join(
+        f"10.90.{number}.1:/export{number} /data{number} nfs4 rw,proto=rdma,addr=10.90.{number}.1 0 0\n"
+        for number, _ in enumerate(_storage(tree))
+    )
+    tree.add("/proc/mounts", f"/dev/nvme0n1p2 / ext4 rw,relatime 0 0\n{mounts}")
     route_over(tree, MANAGEMENT)
 
 
 def route_over(tree: Tree, netdev: str) -> None:
-    """Have the SSH session and the default route use a netdev."""
+    """Have the SSH session and the default route use a netdev; storage keeps its own."""
     default = f"{netdev}\t00000000\t{_hex(_GATEWAY)}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
-    here = f"{netdev}\t{_hex(_NETWORK)}\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
-    tree.add("/proc/net/route", f"{_ROUTES}{default}{here}")
+    networks = [
+        (netdev, _NETWORK),
+        *((name, f"10.90.{number}.0") for number, name in enumerate(_storage(tree))),
+    ]
+    on_link = "".join(
+        f"{name}\t{_hex(network)}\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
+        for name, network in networks
+    )
+    tree.add("/proc/net/route", f"{_ROUTES}{default}{on_link}")
+
+
+def _storage(tree: Tree) -> list[str]:
+    return [netdev_of(tree, nic) for nic in tree.nics if nic.kind is tree.description.nic.get("storage")]
 
 
 def _hex(address: str) -> str:

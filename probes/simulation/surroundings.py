@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from probes.simulation.device_files import grow_device_files
 from probes.simulation.network import grow_network
-from probes.simulation.networks import grow_networks
 from probes.simulation.processes import grow_processes
 from probes.simulation.software import grow_software
 from probes.simulation.tree import Tree
@@ -32,6 +31,5 @@ def grow_surroundings(tree: Tree) -> None:
         tree.directory(path)
     grow_device_files(tree, tree.live_modules)
     grow_processes(tree)
-    grow_networks(tree)
     grow_software(tree)
     grow_network(tree)

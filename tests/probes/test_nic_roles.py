@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from probes.host import LocalHost
-from probes.network_use import parse_default_ipv6, parse_mounts, parse_routes, probe, route_to
+from probes.network_use import NetworkUse, parse_mounts, probe
 from probes.nic_roles import NicRole, Role, roles_of
 from probes.node import probe_node
 from probes.simulation import SimulatedHost
@@ -46,28 +46,12 @@ def test_alike_nics_without_a_switch_are_for_compute(name: str) -> None:
     assert {one.role for one in roles(name).values()} == {Role.COMPUTE}
 
 
-def test_the_longest_prefix_decides_and_rejecting_routes_do_not() -> None:
-    routes = parse_routes(ROUTES)
-    assert route_to("10.100.1.7", routes) == "ens5np0"
-    assert route_to("10.100.2.9", routes) == "ens4np0"
-    assert route_to("8.8.8.8", routes) == "bond0"
-    assert route_to("filer", routes) is None
-
-
 def test_mounts_are_network_file_systems_whose_server_has_an_address() -> None:
-    assert [(one.point, one.kind, one.server) for one in parse_mounts(MOUNTS)] == [
+    assert [(one.point, one.kind, str(one.server)) for one in parse_mounts(MOUNTS)] == [
         ("/my data", "nfs4", "10.100.1.7"),
         ("/scratch", "lustre", "10.100.2.9"),
+        ("/home", "nfs", "fe80::1"),
     ]
-
-
-def test_the_default_route_of_ipv6() -> None:
-    zeros = "0" * 32
-    text = (
-        f"{zeros} 00 {zeros} 00 fe80000000000000 00000064 1 0 00000003 eth0\n"
-        f"{zeros} 00 {zeros} 00 {zeros} ffffffff 1 0 00200200 lo\n"
-    )
-    assert parse_default_ipv6(text) == ("eth0",)
 
 
 def test_members_of_a_bond_carry_its_default_route(tmp_path: Path) -> None:
@@ -87,7 +71,7 @@ def test_without_routes_nothing_is_claimed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "Iface\n", "a b c", ROUTES.replace("00", "zz"), "\x00" * 50])
-def test_malformed_routes_and_mounts_give_nothing_and_raise_nothing(text: str) -> None:
-    assert parse_mounts(text) == ()
-    assert all(route.netdev for route in parse_routes(text))
-    assert parse_default_ipv6(text) == ()
+def test_malformed_routes_and_mounts_give_nothing_and_raise_nothing(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "/proc/net/route", text)
+    write(tmp_path, "/proc/mounts", text)
+    assert probe(LocalHost(str(tmp_path))) == NetworkUse(frozenset(), {})

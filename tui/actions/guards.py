@@ -14,7 +14,7 @@ from probes.plan import Plan, Step
 from probes.plans.interruptions import may_take_down_netdevs, netdevs_taken_down
 from probes.plans.register_writes import why_no_setpci
 from probes.platform import PlatformFacts
-from probes.processes import ProcessFacts
+from probes.processes import ProcessFacts, name_of
 from probes.text import printable
 from probes.unknown import Maybe, Unknown, known
 from tui.actions.by_hand import runnable, why_by_hand
@@ -135,10 +135,7 @@ def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
     for process in processes.processes:
         files = (("GPUs", process.gpu_files), ("RDMA", process.uverbs_files))
         uses = [what for what, opened in files if not isinstance(opened, Unknown) and opened]
-        uid = known(process.uid, -1)
-        owner = f", uid {uid}" if uid >= 0 else ""
-        used = " and ".join(uses) or "a GPU"
-        lines.append(f"process {process.pid} ({known(process.comm, 'name unknown')}{owner}) uses {used}")
+        lines.append(f"{name_of(process)} uses {' and '.join(uses) or 'a GPU'}")
     more = len(lines) - _MOST_NAMED + processes.left_out
     shown = lines[:_MOST_NAMED]
     if more > 0:

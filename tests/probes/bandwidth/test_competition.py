@@ -50,6 +50,9 @@ def second_before(examination: Examination, nic: str, gbps: float) -> Reading:
     return replace(reading, at=reading.at - 1.0, ports=ports)
 
 
+JOB = "python3 (alice, Slurm job 4711"
+
+
 def holding(examination: Examination, *held: tuple[int, str, tuple[int, ...]]) -> Examination:
     """With these processes: pid, name and the numbers of the verbs devices that they have open."""
     facts = BUSY.processes
@@ -57,7 +60,7 @@ def holding(examination: Examination, *held: tuple[int, str, tuple[int, ...]]) -
 
     def process(pid: int, name: str, numbers: tuple[int, ...]) -> Process:
         files = tuple(f"/dev/infiniband/uverbs{number}" for number in numbers)
-        return replace(facts.processes[0], pid=pid, comm=name, gpu_files=(), uverbs_files=files)
+        return replace(facts.processes[0], pid=pid, comm=name, program=name, gpu_files=(), uverbs_files=files)
 
     return replace(examination, processes=ProcessFacts(tuple(process(*one) for one in held), 0, 0, NO_CONF))
 
@@ -72,7 +75,7 @@ def on_functions(examination: Examination, **bdfs: Maybe[str]) -> Examination:
 
 def test_a_job_on_the_gpu_is_named() -> None:
     told = felt(BUSY, Choice())
-    assert "GPU0: process 41000 (python3) computes on it" in told
+    assert "GPU0: train.py (alice, Slurm job 4711, pid 41000) computes on it" in told
     assert "GPU1" not in told
 
 
@@ -82,8 +85,8 @@ def test_host_memory_disturbs_no_gpu() -> None:
 
 def test_the_gpu_at_the_far_end_counts() -> None:
     told = felt(BUSY, Choice(far_nic="mlx5_1"))
-    assert "GPU0: process 41000" in told
-    assert "GPU1: process 41001" in told
+    assert "GPU0: train.py (alice, Slurm job 4711, pid 41000)" in told
+    assert "GPU1: train.py (alice, Slurm job 4711, pid 41001)" in told
 
 
 def test_memory_that_somebody_unseen_holds_is_told() -> None:
@@ -103,7 +106,7 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
     assert felt(examination, host_memory) == ""
     used = felt(replace(examination, processes=BUSY.processes), host_memory)
     assert (
-        "port 1 of mlx5_0: what flows through is not known, and RDMA is used by process 41000 (python3)"
+        "what flows through is not known, and RDMA is used by train.py (alice, Slurm job 4711, pids 41000,"
         in used
     )
     unseen = felt(replace(examination, processes=ProcessFacts((), 7, 0, NO_CONF)), host_memory)
@@ -167,17 +170,17 @@ def quiet(examination: Examination, nic: str = "") -> Reading:
 def test_a_job_between_two_bursts_is_named_by_what_it_has_open() -> None:
     examination = holding(idle(), *((4242 + rank, "python3", (0, 1)) for rank in range(8)))
     told = felt(examination, Choice(memory=MemoryPath.HOST), quiet(examination))
-    assert told == "8 processes have mlx5_0 open (python3, pid 4242 …), though nothing flows now"
+    assert told == f"8 processes have mlx5_0 open ({JOB}, pid 4242) …), though nothing flows now"
     examination = holding(idle(), (4242, "spdk_tgt", (0,)))
     told = felt(examination, Choice(memory=MemoryPath.HOST), quiet(examination))
-    assert told == "process 4242 (spdk_tgt) has mlx5_0 open, though nothing flows now"
+    assert told == "spdk_tgt (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though nothing flows now"
 
 
 def test_who_holds_another_nic_is_not_disturbed() -> None:
     examination = holding(idle(), (4242, "python3", (1, 2)))
     assert felt(examination, Choice(), quiet(examination)) == ""
     over = Choice(far_nic="mlx5_1")
-    assert "process 4242 (python3) has mlx5_1 open" in felt(examination, over, quiet(examination))
+    assert f"{JOB}, pid 4242) has mlx5_1 open" in felt(examination, over, quiet(examination))
 
 
 def test_where_traffic_flows_the_holders_are_not_told_as_well() -> None:
@@ -241,11 +244,12 @@ def test_the_second_port_of_one_device_shares_its_card() -> None:
 def test_who_holds_the_other_port_of_a_card_is_told_once() -> None:
     examination = holding(dual_port(), (4242, "python3", (0, 1)))
     assert felt(examination, Choice(), quiet(examination)).splitlines() == [
-        "process 4242 (python3) has mlx5_0 open, though nothing flows now"
+        f"{JOB}, pid 4242) has mlx5_0 open, though nothing flows now"
     ]
     examination = holding(dual_port(), (4242, "spdk_tgt", (1,)))
     assert felt(examination, Choice(), quiet(examination)).splitlines() == [
-        "process 4242 (spdk_tgt) has mlx5_1, on the same card as mlx5_0, open, though nothing flows now"
+        "spdk_tgt (alice, Slurm job 4711, pid 4242) has mlx5_1, on the same card as mlx5_0, open, "
+        "though nothing flows now"
     ]
 
 

@@ -9,7 +9,7 @@ from probes.checks.registry import findings
 from probes.pci import PciFacts, PciFunction
 from probes.unknown import Maybe, Reason, Unknown
 from tests.probes.checks.changed import said, status, with_devices, with_log, without
-from tests.probes.checks.doctor import examination_of
+from tests.probes.checks.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 OF_PCI = ("nic-without-driver", "nic-without-driver-passed-through", "nic-without-rdma-device")
@@ -116,3 +116,17 @@ def test_a_flap_in_the_log_that_counters_show_is_not_counted_twice() -> None:
 def test_an_empty_cage_is_no_flap() -> None:
     empty = with_log(HGX, "mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged")
     assert status("link-flaps-log", empty) is Status.PASSED
+
+
+def test_rdma_devices_in_pods_are_no_fault_of_the_node() -> None:
+    """What the jobs in the pods see is not visible from here, so nothing is said to be broken."""
+    found = findings_on("pcie-l40s+rdma-devices-in-pods").values()
+    critical = [one.id for one in found if one.status is Status.FOUND and one.severity is Severity.CRITICAL]
+    assert critical == []
+
+
+def test_a_connectx_3_without_its_rdma_device_is_seen() -> None:
+    found = findings_on("dgx-a100+mlx4-ib-not-loaded")
+    assert found["nic-without-rdma-device"].status is Status.FOUND
+    assert found["nic-without-rdma-device"].part_of == "mlx4-ib-not-loaded"
+    assert "mlx4_ib" in found["nic-without-rdma-device"].cause

@@ -210,7 +210,7 @@ def test_a_translating_iommu_is_fixed_before_acs() -> None:
     assert redirect.fix == iommu.fix
     # The finding that is counted weighs as much as the one that is part of it.
     assert iommu.severity is Severity.CRITICAL
-    assert "iommu-translated first" in str(redirects_off(translated))
+    assert "boot with iommu=pt first" in str(redirects_off(translated))
 
 
 def test_the_fix_clears_the_redirects_alone_and_can_be_taken_back() -> None:
@@ -541,7 +541,7 @@ def test_noacs_is_no_option_of_the_kernel() -> None:
         assert finding(here, "acs-option-ignored").status is status
     fix = finding(with_node(healthy(), kernel=replace(kernel, cmdline="pci=noacs")), "acs-option-ignored").fix
     assert fix is not None
-    assert any('pci=disable_acs_redir=\\"BDF;BDF\\"' in step.why for step in fix.steps)
+    assert any('pci=disable_acs_redir=\\"<BDF>;<BDF>\\"' in step.why for step in fix.steps)
     lost = with_node(healthy(), kernel=SLOW)
     assert finding(lost, "acs-option-ignored").status is Status.UNKNOWN
 

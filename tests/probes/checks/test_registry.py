@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from probes.checks import registry
 from probes.checks.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
 from probes.checks.registry import CHECKS, findings
+from probes.examination import examine
+from probes.host import LocalHost
+from probes.simulation import SimulatedHost
 from probes.simulation.faults import FAULTS
 from tests.probes.checks.doctor import examination_of, findings_on
+from tests.simulated_tree import write_tree
 
 # Words with which a title would read as half a sentence.
 _BARE_VERBS = {
@@ -128,3 +133,21 @@ def test_the_root_weighs_what_its_worst_consequence_weighs(monkeypatch: pytest.M
 def test_a_finding_asked_for_alone_is_counted() -> None:
     (alone,) = findings(examination_of("dgx-a100+no-gdr-path"), only={"no-gdr-path"})
     assert alone.part_of == ""
+
+
+def test_checks_that_a_tree_of_files_cannot_answer_share_one_reason(tmp_path: Path) -> None:
+    write_tree(SimulatedHost("hgx-h100"), tmp_path)
+    every = findings(examine(LocalHost(str(tmp_path))))
+    assert {one.cause for one in every if one.status is Status.UNKNOWN} == {
+        "needs a running node (this is a tree of files)"
+    }
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_steps_are_imperatives_and_what_is_disturbed_is_a_noun_phrase(name: str) -> None:
+    for finding in findings_on(f"{FAULTS[name].on}+{name}").values():
+        plan = finding.fix
+        if plan is not None:
+            for text in (plan.title, *(step.why for step in plan.steps), plan.note):
+                assert text[:1].upper() == text[:1], text
+            assert not plan.disturbs.endswith("."), plan.disturbs

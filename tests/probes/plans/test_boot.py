@@ -80,7 +80,7 @@ def test_what_is_built_in_or_cannot_be_loaded_is_not_written() -> None:
     fix = plan("persist-modules", node)
     assert named(fix) == ("mlx5_ib", "nvidia")
     assert commands(fix)[-1] == "…"
-    assert fix.steps[-1].why.startswith("nvidia_uvm is left out, since the boot could not load it: no .ko")
+    assert fix.steps[-1].why.startswith("nvidia_uvm is left out, because the boot could not load it: no .ko")
 
 
 def test_what_bars_loading_now_may_be_gone_at_boot() -> None:

@@ -30,11 +30,11 @@ def test_turning_mig_off_is_an_instruction_that_nothing_runs() -> None:
 
 def test_fabric_manager_has_to_be_of_the_new_driver_before_anything_is_stopped() -> None:
     for name in ("driver-upgrade-blocked", "driver-half-updated"):
-        assert "install nvidia-fabricmanager 570.133.20" in fix_of(name, NEW_DRIVER).steps[0].why
+        assert "Install nvidia-fabricmanager 570.133.20" in fix_of(name, NEW_DRIVER).steps[0].why
     tools = NEW_DRIVER.tools
     assert not isinstance(tools, Unknown)
     unread = replace(NEW_DRIVER, tools=replace(tools, fabric_manager=Unknown(Reason.TIMED_OUT, "nv-fab…")))
-    assert "make sure that" in fix_of("driver-upgrade-blocked", unread).steps[0].why
+    assert "Check that nv-fabricmanager" in fix_of("driver-upgrade-blocked", unread).steps[0].why
     ready = replace(NEW_DRIVER, tools=replace(tools, fabric_manager="570.133.20"))
     assert fix_of("driver-upgrade-blocked", ready).steps[0].why.startswith("drain")
     stopped = with_service(NEW_DRIVER, "nvidia-fabricmanager", state=ServiceState.INACTIVE)
@@ -48,9 +48,7 @@ def test_fabric_manager_stops_last_and_starts_first() -> None:
     assert stops[-1] == "systemctl stop nvidia-fabricmanager"
     assert starts[0] == "systemctl start nvidia-fabricmanager"
     (why,) = [
-        step.why
-        for step in fix_of("driver-upgrade-blocked", NEW_DRIVER).steps
-        if "stops nvidia-f" in step.why
+        step.why for step in fix_of("driver-upgrade-blocked", NEW_DRIVER).steps if "Stop nvidia-f" in step.why
     ]
     assert "before H100 this aborts running CUDA jobs" in why
 

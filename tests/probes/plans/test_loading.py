@@ -8,6 +8,7 @@ import pytest
 
 from probes.examination import Examination
 from probes.modules import ModuleFacts, ModuleState
+from probes.pci import PciKind
 from probes.unknown import Reason, Unknown
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on
@@ -54,11 +55,11 @@ def test_everything_in_order_each_by_its_own_modprobe() -> None:
     assert undone(fix)[-1] == "rmmod nvidia_peermem"
     whys = [step.why.partition(":")[0] for step in fix.steps]
     assert whys == [
-        "loads mlx5_core",
-        "loads mlx5_ib once mlx5_core is there, after ib_core, ib_uverbs, which it needs",
-        "loads nvidia",
-        "loads nvidia_uvm once nvidia is there",
-        "loads nvidia_peermem once ib_core, nvidia are there",
+        "Load mlx5_core",
+        "Load mlx5_ib once mlx5_core is there, after ib_core, ib_uverbs, which it needs",
+        "Load nvidia",
+        "Load nvidia_uvm once nvidia is there",
+        "Load nvidia_peermem once ib_core, nvidia are there",
     ]
 
 
@@ -204,10 +205,16 @@ def test_what_the_kernel_has_refused_is_not_tried_again(fault: str) -> None:
 
 def test_efa_does_not_use_peermem() -> None:
     node = examination_of("hgx-h100+peermem-not-loaded")
-    rdma = node.node.rdma
+    rdma, pci = node.node.rdma, node.node.pci
     assert not isinstance(rdma, Unknown)
+    assert not isinstance(pci, Unknown)
     devices = tuple(replace(one, driver="efa") for one in rdma.devices)
-    efa = replace(node, node=replace(node.node, rdma=replace(rdma, devices=devices)))
+    functions = {
+        bdf: replace(one, vendor_id=0x1D0F) if one.kind is PciKind.NIC else one
+        for bdf, one in pci.functions.items()
+    }
+    changed = replace(node.node, rdma=replace(rdma, devices=devices), pci=replace(pci, functions=functions))
+    efa = replace(node, node=changed)
     assert why_not("load-peermem", efa) == "the NICs here are EFA, which does not use nvidia_peermem"
 
 

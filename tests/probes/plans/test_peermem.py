@@ -58,7 +58,7 @@ def test_a_module_whose_file_is_gone_does_not_come_back() -> None:
     fix = plan("unload-peermem", node)
     assert not fix.reversible
     assert undone(fix) == [""]
-    assert "it cannot be loaded again afterwards: no .ko for kernel" in fix.note
+    assert "It cannot be loaded again afterwards: no .ko for kernel" in fix.note
     assert "could be unloaded, but not loaded again: no .ko" in why_not("reload-peermem", node)
 
 
@@ -68,13 +68,13 @@ def test_a_module_whose_file_is_gone_does_not_come_back() -> None:
 def test_reloading_is_rmmod_then_modprobe() -> None:
     fix = plan("reload-peermem", examination_of(HGX))
     assert commands(fix) == ["rmmod nvidia_peermem", "modprobe nvidia_peermem"]
-    assert "the loaded module is the one on disk" in fix.note
+    assert "The loaded module is the one on disk" in fix.note
 
 
 def test_reloading_says_what_differs() -> None:
     node = with_file(examination_of(HGX), PEERMEM, srcversion="51A01A7E51A01A7E51A01A7E")
     note = plan("reload-peermem", node).note
-    assert "the loaded module is not the one on disk: srcversion" in note
+    assert "The loaded module is not the one on disk: srcversion" in note
     assert "51A01A7E51A01A7E51A01A7E" in note
 
 

@@ -32,7 +32,7 @@ def test_peermem_is_out_of_openibds_way_and_comes_back() -> None:
         "systemctl restart openibd",
         "modprobe nvidia_peermem",
     ]
-    assert fix.disturbs.startswith("all RDMA of this node")
+    assert fix.disturbs.startswith("every program that uses RDMA")
     assert "refcnt" in fix.disturbs
     assert not fix.reversible
 
@@ -76,7 +76,7 @@ def test_what_is_not_installed_is_not_restarted() -> None:
 def test_fabric_manager_only_where_there_are_switches() -> None:
     fix = plan("restart-fabric-manager", examination_of(HGX))
     assert commands(fix) == ["systemctl restart nvidia-fabricmanager"]
-    assert fix.disturbs.startswith("CUDA")
+    assert fix.disturbs.startswith("every CUDA job")
     assert why_not("restart-fabric-manager", examination_of("pcie-l40s")) == "no NVSwitch here"
 
 

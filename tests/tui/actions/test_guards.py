@@ -38,7 +38,9 @@ def test_unloading_what_is_held_names_the_count_and_the_processes() -> None:
     assert not cleared.refused
     assert cleared.word == "hgx-h100"
     assert "nvidia_peermem is in use (refcnt " in cleared.affected[0]
-    assert any("process 41000 (python3, uid 1000) uses GPUs and RDMA" in line for line in cleared.affected)
+    assert any(
+        "train.py (alice, Slurm job 4711, pid 41000) uses GPUs and RDMA" in line for line in cleared.affected
+    )
 
 
 def test_what_nobody_feels_needs_nothing_typed() -> None:
@@ -146,7 +148,7 @@ def test_a_job_that_began_after_the_plan_was_shown_is_seen() -> None:
     idle = replace(prepared, clearance=replace(prepared.clearance, affected=(), word=""))
     ended = dispatcher.run(idle, "", lambda event: None)
     assert ended.outcome is Outcome.REFUSED
-    assert "changed since the plan was shown: process 41000" in ended.why
+    assert "changed since the plan was shown: train.py (alice, Slurm job 4711, pid 41000)" in ended.why
 
 
 def test_unloading_what_is_held_is_refused_by_the_kernel_and_explained() -> None:

@@ -27,11 +27,11 @@ def test_who_would_feel_it_is_named_and_asked_for(monkeypatch: pytest.MonkeyPatc
     scene = Scene(live=True)
     status, out = scene.run("--seconds", "2", answers=Terminal("y\n"))
     assert status == 0
-    assert "GPU0: process 41000 (python3) computes on it" in out
+    assert "GPU0: train.py (alice, Slurm job 4711, pid 41000) computes on it" in out
     assert "of 400 Gb/s" in out
     # Where stdout goes into a file, who is asked sees the reason as well.
     assert "Run it anyway? [y/N]" in asked.getvalue()
-    assert "process 41000" in asked.getvalue()
+    assert "pid 41000" in asked.getvalue()
     assert "[y/N]" not in out
 
 
@@ -57,21 +57,21 @@ def test_without_a_yes_nothing_is_run(answers: io.StringIO | None, monkeypatch: 
     status, out = scene.run(answers=answers)
     assert status == 2
     assert scene.processes.started == []
-    assert "process 41000" in out
+    assert "pid 41000" in out
     assert "--yes" in beside.getvalue()
 
 
 def test_yes_is_enough() -> None:
     status, out = Scene(live=True).run("--seconds", "2", "--yes")
     assert status == 0
-    assert "process 41000" in out
+    assert "pid 41000" in out
 
 
 def test_json_never_asks(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = Scene(live=True).run("--json", answers=Terminal("y\n"))
     assert status == 2
     assert json.loads(out)["exit"]["status"] == 2
-    assert "process 41000" in capsys.readouterr().err
+    assert "pid 41000" in capsys.readouterr().err
 
 
 def test_the_ports_are_watched_for_a_second_before() -> None:

@@ -14,7 +14,10 @@ from tui.bandwidth.processes import Process, Processes
 from tui.bandwidth.simulated_processes import SimulatedProcesses
 
 SWEEP = ("--sweep", "--seconds", "2")
-CAME = "running jobs would now be affected: process 4242 (python3) has mlx5_1 open, though nothing flows now"
+CAME = (
+    "running jobs would now be affected: train.py (alice, Slurm job 4711, pid 4242) has mlx5_1 open, though "
+    "nothing flows now"
+)
 
 
 class Comes:
@@ -80,7 +83,10 @@ def test_json_and_the_ticket_have_what_was_not_begun(tmp_path: Path) -> None:
     assert len(told["results"]) == 1
     assert len(told["left_out"]) == 7
     assert told["left_out"][0] == {"title": "GPU1 → mlx5_1 · DMA-BUF", "reason": f"not started: {CAME}"}
-    assert "not started: running jobs would now be affected: process 4242" in words(ticket.read_text("ascii"))
+    assert (
+        "not started: running jobs would now be affected: train.py (alice, Slurm job 4711, pid 4242)"
+        in words(ticket.read_text("ascii"))
+    )
 
 
 def test_with_yes_it_goes_on() -> None:

@@ -95,7 +95,7 @@ def test_a_dry_run_shows_all_and_starts_nothing() -> None:
     ):
         assert told in out
     assert "This would affect running jobs:" in out
-    assert "process 41000" in out
+    assert "pid 41000" in out
 
 
 def test_a_dry_run_as_json_has_the_commands() -> None:
@@ -193,7 +193,7 @@ def test_json_is_one_object_at_the_end() -> None:
     assert told["results"][0]["gbps"] > 300
     assert told["results"][0]["judgement"]["verdict"] == "near the line"
     assert any("works" in one for one in told["meaning"])
-    assert "process 41000" in told["affected"][0]
+    assert "pid 41000" in told["affected"][0]
 
 
 def test_json_tells_a_refusal_too() -> None:
