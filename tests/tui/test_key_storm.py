@@ -29,7 +29,8 @@ PRESSED = [
 async def back_on_the_overview(pilot: Pilot[None]) -> None:
     """Esc from anywhere leads to the overview."""
     for _ in range(20):
-        if pilot.app.screen is overview(pilot):
+        is_typing = any(field.has_focus for field in pilot.app.screen.query(Input))  # a filter
+        if pilot.app.screen is overview(pilot) and not is_typing:
             return
         await pilot.press("escape")
     raise AssertionError(f"still on {pilot.app.screen}")
