@@ -12,6 +12,7 @@ from probes.examination import Examination
 from probes.nccl_conf import NCCL_CONF
 from probes.nccl_paths import ORDER, Nccl
 from probes.plan import Plan, instruction
+from probes.platform import Environment
 from probes.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.topology import Topology
 from probes.unknown import Maybe, Reason, Unknown
@@ -89,6 +90,13 @@ def jobs_of(examination: Examination) -> Jobs:
     jobs = _jobs_of(examination)
     _latest[:] = [(examination, jobs)]
     return jobs
+
+
+def has_pods(examination: Examination) -> bool:
+    """Say whether this is a node of Kubernetes, or one of its pods."""
+    facts, platform = examination.driver_container, examination.node.platform
+    in_pod = not isinstance(platform, Unknown) and platform.environment is Environment.KUBERNETES_POD
+    return in_pod or (not isinstance(facts, Unknown) and facts.kubelet)
 
 
 def _jobs_of(examination: Examination) -> Jobs:

@@ -9,18 +9,10 @@ from probes.driver_container import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
 from probes.examination import Examination
 from probes.modules import ModuleState
 from probes.plan import Plan, Step, instruction
-from probes.platform import Environment
 from probes.unknown import Reason, Unknown
 
 AREA = Area("environment")
 _OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"
-
-
-def has_pods(examination: Examination) -> bool:
-    """Whether this is a node of Kubernetes, or one of its pods."""
-    facts, platform = examination.driver_container, examination.node.platform
-    in_pod = not isinstance(platform, Unknown) and platform.environment is Environment.KUBERNETES_POD
-    return in_pod or (not isinstance(facts, Unknown) and facts.kubelet)
 
 
 @AREA.check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
 from probes.checks.gpu import GPUS, bdfs_of, gpus_of, names_of, needs_nvml
-from probes.checks.kubernetes import has_pods
+from probes.checks.jobs import has_pods
 from probes.checks.wording import at_most, needs
 from probes.examination import Examination
 from probes.gpus import Gpu

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from probes.checks.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
-from probes.checks.jobs import jobs_of, needs_environment, settle
-from probes.checks.kubernetes import has_pods
+from probes.checks.jobs import has_pods, jobs_of, needs_environment, settle
 from probes.checks.nccl_gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl_network import used_devices
 from probes.checks.port_use import Port, devices_of, gpus_without_nic, names, ports_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.checks.kubernetes import has_pods
+from probes.checks.jobs import has_pods
 from probes.checks.module_facts import PEERMEM, is_present, module_of
 from probes.driver_container import STORAGE
 from probes.examination import Examination

@@ -370,7 +370,7 @@ def test_no_module_can_be_loaded_any_more(node: Path) -> None:
 def test_a_kernel_that_takes_signed_modules_only(node: Path) -> None:
     assert explain(facts_of(node), "nvidia") == "on disk, not loaded"
     write(node, "/sys/module/module/parameters/sig_enforce", "Y\n")
-    assert explain(facts_of(node), "nvidia") == "on disk, not loaded; this kernel takes signed modules only"
+    assert explain(facts_of(node), "nvidia") == "on disk, not loaded; this kernel accepts signed modules only"
 
 
 def test_loaded_and_strange_names(node: Path) -> None:

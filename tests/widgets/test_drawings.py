@@ -252,6 +252,7 @@ def test_the_ladder_of_a_connectx_3_node_shows_mlx4_and_misses_no_mlx5() -> None
     assert "– mlx5_ib" in text
     assert "no such card here" in text
     assert "✗" not in text
+    assert "none missing" in "".join(map(plain, ladder_drawing.strip(node, {}, 200)))
     missing = probe_node(SimulatedHost("dgx-a100+mlx4-ib-not-loaded"))
     assert "✗mlx4_ib" in "".join(map(plain, ladder_drawing.strip(missing, {}, 200)))
     assert "✗ mlx4_ib" in "\n".join(map(plain, ladder_drawing.draw(missing, {}, 72)))

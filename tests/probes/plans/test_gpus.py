@@ -36,9 +36,9 @@ def test_fabric_manager_has_to_be_of_the_new_driver_before_anything_is_stopped()
     unread = replace(NEW_DRIVER, tools=replace(tools, fabric_manager=Unknown(Reason.TIMED_OUT, "nv-fab…")))
     assert "Check that nv-fabricmanager" in fix_of("driver-upgrade-blocked", unread).steps[0].why
     ready = replace(NEW_DRIVER, tools=replace(tools, fabric_manager="570.133.20"))
-    assert fix_of("driver-upgrade-blocked", ready).steps[0].why.startswith("drain")
+    assert fix_of("driver-upgrade-blocked", ready).steps[0].why.startswith("Drain")
     stopped = with_service(NEW_DRIVER, "nvidia-fabricmanager", state=ServiceState.INACTIVE)
-    assert fix_of("driver-upgrade-blocked", stopped).steps[0].why.startswith("drain")
+    assert fix_of("driver-upgrade-blocked", stopped).steps[0].why.startswith("Drain")
 
 
 def test_fabric_manager_stops_last_and_starts_first() -> None:

@@ -129,7 +129,7 @@ def test_what_is_named_as_staying_is_a_fault() -> None:
 def test_a_new_driver_comes_with_its_fabric_manager() -> None:
     host = node("hgx-h100+driver-half-updated")
     plan = fixes_of("driver-half-updated")["driver-upgrade-blocked"]
-    assert "install nvidia-fabricmanager 570.133.20" in plan.steps[0].why
+    assert "Install nvidia-fabricmanager 570.133.20" in plan.steps[0].why
     end_job(host)
     set_fabric_manager_version(host.tree, "570.133.20")
     for step in plan.steps:
