@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= hgx-h100
 
-.PHONY: demo test test-vm lint bench screenshots clean
+.PHONY: demo test test-slow test-vm lint bench screenshots clean
 
 demo: $(VENV)/.installed
 	$(BIN)/gdrtop --demo $(DEMO)
 
 test: lint
 	$(BIN)/python -m pytest -n logical
+
+# What takes minutes.
+test-slow: $(VENV)/.developing
+	$(BIN)/python -m pytest -m slow -n logical
 
 # The virtual GPU node: a real kernel in QEMU. Needs root once, to make its disk; see tests/node_vm/README.md.
 test-vm: $(VENV)/.developing

@@ -1,0 +1,81 @@
+"""Random keys and resizes: the dashboard survives them and listens afterwards."""
+
+import random
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from tests.tui.acting import QuickHost
+from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
+from tui.keys import KEYS
+
+KEYS_PRESSED = 1000
+SIZES = [(80, 24), (120, 40), (200, 60), (60, 15), (40, 10)]
+# All keys but those that end the program or take a confirmed step, and what people type by mistake.
+PRESSED = [
+    *(key for name, one in KEYS.items() if name not in ("quit", "exit", "yes") for key in one.keys.split(",")),
+    *("ctrl+p", "backspace", "delete", "a", "e", "m", "o", "5", "full_stop", "comma", "f12", "ctrl+a"),
+]
+
+
+async def back_on_the_overview(pilot: Pilot[None]) -> None:
+    """Esc from anywhere leads to the overview."""
+    for _ in range(20):
+        if pilot.app.screen is overview(pilot):
+            return
+        await pilot.press("escape")
+    raise AssertionError(f"still on {pilot.app.screen}")
+
+
+async def storm(pilot: Pilot[None], seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    for number in range(count):
+        if number % 50 == 49:
+            await pilot.resize_terminal(*chance.choice(SIZES))
+        key = chance.choice(PRESSED)
+        # A typed name or a plan would be confirmed.
+        if key == "enter" and any(one.has_focus for one in pilot.app.screen.query(Input)):
+            continue
+        pilot.app.simulate_key(key)
+        if chance.random() < 0.3:
+            await pilot.pause()
+    await pilot.pause()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+async def test_random_keys_do_not_end_the_dashboard(seed: int) -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 2)
+        await storm(pilot, seed, KEYS_PRESSED)
+        assert app.is_running
+        await back_on_the_overview(pilot)
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+
+
+async def test_a_letter_then_page_down_in_the_palette_does_not_end_the_dashboard() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: pilot.app.screen.query("CommandList").first().option_count > 3)
+        for letter in "oae":
+            for key in (letter, "pagedown", "pageup"):
+                app.simulate_key(key)
+            await pilot.pause()
+        await pilot.press("escape")
+        assert pilot.app.screen is overview(pilot)
+
+
+async def test_a_burst_of_keys_is_followed_by_escape_at_once() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost("hgx-h100+acs-on", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await storm(pilot, 7, 60)
+        await back_on_the_overview(pilot)
