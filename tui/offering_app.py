@@ -149,7 +149,10 @@ class OfferingApp(App[None]):
             return
         prepared = self._acting.prepared(offer, examination)
         if isinstance(prepared, str):
-            self._show_offer(offer.id)
+            if offer is self.actions_state.offer(offer.id):
+                self._show_offer(offer.id)
+            else:
+                self.notify(f"{offer.title}: {prepared}", markup=False)
             return
         from tui.confirm_state import ConfirmState
         from tui.screens.confirm import ConfirmScreen

@@ -61,13 +61,13 @@ def how_it_is_known(result: Result) -> str:
         return f"{used}: {_told_by_nccl(result)}"
     told = facts_about(result, About.MEMORY)
     if INTEGRATED_MEMORY in told:
-        return f"the tool itself says: {INTEGRATED_MEMORY}; {result.memory} was asked for"
+        return f"the tool reports: {INTEGRATED_MEMORY}; {result.memory} was requested"
     if used == HOST_MEMORY:
         return (
             "no line about a GPU buffer was printed, so that it is taken for host memory;"
-            f" {result.memory} was asked for"
+            f" {result.memory} was requested"
         )
-    return f"the tool itself says: registered by {used}, not by {result.memory} as was asked for"
+    return f"the tool reports: registered by {used}, not by {result.memory} as was requested"
 
 
 def _told_by_nccl(result: Result) -> str:

@@ -67,7 +67,7 @@ async def test_a_node_that_cannot_be_looked_at_lets_nothing_begin(monkeypatch: p
         await pilot.press("enter")
         await until(pilot, lambda: "no such disk" in seen(pilot, "summary"))
         assert processes.started == []
-        assert "Enter runs it" in seen(pilot, "question")
+        assert "Enter: run" in seen(pilot, "question")
 
 
 async def test_who_comes_between_two_tests_ends_the_series_and_is_named(

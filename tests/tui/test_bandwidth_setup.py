@@ -152,7 +152,7 @@ async def test_a_tool_that_is_missing_says_how_to_get_it() -> None:
         await set_up(pilot, clock)
         assert "not installed" in value(pilot, "Test")
         told = " ".join(seen(pilot, "planned").split())
-        assert "It cannot be run: ib_write_bw is not installed" in told
+        assert "This cannot run: ib_write_bw is not installed" in told
         assert "install perftest" in told
         await pilot.press("enter")
         await pilot.pause()

@@ -33,9 +33,9 @@ def test_a_failure_is_told_first_and_an_interrupt_before_all() -> None:
     assert "failed" in ended([failed()], 1, None, "", (DOWN,))[1]
     assert ended([result()], 2, None, "interrupted", (DOWN,)) == (
         130,
-        "interrupted: both ends were ended; 1 of 2 tests were measured to their end",
+        "interrupted: both ends were stopped; 1 of 2 tests were completed",
     )
-    assert ended([], 2, None, "interrupted") == (130, "interrupted; 0 of 2 tests were measured to their end")
+    assert ended([], 2, None, "interrupted") == (130, "interrupted; 0 of 2 tests were completed")
 
 
 def test_other_memory_than_asked_for_has_not_passed() -> None:

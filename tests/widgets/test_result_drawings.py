@@ -67,7 +67,7 @@ def test_a_failure_has_its_sentence_and_its_raw_line() -> None:
 
 
 def test_cancelled_tells_what_it_had_reached() -> None:
-    assert words_of(result(150.0, ending=Ending.CANCELLED)) == "cancelled; 150 Gb/s until then"
+    assert words_of(result(150.0, ending=Ending.CANCELLED)) == "cancelled (150 Gb/s so far)"
     assert words_of(result(None, ending=Ending.CANCELLED)) == "cancelled"
 
 
@@ -76,10 +76,10 @@ def test_what_the_tool_itself_said_of_the_memory() -> None:
     assert "the tool reports: registered by DMA-BUF" in text(draw_result(by_dmabuf, (), 100))
     other = result(facts=(fact(About.REGISTERED, BY_PEERMEM),))
     assert "not by DMA-BUF as was asked for" in words(draw_result(other, (), 100))
-    assert "did not say how" in words(draw_result(result(), (), 100))
+    assert "did not report how" in words(draw_result(result(), (), 100))
     silent = words(draw_result(result(facts=(fact(About.MEMORY, HOST_MEMORY),)), (), 100))
     assert "no line about a GPU buffer was printed" in silent
-    assert "the tool itself says" not in silent
+    assert "the tool reports" not in silent
     integrated = result(facts=(fact(About.MEMORY, INTEGRATED_MEMORY),))
     assert "the tool reports: host memory: the GPU is integrated" in words(draw_result(integrated, (), 100))
     assert "nothing about the GPU" in words(draw_result(result(190.0, HOST_MEMORY), (), 100))
@@ -99,7 +99,7 @@ def test_other_memory_than_was_asked_for_is_no_good_result(about: About, value: 
     assert "proves" not in text(draw_result(one, (), 100, Purpose("DMA-BUF works", "the cable")))
     matrix = text(draw_matrix([one], 80))
     assert "186▲" in matrix
-    assert "▲ not the memory that was asked for" in " ".join(matrix.split())
+    assert "▲ not the memory that was requested" in " ".join(matrix.split())
 
 
 def test_what_it_proves_is_told_where_it_is_known() -> None:
@@ -125,7 +125,7 @@ def test_a_collective_has_its_bus_bandwidth_and_ncclss_way() -> None:
     assert "GB/s" not in told
     assert "NET/IB/0/GDRDMA" in told
     assert "and 4 more" in told
-    assert "reached GPU memory themselves" in told
+    assert "accessed GPU memory directly" in told
     copied = replace(one, facts=(fact(About.ROUTE, "NET/IB/0"),))
     assert "copied through host memory" in words(draw_result(copied, (), 100))
 

@@ -193,7 +193,7 @@ def test_host_memory_that_fails_goes_first() -> None:
 def test_memory_that_was_not_asked_for_proves_nothing() -> None:
     by_peermem = result(188.0, facts=(Fact(About.REGISTERED, BY_PEERMEM, ""),))
     told = only(HOST, by_peermem)
-    assert "DMA-BUF was not measured: the tool itself says: registered by nvidia-peermem" in told
+    assert "DMA-BUF was not measured: the tool reports: registered by nvidia-peermem" in told
     assert "Its 188 Gb/s is that of nvidia-peermem and proves nothing about DMA-BUF" in told
     assert "works" not in told
     # Beside a true one of nvidia-peermem they are not two paths that carry the same.

@@ -119,8 +119,8 @@ def test_a_signal_ends_both_ends_and_tells_what_was_measured(number: int) -> Non
     assert status == 130
     assert len(scene.processes.started) == 4
     assert all(one.ended is not None for one in scene.processes.started)
-    assert "both ends were ended" in out
-    assert "1 of 8 tests were measured to their end" in out
+    assert "both ends were stopped" in out
+    assert "1 of 8 tests were completed" in out
     assert "of 400 Gb/s" in out
     assert signal.getsignal(number) is before
 
@@ -153,7 +153,7 @@ def test_a_terminal_that_goes_away_ends_both_ends(capsys: pytest.CaptureFixture[
     assert len(scene.processes.started) == 2
     assert all(one.ended is not None for one in scene.processes.started)
     assert scene.now < 1010.0
-    assert "the output cannot be written: both ends were ended" in capsys.readouterr().err
+    assert "the output cannot be written: both ends were stopped" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_left_before_lets_nothing_begin() -> None:
@@ -201,7 +201,7 @@ def test_ctrl_c_from_outside(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     rest = child.stdout.read().decode()
     assert child.wait(60) == 130
-    assert "cancelled; " in rest
-    assert "interrupted: both ends were ended; 0 of 1 tests" in rest
+    assert "cancelled (" in rest
+    assert "interrupted: both ends were stopped; 0 of 1 tests" in rest
     assert rest.count("interrupted") == 1
     child.stdout.close()

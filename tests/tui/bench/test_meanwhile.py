@@ -62,8 +62,8 @@ def test_somebody_who_comes_meanwhile_ends_the_series_and_is_named(
     assert scene.comes.started == 2
     told = words(out)
     assert CAME in told
-    assert "1 of 8 tests were measured to their end, 7 were not begun" in told
-    assert "--yes goes on all the same" in told
+    assert "1 of 8 tests were completed, 7 were not started" in told
+    assert "use --yes to override" in told
     assert "Not started: GPU1 → mlx5_1 · DMA-BUF, GPU2" in told
     assert "[1/8] GPU0 → mlx5_0" in out
     assert "of 400 Gb/s" in out
@@ -130,7 +130,7 @@ def test_an_interruption_while_it_looks_is_an_interruption(monkeypatch: pytest.M
     status, out = scene.run(*SWEEP, answers=io.StringIO())
     assert status == 130
     assert scene.comes.started == 2
-    assert "1 of 8 tests were measured to their end" in out
+    assert "1 of 8 tests were completed" in out
     assert "meanwhile" not in out
 
 

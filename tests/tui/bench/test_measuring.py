@@ -23,7 +23,7 @@ def test_it_tests_the_first_gpu_with_its_best_nic_in_loopback() -> None:
     status, out = Scene().run()
     assert status == 0
     assert "SIMULATED hgx-h100" in out
-    assert "nobody is disturbed" in out
+    assert "no job is affected" in out
     assert "[1/1] GPU0 → mlx5_0 · DMA-BUF" in out
     assert out.count("ib_write_bw -d mlx5_0") == 2
     assert "of 400 Gb/s" in out
