@@ -47,7 +47,7 @@ def words_of(result: Result) -> str:
         return "failed"
     if result.ending is Ending.CANCELLED:
         figure = figure_words(result)
-        return f"cancelled after {figure}" if figure else "cancelled"
+        return f"cancelled ({figure} so far)" if figure else "cancelled"
     if result.tool == SANITY:
         return _sanity(result)
     if result.figure is None:

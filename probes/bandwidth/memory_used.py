@@ -65,7 +65,7 @@ def how_it_is_known(result: Result) -> str:
     if used == HOST_MEMORY:
         return (
             "no line about a GPU buffer was printed, so that it is taken for host memory;"
-            f" {result.memory} was asked for"
+            f" {result.memory} was requested"
         )
     return f"the tool reports: registered by {used}, not by {result.memory} as requested"
 

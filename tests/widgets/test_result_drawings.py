@@ -67,7 +67,7 @@ def test_a_failure_has_its_sentence_and_its_raw_line() -> None:
 
 
 def test_cancelled_tells_what_it_had_reached() -> None:
-    assert words_of(result(150.0, ending=Ending.CANCELLED)) == "cancelled after 150 Gb/s"
+    assert words_of(result(150.0, ending=Ending.CANCELLED)) == "cancelled (150 Gb/s so far)"
     assert words_of(result(None, ending=Ending.CANCELLED)) == "cancelled"
 
 
