@@ -18,8 +18,9 @@ from probes.numa import NumaFacts
 from probes.origin import Origin
 from probes.pci import PciFacts
 from probes.platform import PlatformFacts
+from probes.progress import note
 from probes.rdma import RdmaFacts
-from probes.running import RunningProbe
+from probes.running import LONGEST_SECONDS, RunningProbe
 from probes.running import begin as begin_probe
 from probes.unknown import Maybe, Reason, Unknown
 
@@ -93,7 +94,10 @@ def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:
     cuda_run = begin_probe(host, "libcuda", host.cuda_gpus) if gpudirect.hardware_of(rdma_facts) else None
 
     def ask_cuda() -> Maybe[tuple[CudaGpu, ...]]:
-        return _NOT_NEEDED if cuda_run is None else cuda_run.answer(seconds)
+        if cuda_run is None:
+            return _NOT_NEEDED
+        note("libcuda", LONGEST_SECONDS)  # a slow libcuda is given up by its own probe, not with this one
+        return cuda_run.answer(seconds)
 
     direct_run = begin_probe(
         host,

@@ -87,8 +87,8 @@ _MAX_ANCESTORS = 16  # a test's end is below its keeper, which this program has 
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
 # Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
-_SLURM_JOB = re.compile(r"slurm[^\n]*/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
-_POD = re.compile(r"kubepods[^\n]*[/-]pod(?P<id>[0-9a-f]{8})[0-9a-f_-]*")
+_SLURM_JOB = re.compile(r"slurm[^\n]{0,256}/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
+_POD = re.compile(r"kubepods[^\n]{0,256}[/-]pod(?P<id>[0-9a-f]{8})[0-9a-f_-]*")
 _CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)", re.M)
 _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist-info")
 

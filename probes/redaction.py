@@ -17,7 +17,15 @@ from typing import Any
 from probes.command import CommandOutput
 from probes.recording import Moment
 from probes.recording_format import Question
-from probes.redaction_rules import COMMANDS, ENVIRONMENT, host_name, is_variable, row_of, usage
+from probes.redaction_rules import (
+    COMMANDS,
+    ENVIRONMENT,
+    chosen_by_others,
+    host_name,
+    is_variable,
+    row_of,
+    usage,
+)
 from probes.redaction_tokens import USER, Tokens
 from probes.redaction_words import PROGRAMS
 from probes.unknown import Maybe, Reason, Unknown
@@ -26,6 +34,8 @@ _PROCESS_FILE = re.compile(r"/proc/([0-9]+)/([a-z]+)")
 _OPEN_FILE = re.compile(r"/proc/[^/]+/fd/[0-9]+")
 _DEVICE_FILE = re.compile(r"/dev/(?:nvidia[\w/-]*|infiniband/[\w]+)")
 _ENVIRONMENT = re.compile(r"/proc/.*/environ")
+# Not of the system, or as another user sees it: read because a variable, an nccl.conf or a link leads there.
+_CHOSEN = re.compile(r"/proc/[^/]+/(?:root|cwd)/.*|/(?!(?:proc|sys|dev|boot|usr|lib|run|var)/).*", re.S)
 _OF_PATHS = ("file", "names", "link", "resolve", "size", "readable", "writable")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
@@ -89,6 +99,8 @@ class Identifiers(Tokens):
                 kept[question] = _kept_variables(answer)
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
                 kept[question] = NO_COMMAND_LINE
+            elif _CHOSEN.fullmatch(question.of[0]):
+                kept[question] = chosen_by_others(question.of[0], answer)
         return kept
 
     # Questions and answers

@@ -157,6 +157,9 @@ def _nccl_conf(tokens: Tokens, text: str) -> str:
     return "\n".join(_nccl_line(tokens, line) for line in text.split("\n"))
 
 
+_NCCL_CONF = of_text(_nccl_conf)
+
+
 def _nccl_line(tokens: Tokens, line: str) -> str:
     if line.startswith("#") or "NCCL_" not in line:
         return ""
@@ -264,19 +267,21 @@ def _route(tokens: Tokens, text: str) -> str:
     """/proc/net/route: destinations and gateways are little-endian numbers."""
     kept = []
     for line in text.splitlines():
-        name, *rest = line.split("\t")
-        kept.append("\t".join((tokens.text(name), *(_route_field(tokens, one.strip()) for one in rest))))
+        fields = enumerate(line.split("\t"))
+        kept.append("\t".join(_route_field(tokens, column, field.strip()) for column, field in fields))
     return "\n".join([*kept, ""])
 
 
-def _route_field(tokens: Tokens, field: str) -> str:
-    if (
-        not re.fullmatch(r"[0-9A-F]{8}", field)
-        or field.startswith("0000")
-        or field.endswith(("FF", "FE", "FC", "F8"))
-    ):
-        return tokens.text(field) if not re.fullmatch(r"[0-9A-F]{8}", field) else field
-    address = ipaddress.IPv4Address(int.from_bytes(bytes.fromhex(field), "little"))
+_ROUTE_MASK = 7  # the column
+
+
+def _route_field(tokens: Tokens, column: int, field: str) -> str:
+    if not re.fullmatch(r"[0-9A-F]{8}", field):
+        return tokens.text(field)
+    address = ipaddress.IPv4Address(bytes.fromhex(field)[::-1])
+    zeros = f"{int(address):032b}".lstrip("1")
+    if not int(address) or (column == _ROUTE_MASK and "1" not in zeros):
+        return field
     return ipaddress.IPv4Address(tokens.address(address)).packed[::-1].hex().upper()
 
 
@@ -405,6 +410,19 @@ def _topology(tokens: Tokens, text: str) -> str:
         )
         kept.append(f"<{match[1]}{match[2]}{attributes}{match[4]}>\n")
     return "".join(kept)
+
+
+_TOPOLOGY = of_text(_topology)
+
+
+def chosen_by_others(path: str, content: bytes) -> bytes:
+    """Keep what NCCL reads of a file whose path a user chooses: NCCL_TOPO_FILE and links lead anywhere."""
+    row = row_of(path)
+    if row is not None and row.rule not in (None, _TOPOLOGY, _NCCL_CONF):
+        return content
+    if path.endswith(".conf"):
+        return b"\n".join(line if b"NCCL_" in line else b"" for line in content.split(b"\n"))
+    return content if b"<system" in content else b""
 
 
 # /sys and programs
@@ -580,11 +598,11 @@ FILES: Sequence[Row] = (
     Row("/proc/*/fd/*", None),
     Row("/proc/*/fdinfo/*", None),
     Row("/proc/*/fd", None),
-    Row("/proc/*/root/**.conf", of_text(_nccl_conf)),
-    Row("/proc/*/cwd/**.conf", of_text(_nccl_conf)),
+    Row("/proc/*/root/**.conf", _NCCL_CONF),
+    Row("/proc/*/cwd/**.conf", _NCCL_CONF),
     Row("/proc/*/root/dev/**", None),
-    Row("/proc/*/root/**", of_text(_topology)),
-    Row("/proc/*/cwd/**", of_text(_topology)),
+    Row("/proc/*/root/**", _TOPOLOGY),
+    Row("/proc/*/cwd/**", _TOPOLOGY),
     Row("/proc/*/*", None),
     Row("/proc/mounts", _WORDS),
     Row("/proc/modules", _WORDS),
@@ -612,7 +630,7 @@ FILES: Sequence[Row] = (
     Row("/etc/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID)=")),
     Row("/usr/lib/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID)=")),
     Row("/etc/passwd", of_text(_passwd)),
-    Row("/etc/nccl.conf", of_text(_nccl_conf)),
+    Row("/etc/nccl.conf", _NCCL_CONF),
     Row("/etc/security/limits**.conf", of_text(_limits_conf)),
     Row("**/systemd/**", of_lines(r"\s*(?:\[\w+\]|LimitMEMLOCK|DefaultLimitMEMLOCK)", figures)),
     Row("**/modprobe.d/*", of_text(_without_comments)),
@@ -626,7 +644,7 @@ FILES: Sequence[Row] = (
     Row("**/modules.builtin", _module_lines),
     Row("**/modules.symbols", _symbol_lines),
     Row("**/Module.symvers", _symbol_lines),
-    Row("/var/run/nvidia-topologyd/**", of_text(_topology)),
+    Row("/var/run/nvidia-topologyd/**", _TOPOLOGY),
     Row("/usr/bin/*", _program_strings),
     Row("/usr/sbin/*", _program_strings),
     Row("/usr/local/bin/*", _program_strings),

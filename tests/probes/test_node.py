@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from probes import gpus, kernel, modules, numa, pci, platform, rdma
+from probes.cuda import CudaGpu
 from probes.gpudirect import GpuDirectFacts
 from probes.gpus import GpuFacts
 from probes.host import READ_LIMIT_BYTES, Host, LocalHost
 from probes.node import Node, probe_node
 from probes.nvml import NvmlFacts
 from probes.pci import PciFacts
+from probes.progress import note
 from probes.running import begin
+from probes.simulation import SimulatedHost
 from probes.unknown import Maybe, Reason, Unknown
 
 LONG = 60.0
@@ -93,6 +97,23 @@ def test_an_io_error_is_called_one(host: LocalHost, monkeypatch: pytest.MonkeyPa
     facts = probe_node(host).numa
     assert isinstance(facts, Unknown)
     assert facts.reason is Reason.IO_ERROR
+
+
+def test_a_slow_libcuda_is_waited_for_as_long_as_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs that sleep, or are not persistent, take seconds to start; the paths are known all the same."""
+    host = SimulatedHost("hgx-h100")
+    answer = host.cuda_gpus()
+    assert not isinstance(answer, Unknown)
+
+    def slow() -> Maybe[tuple[CudaGpu, ...]]:
+        note("libcuda", LONG)
+        time.sleep(0.6)
+        return (replace(answer[0], rdma_supported=False), *answer[1:])
+
+    monkeypatch.setattr(host, "cuda_gpus", slow)
+    direct = probe_node(host, seconds=0.3).gpudirect
+    assert isinstance(direct, GpuDirectFacts)
+    assert direct.gpu_support[answer[0].bdf].peermem is False
 
 
 @pytest.mark.parametrize("name", list(PROBES))

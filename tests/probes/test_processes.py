@@ -294,6 +294,13 @@ def test_a_process_of_an_unknown_user_is_named_by_its_uid(tmp_path: Path) -> Non
     assert name_of(only(tmp_path)) == "python3 (uid 1001, pid 7)"
 
 
+def test_a_job_is_looked_for_near_the_word_that_names_its_kind() -> None:
+    """A recording may hold any control group, and the search for its end must not take minutes."""
+    assert parse_job("0::/kubelet.slice/kubepods/burstable/pod1b2c3d4e-5f60") == "pod 1b2c3d4e"
+    far = "x" * 4096
+    assert parse_job(f"0::/kubepods{far}-pod1b2c3d4e\n0::/slurm{far}/job_4711") == ""
+
+
 @given(st.binary())
 def test_no_bytes_stop_the_naming_of_a_process(content: bytes) -> None:
     program = parse_program(content)

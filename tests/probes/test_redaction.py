@@ -274,6 +274,50 @@ def test_of_an_environment_only_what_a_probe_keeps_is_recorded_in_any_case(redac
     assert moment.answers[question] == b"NCCL_DEBUG=INFO\0CUDA_VISIBLE_DEVICES=0,1\0"
 
 
+@pytest.mark.parametrize("redact", [False, True])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/4242/root/etc/shadow",
+        "/proc/4242/root/etc/nccl.conf",  # a link out of the container, which root follows
+        "/proc/4242/cwd/secret.xml",
+        "/etc/shadow",
+        "/root/.nccl.conf",
+        "/home/alice/keys/id_rsa",
+    ],
+)
+def test_a_file_that_a_user_names_is_recorded_only_as_what_nccl_reads(path: str, redact: bool) -> None:
+    """NCCL_TOPO_FILE=/etc/shadow, and root records the node."""
+    question = Question("file", (path,))
+
+    def taken(content: bytes) -> list[object]:
+        return list(Identifiers(redact).take(Moment(0, 0.0, True, (), {question: content})).answers.values())
+
+    for answer in taken(b"root:$6$hunter2:19000:0:99999:7:::\n-----BEGIN KEY-----\n"):
+        assert not isinstance(answer, bytes) or not answer.strip(b"\nredacted")
+    if not redact:
+        useful = b"NCCL_DEBUG=INFO\n" if path.endswith(".conf") else b'<system version="1"></system>'
+        assert taken(useful) == [useful]
+
+
+def test_networks_in_routes_have_addresses_of_no_site() -> None:
+    """10.20.0.0/16 and 131.188.0.0/16 by 131.188.0.1, and the default route."""
+    lines = (
+        "eth0\t0000140A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0",
+        "eth0\t0000BC83\t0100BC83\t0003\t0\t0\t100\t00F0FFFF\t0\t0\t0",
+        "eth0\t00000000\t0100BC83\t0003\t0\t0\t100\t00000000\t0\t0\t0",
+    )
+    question = Question("file", ("/proc/net/route",))
+    moment = Moment(0, 0.0, True, (), {question: "\n".join(lines).encode()})
+    (answer,) = Identifiers(redact=True).take(moment).answers.values()
+    assert isinstance(answer, bytes)
+    assert b"140A" not in answer
+    assert b"BC83" not in answer
+    rows = [line.split("\t") for line in answer.decode().splitlines()]
+    assert [row[7] for row in rows] == ["0000FFFF", "00F0FFFF", "00000000"]
+    assert rows[2][1] == "00000000"
+
+
 def test_of_open_files_only_devices_are_named() -> None:
     targets = [
         "/data/merger-plans/model.bin",

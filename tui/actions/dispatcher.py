@@ -144,7 +144,9 @@ class Dispatcher:
 
     def _network(self) -> Maybe[NetworkDependencyFacts]:
         host = self._host
-        return begin(host, "network", lambda: network_dependencies.probe(host)).answer(_NETWORK_SECONDS)
+        return begin(host, "network dependencies", lambda: network_dependencies.probe(host)).answer(
+            _NETWORK_SECONDS
+        )
 
     # What was done
 
@@ -201,12 +203,12 @@ class Dispatcher:
     def _refused(self, prepared: Prepared, typed: str) -> str:
         if self.refusal or prepared.clearance.refused:
             return self.refusal or prepared.clearance.refused
-        if prepared.clearance.word:
-            right = typed.strip() == prepared.clearance.word
-            return "" if right else f"type the host name to confirm ({prepared.clearance.word})"
+        word = prepared.clearance.word
+        if word and typed.strip() != word:
+            return f"type the host name to confirm ({word})"
         # The node may have been idle, and the network another, when the plan was shown.
-        now = affected_by(prepared.plan, processes.probe(self._host))
-        if not now and takes_down_netdevs(prepared.plan):
+        now = () if word else affected_by(prepared.plan, processes.probe(self._host))
+        if not now and not prepared.clearance.cuts and takes_down_netdevs(prepared.plan):
             now = cut_by(runnable(prepared.plan), self._network())
         return f"this has changed since the plan was shown: {now[0]}; show the plan again" if now else ""
 

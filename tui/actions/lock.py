@@ -8,6 +8,7 @@ container and one on its host do not exclude each other.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pwd
@@ -57,8 +58,9 @@ class ActionLock:
             _close(directory, descriptor)
             raise LockTaken(f"another gdrtop is acting or measuring on this node ({holder})")
         _close(directory)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {user_name()}".encode(), 0)
+        with contextlib.suppress(OSError):  # a full file system: the lock is taken all the same
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {user_name()}".encode(), 0)
         self._descriptor = descriptor
         return self
 
@@ -131,10 +133,8 @@ def _roots_holder() -> str:
         locks = os.open("/proc/locks", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
-    try:
-        text = os.read(locks, _LOCKS_BYTES).decode("ascii", "replace")
-    finally:
-        os.close(locks)
+    with open(locks, "rb") as file:  # read(2) gives a page of it at most
+        text = file.read(_LOCKS_BYTES).decode("ascii", "replace")
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     match = re.search(rf"FLOCK +ADVISORY +WRITE +(\d+) {device} ", text)
     return f"pid {match[1]}, user root" if match else ""

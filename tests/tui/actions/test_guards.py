@@ -1,6 +1,7 @@
 """What speaks against an action is said before it runs, with names."""
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from probes.origin import Origin, Source
 from probes.plan import FileChange, Plan, Step, instruction
 from probes.plans.offers import Offer
 from probes.processes import ProcessFacts
+from probes.running import begin
 from probes.simulation import SimulatedHost
 from probes.simulation.network import route_over
 from probes.unknown import Reason, Unknown
@@ -298,6 +300,34 @@ def test_a_session_that_came_after_the_plan_was_shown_is_seen() -> None:
     ended = dispatcher.run(prepared, "", lambda event: None)
     assert ended.outcome is Outcome.REFUSED
     assert "changed since the plan was shown: systemctl restart openibd takes down ens0np0" in ended.why
+
+
+def test_a_session_that_came_while_the_host_name_was_typed_for_jobs_is_seen() -> None:
+    host = with_openibd("pcie-l40s")
+    dispatcher, prepared = prepared_of(host, "restart-openibd")
+    assert prepared.clearance.affected
+    assert not prepared.clearance.cuts
+    route_over(host.tree, "ens0np0")
+    ended = dispatcher.run(prepared, prepared.clearance.word, lambda event: None)
+    assert ended.outcome is Outcome.REFUSED
+    assert "changed since the plan was shown: systemctl restart openibd takes down ens0np0" in ended.why
+
+
+def test_a_check_of_the_node_under_way_does_not_answer_for_the_network() -> None:
+    """Both read routes: the check for the roles of NICs, an action for what it would cut."""
+    host = with_openibd(f"{IDLE},ssh-over-nic")
+    gate = threading.Event()
+
+    def ask() -> Unknown:
+        gate.wait()
+        return Unknown(Reason.TIMED_OUT, "/proc/mounts")
+
+    begin(host, "network", ask)
+    try:
+        _, prepared = prepared_of(host, "restart-openibd")
+    finally:
+        gate.set()
+    assert len(prepared.clearance.cuts) == 2
 
 
 def test_rdma_topo_is_never_run() -> None:

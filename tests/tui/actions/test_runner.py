@@ -1,11 +1,14 @@
 """Steps run in order, stop at the first that fails, and what happens is told and logged."""
 
+import contextlib
+import fcntl
 import os
 import pwd
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -254,6 +257,25 @@ def test_a_users_lock_waits_for_roots_and_root_for_no_users(
         monkeypatch.setattr("tui.actions.lock._is_root", lambda: True)
     with ActionLock(str(tmp_path / "users")), ActionLock(str(tmp_path / "roots")):
         pass
+
+
+def test_roots_lock_is_seen_among_the_many_of_a_busy_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel hands out /proc/locks a page at a time: about 70 of them."""
+    monkeypatch.setattr("tui.actions.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
+    with contextlib.ExitStack() as stack:
+
+        def lock_others() -> None:
+            for _ in range(200):
+                fcntl.flock(stack.enter_context(tempfile.TemporaryFile(dir=tmp_path)), fcntl.LOCK_EX)
+
+        lock_others()
+        stack.enter_context(ActionLock(str(tmp_path / "roots")))
+        lock_others()
+        monkeypatch.setattr("tui.actions.lock._is_root", lambda: False)
+        with pytest.raises(LockTaken, match="user root"), ActionLock(str(tmp_path / "users")):
+            pass
 
 
 class WantsPassword:
