@@ -109,7 +109,7 @@ _BY_DESIGN = (
     (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
 )
 _CUDA_ERRORS = {
-    "802": "the NVSwitch fabric is not set up: is Fabric Manager running?",
+    "802": "the NVSwitch fabric is not set up; check Fabric Manager",
     "803": "the driver's kernel modules and libraries have different versions",
 }
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")

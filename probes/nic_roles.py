@@ -8,7 +8,7 @@ from enum import Enum
 from probes.network_use import NOT_ASKED, NetworkUse
 from probes.node import Node
 from probes.rdma import RdmaDevice, RdmaFacts
-from probes.topology import Endpoint, Nccl, Smi, Topology, port_gbps
+from probes.topology import Endpoint, Nccl, Smi, Topology, is_down, port_gbps
 from probes.unknown import Unknown, known
 
 _NEAR = (Smi.PIX, Smi.PXB)
@@ -58,7 +58,8 @@ def _role(device: RdmaDevice, near: list[str], fastest: float, layers: set[str],
     if has_default:
         reasons.append("default route")
     rate = port_gbps(device)
-    reasons.append(f"{f'{rate:g}' if rate else '?'} Gb/s {_layer(device)}".rstrip())
+    down = " (port down)" if is_down(device) else ""
+    reasons.append(f"{f'{rate:g}' if rate else '?'} Gb/s {_layer(device)}".rstrip() + down)
     if like_compute and (near or not (mounts or has_default)):
         return NicRole(Role.COMPUTE, tuple(reasons))
     role = Role.STORAGE if mounts else Role.MANAGEMENT if has_default else Role.OTHER

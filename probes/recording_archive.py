@@ -161,7 +161,7 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
     source = iter(chunks)
     rest = next(source, b"")
     if rest[:2] != b"\x1f\x8b":
-        raise RecordingError("it is no recording, for it does not begin as a .tar.gz")
+        raise RecordingError("it is not a recording (not a .tar.gz file)")
     while rest:
         unpacker = zlib.decompressobj(_GZIP)
         held: list[bytes] = []

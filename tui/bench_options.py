@@ -214,7 +214,7 @@ def _size(text: str) -> int | str:
     match = _SIZE.fullmatch(text.upper().removesuffix("IB").removesuffix("B"))
     size = int(match[1]) << _UNITS[match[2]] if match else 0
     if not 1 <= size <= _LARGEST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size from 1 to 1G bytes, as 65536, 64K, 1M, or all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 to 1G bytes (such as 65536, 64K or 1M) or all")
     return size
 
 

@@ -45,6 +45,8 @@ def _simulated_name(asked: str) -> str:
         except NoSuchFault as error:
             from difflib import get_close_matches
 
+            if error.args[0] in FAULTS:
+                raise NoSuchHost(f"fault {error.args[0]!r} cannot be simulated on {node}") from None
             near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
             told = f"; did you mean {' or '.join(near)}?" if near else ""
             raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list shows all") from None

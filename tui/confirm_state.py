@@ -98,7 +98,9 @@ class ConfirmState:
         """What the keys do here, in a sentence."""
         if not self.can_run:
             return not_run(self.prepared.clearance)
-        return f"Enter, then the host name {self.word}, runs it." if self.word else "Enter runs it."
+        if self.word:
+            return f"Press Enter, then type the host name {self.word} to run it."
+        return "Press Enter to run it."
 
     def script(self) -> str:
         """The plan as a shell script."""

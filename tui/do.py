@@ -23,7 +23,7 @@ from tui.json_values import document, host_name, plain_value, write_json
 from tui.printing import heading, print_lines, text_width
 from tui.stop_signals import signals_stop
 from widgets.change_drawing import Judged, draw_change
-from widgets.lines import Line, Run, Tone, fit, line, wrapped
+from widgets.lines import Line, Run, Tone, line, wrapped
 from widgets.plan_drawing import draw_consequences, draw_steps, step_groups
 
 EXIT_FAILED = 1  # a step failed, or how it ended is unknown
@@ -64,7 +64,11 @@ class Do:
         for offer in offers:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
             text = offer.title if offer.plan else f"{offer.title}: {offer.why_not}"
-            self._print([fit(line(mark, f" {offer.id:<{cells}}  ", text), self._width)])
+            head = line(mark, f" {offer.id:<{cells}}  ")
+            # In a pipe one line is one action, for grep.
+            texts = wrapped(text, self._width - cells - 4) if self._out.isatty() else [line(text)]
+            blank = line(" " * (cells + 4))
+            self._print([(*(blank if number else head), *of) for number, of in enumerate(texts)])
         return 0
 
     def offer(self, name: str) -> Offer | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tui.list_state import ExaminedListState
-from widgets.lines import Line, Run, Tone, width_of, wrapped
+from widgets.lines import Line, Run, Tone, at_most, width_of, wrapped
 
 if TYPE_CHECKING:
     from probes.checks.finding import Finding
@@ -103,7 +103,8 @@ class DoctorState(ExaminedListState):
         if width_of(head) > width:  # the verdict goes before the node's name
             head = (head[0], origin._replace(text=" ".join(origin.text.split()[:1])), Run("  "), *drawn)
         counted = wrapped(f"{findings_drawing.counted(self.findings)} · {as_of}", width, Tone.DIM)
-        return [head, *counted, *wrapped(verdict.reason, width, Tone.PLAIN, "  ")][:_MOST_SUMMARY]
+        room = max(1, _MOST_SUMMARY - 1 - len(counted))
+        return [head, *counted, *at_most(wrapped(verdict.reason, width, Tone.PLAIN, "  "), room, width)]
 
     def list_lines(self, width: int) -> list[Line]:
         """The list."""
@@ -128,7 +129,7 @@ class DoctorState(ExaminedListState):
         if self.shows == "explanation":
             lines = wrapped(entry.first.title, width, Tone.TITLE)
             lines.extend(wrapped(entry.first.cause, width))
-            return [*lines, (), *findings_drawing.explain_path(self.examination.verdict.path, width)]
+            return [*lines, (), *findings_drawing.explain_path(self.examination.verdict, width)]
         return findings_drawing.draw_entry(entry, width)
 
 

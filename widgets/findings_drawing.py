@@ -11,6 +11,7 @@ from itertools import groupby
 from rich.cells import cell_len
 
 from probes.checks.finding import Evidence, Finding, Severity, Status
+from probes.checks.verdict import State, Verdict
 from probes.gpudirect import GdrPath
 from probes.plan import Plan
 from widgets.figures import plural
@@ -60,7 +61,8 @@ def counted(findings: Iterable[Finding]) -> str:
     ]
     unknown, passed = statuses[Status.UNKNOWN], statuses[Status.PASSED]
     rest = [f"{plural(unknown, 'check')} could not run"] if unknown else []
-    rest.append(f"{passed} {'is' if passed == 1 else 'are'} ok or not applicable")
+    quantity = str(passed) if unknown else plural(passed, "check")
+    rest.append(f"{quantity} {'is' if passed == 1 else 'are'} ok or not applicable")
     return f"{', '.join(counts) or 'nothing found'}; {', '.join(rest)}"
 
 
@@ -253,14 +255,8 @@ def _fix(plan: Plan | None, width: int) -> list[Line]:
     return [*wrapped(plan.title, width), *draw_consequences(plan, width), *draw_steps(plan, width)]
 
 
-def explain_path(path: GdrPath | None, width: int) -> list[Line]:
+def explain_path(verdict: Verdict, width: int) -> list[Line]:
     """In plain words, with the path of the data drawn: through host memory, and directly."""
-    words = {
-        None: "On this node all data is copied: neither DMA-BUF nor nvidia-peermem is usable.",
-        GdrPath.DMABUF: "On this node the direct path is usable, by DMA-BUF.",
-        GdrPath.PEERMEM: "On this node the direct path is usable, by nvidia-peermem.",
-        GdrPath.EFA: "On this node the direct path is usable, by EFA's own peer memory.",
-    }
     lines: list[Line] = [
         (Run("Without GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──▸ host memory ──▸ "), Run("GPU", Tone.GPU)),
@@ -271,5 +267,16 @@ def explain_path(path: GdrPath | None, width: int) -> list[Line]:
         (Run("              the NIC reads and writes GPU memory over PCIe", Tone.DIM),),
         (),
     ]
-    lines.extend(wrapped(words[path], width, Tone.GOOD if path else Tone.BAD))
-    return lines
+    return [*lines, *_usable_path(verdict, width)]
+
+
+def _usable_path(verdict: Verdict, width: int) -> list[Line]:
+    """Whether GPUs of this node can use the direct path, as the verdict has it."""
+    why = f" ({verdict.reason})" if verdict.reason else ""
+    if verdict.state is State.UNKNOWN:
+        return wrapped(f"Unknown on this node{why}.", width, Tone.WARNING)
+    if verdict.path is None or not verdict.gpus_served:
+        return wrapped(f"On this node no GPU can use the direct path{why}.", width, Tone.BAD)
+    by = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "nvidia-peermem", GdrPath.EFA: "EFA's own peer memory"}
+    some = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
+    return wrapped(f"On this node {some} can use the direct path, by {by[verdict.path]}.", width, Tone.GOOD)

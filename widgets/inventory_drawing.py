@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from probes.bandwidth.inventory import Available
 from probes.unknown import Unknown
 from widgets.lines import Line, Run, Tone, wrapped
+from widgets.series_drawing import draw_purpose
 
 
 def draw_inventory(available: Sequence[Available], width: int) -> list[Line]:
@@ -20,8 +21,7 @@ def draw_inventory(available: Sequence[Available], width: int) -> list[Line]:
         if one.way_to_get and (following is None or following.way_to_get != one.way_to_get):
             lines += wrapped(f"to get it: {one.way_to_get}", width, Tone.DIM, "    ")
         if following is None or following.purpose.proves != one.purpose.proves:
-            lines += wrapped(f"proves: {one.purpose.proves}", width, Tone.DIM, "    ")
-            lines += wrapped(f"but {one.purpose.not_proven}", width, Tone.DIM, "    ")
+            lines += draw_purpose(one.purpose, width, "    ")
     return lines
 
 
@@ -32,7 +32,7 @@ def _tool(one: Available, cells: int, width: int) -> list[Line]:
     told = [one.lacks] if one.lacks else []
     if one.can_run:
         assert not isinstance(one.path, Unknown)
-        version = "version not told" if isinstance(one.version, Unknown) else f"version {one.version}"
+        version = "version unknown" if isinstance(one.version, Unknown) else f"version {one.version}"
         gpu = ["GPU memory by DMA-BUF or nvidia-peermem"] if one.dmabuf is True else []
         told = [one.path, version, *gpu, *told]
     text = wrapped(" · ".join(told), width - cells - 3, Tone.PLAIN if one.can_run else Tone.DIM)

@@ -86,6 +86,14 @@ def fit(of: Line, width: int) -> Line:
     return tuple(kept)
 
 
+def at_most(lines: list[Line], count: int, width: int) -> list[Line]:
+    """The first `count` lines; what is left out shows as `…` at the end of the last one."""
+    if len(lines) <= count:
+        return lines
+    last = [part for more in lines[count - 1 :] for part in (*more, Run(" "))]
+    return [*lines[: count - 1], fit(tuple(last), width)]
+
+
 def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
     """Lines one after another in one line, with a gap between."""
     runs: list[Run] = []

@@ -12,14 +12,14 @@ from widgets.plan_drawing import draw_consequences, draw_steps
 if TYPE_CHECKING:
     from probes.plans.offers import Offer
 
-ACTIONS, FIXES, TAKE_BACK = "ACTIONS", "FIXES OF THE DOCTOR", "TAKE BACK"
+ACTIONS, FIXES, UNDO = "ACTIONS", "FIXES FOR FINDINGS", "UNDO"
 _MOST_ID_CELLS = 40
 
 
 def heading_of(offer: Offer) -> str:
     """The heading under which an offer stands."""
     if offer.id.startswith("undo:") or offer.id == "acs-redirect-back":
-        return TAKE_BACK
+        return UNDO
     return FIXES if offer.id.startswith("fix:") else ACTIONS
 
 

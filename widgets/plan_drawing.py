@@ -61,10 +61,12 @@ def draw_group(steps: Sequence[Step], width: int) -> list[Line]:
 
 def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
     """What a plan needs and does, in a few words each."""
-    words = ["needs root" if plan.needs_root else "needs no root"]
+    is_manual = all(step.is_instruction for step in plan.steps)
+    words = ["manual steps only" if is_manual else "needs root" if plan.needs_root else "needs no root"]
     if plan.needs_reboot:
         words.append("needs a reboot")
-    words.append("can be undone" if plan.reversible else "cannot be undone")
+    if not is_manual:
+        words.append("can be undone" if plan.reversible else "cannot be undone")
     if plan.disturbs or not names_jobs:
         words.append(f"disturbs: {plan.disturbs}" if plan.disturbs else "disturbs no running job")
     return words

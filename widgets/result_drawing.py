@@ -20,6 +20,7 @@ from probes.bandwidth.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
 from probes.tool_names import GDRCOPY, NCCL_TESTS, SANITY
 from widgets.figures import binary_size
 from widgets.lines import Line, Run, Tone, wrapped
+from widgets.series_drawing import draw_purpose
 
 _MARKS = {
     Verdict.NEAR: Run("✓", Tone.GOOD),
@@ -73,7 +74,7 @@ def words_of(result: Result) -> str:
 def draw_result(
     result: Result, comparisons: Sequence[str], width: int, purpose: Purpose | None = None
 ) -> list[Line]:
-    """Title and verdict, then why, how memory was reached, the comparisons, and what it proves."""
+    """Title and verdict, then why, how memory was reached, the comparisons, and what it shows."""
     mark = mark_of(result)
     lines: list[Line] = wrapped(result.title, width, Tone.TITLE)
     first, *more = wrapped(words_of(result), width - 2, Tone.PLAIN) or [()]
@@ -87,8 +88,7 @@ def draw_result(
     for told in comparisons:
         lines += wrapped(told, width, Tone.PLAIN, "  ")
     if purpose is not None and is_measured(result):
-        lines += wrapped(f"proves: {purpose.proves}", width, Tone.DIM, "  ")
-        lines += wrapped(f"but {purpose.not_proven}", width, Tone.DIM, "  ")
+        lines += draw_purpose(purpose, width, "  ")
     return lines
 
 

@@ -38,9 +38,9 @@ def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
 
 
 def draw_purpose(purpose: Purpose, width: int, indent: str = "") -> list[Line]:
-    """What a test proves, and what it does not."""
-    proves = wrapped(f"proves: {purpose.proves}", width, Tone.DIM, indent)
-    return [*proves, *wrapped(f"but {purpose.not_proven}", width, Tone.DIM, indent)]
+    """What a test shows, and what it does not."""
+    shown = wrapped(f"shows: {purpose.proves}", width, Tone.DIM, indent)
+    return [*shown, *wrapped(f"does not show: {purpose.not_proven}", width, Tone.DIM, indent)]
 
 
 def draw_limits(

@@ -1,4 +1,4 @@
-"""What each test proves, and what it does not: shown before it runs, so that a pass is not taken for more.
+"""What each test shows, and what it does not: said before it runs, so that a pass is not taken for more.
 
 perftest README.md, "GPUDirect usage": --use_cuda alone registers by peer memory, and with --use_cuda_dmabuf
 by DMA-BUF. gdrcopy README.md: "a CPU driven copy". NVIDIA/nvbandwidth README.md: copies by copy engines or
@@ -42,57 +42,57 @@ def purpose(settings: Settings, is_loopback: bool = False) -> Purpose:
         return _of_nccl(settings)
     if isinstance(settings, NvbandwidthSettings):
         return Purpose(
-            "how fast CUDA copies between host and GPUs: the GPU's own PCIe link or NVLink",
-            "nothing about GPUDirect RDMA: no NIC takes part",
+            "how fast CUDA copies between host and GPUs (the GPU's own PCIe link or NVLink)",
+            "GPUDirect RDMA (no NIC takes part)",
         )
     if settings.tool == SANITY:
         return Purpose(
-            "the CPU can map GPU memory through BAR1 (gdrdrv), and its contents are right",
-            "nothing about GPUDirect RDMA: no NIC takes part, and RDMA does not need gdrdrv",
+            "whether the CPU can map GPU memory through BAR1 (gdrdrv) and reads back what it wrote",
+            "GPUDirect RDMA (no NIC takes part, and RDMA does not need gdrdrv)",
         )
     return Purpose(
-        "how fast the CPU itself writes and reads GPU memory through BAR1; reading is slow by nature",
-        "nothing about GPUDirect RDMA: no NIC takes part, and RDMA does not need gdrdrv",
+        "how fast the CPU writes and reads GPU memory through BAR1 (reads are slow by nature)",
+        "GPUDirect RDMA (no NIC takes part, and RDMA does not need gdrdrv)",
     )
 
 
 def perftest_purpose(tool: str, with_gpu: bool) -> Purpose:
     """What a tool of perftest is for, whatever its settings."""
-    what = "how long RDMA takes for" if tool.endswith("_lat") else "how fast RDMA goes for"
+    transfers = _WAYS.get(tool, "transfers")
     whose = "GPU memory (DMA-BUF or nvidia-peermem) and host memory" if with_gpu else "host memory"
-    left = (
-        "nothing about NCCL, which has to choose this path and this NIC for itself"
-        if with_gpu
-        else "nothing about GPU memory"
-    )
-    return Purpose(f"{what} {_WAYS.get(tool, 'transfers')} of {whose} over a NIC", left)
+    left = "whether NCCL uses this path and this NIC" if with_gpu else "GPU memory"
+    return Purpose(_speed(f"RDMA {transfers} of {whose} over a NIC", tool.endswith("_lat")), left)
+
+
+def _speed(what: str, is_latency: bool) -> str:
+    """What a test of `what` (in the plural) measures."""
+    return f"how long {what} take" if is_latency else f"how fast {what} are"
 
 
 def _of_perftest(settings: PerftestSettings, is_loopback: bool) -> Purpose:
-    way = _WAYS.get(settings.tool, "transfers")
-    what = "how long RDMA takes for" if settings.is_latency else "how fast RDMA goes for"
+    transfers = f"RDMA {_WAYS.get(settings.tool, 'transfers')}"
     if settings.gpu is None:
-        proves = f"{what} {way} of host memory over {settings.device}, to compare GPU memory with"
-        left = "nothing about GPU memory"
+        what = f"{transfers} of host memory over {settings.device}"
+        left = "GPU memory, which this is to be compared with"
     elif settings.gpu.dmabuf:
-        proves = f"{settings.device} reaches the GPU's memory by DMA-BUF: {what} {way}"
-        left = "nothing about nvidia-peermem; NCCL has to choose DMA-BUF and this NIC for itself"
+        what = f"{transfers} of GPU memory over {settings.device} by DMA-BUF"
+        left = "nvidia-peermem; whether NCCL uses DMA-BUF and this NIC"
     else:
-        proves = f"{settings.device} reaches the GPU's memory by nvidia-peermem: {what} {way}"
-        left = "nothing about DMA-BUF, which NCCL prefers where it is there"
+        what = f"{transfers} of GPU memory over {settings.device} by nvidia-peermem"
+        left = "DMA-BUF, which NCCL prefers where it is usable"
     if is_loopback:
-        left += "; nothing about cable, switch and far side: the data turns around inside the NIC"
-    return Purpose(proves, left)
+        left += "; cable, switch and peer (in loopback the data turns around inside the NIC)"
+    return Purpose(_speed(what, settings.is_latency), left)
 
 
 def _of_nccl(settings: NcclSettings) -> Purpose:
     name = settings.tool.removesuffix("_perf")
     if settings.over_network:
         return Purpose(
-            f"{name} over this node's own NICs: 'via NET/IB/…/GDRDMA' in its output proves the path",
-            "nothing about other nodes, and not the speed of a job: inside a node that takes NVLink",
+            f"how fast {name} is over this node's NICs ('via NET/IB/…/GDRDMA' in its output proves the path)",
+            "other nodes; the speed of a job, which uses NVLink inside a node",
         )
     return Purpose(
-        f"{name} inside this node, as a job does it: over NVLink or PCIe",
-        "nothing about GPUDirect RDMA: one node alone with NVLink or P2P never touches a NIC",
+        f"how fast {name} is inside this node, over NVLink or PCIe as a job uses them",
+        "GPUDirect RDMA (a single node with NVLink or P2P never uses a NIC)",
     )

@@ -82,7 +82,7 @@ def _aside(examination: Examination) -> Outcome | None:
 @AREA.check(
     "dmabuf-needs-open-module",
     Severity.WARNING,
-    "The proprietary NVIDIA kernel modules do not support DMA-BUF",
+    "the proprietary NVIDIA kernel modules do not support DMA-BUF",
     _OPEN_MANUAL,
     ok="no proprietary NVIDIA kernel modules block DMA-BUF",
     impact=STAGED,
@@ -139,7 +139,7 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
 @AREA.check(
     "dmabuf-gpu-too-old",
     Severity.WARNING,
-    "A GPU is too old for DMA-BUF",
+    "a GPU is too old for DMA-BUF",
     _OPEN_MANUAL,
     ok="every GPU is new enough for DMA-BUF",
     impact=STAGED,
@@ -173,7 +173,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
 @AREA.check(
     "dmabuf-driver-too-old",
     Severity.WARNING,
-    "The NVIDIA driver is too old for DMA-BUF",
+    "the NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
     ok="no driver that is too old for DMA-BUF is loaded",
     impact=STAGED,
@@ -226,7 +226,7 @@ def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
 @AREA.check(
     "dmabuf-kernel-too-old",
     Severity.WARNING,
-    "The kernel is too old for DMA-BUF",
+    "the kernel is too old for DMA-BUF",
     _MANUAL,
     ok="the kernel is new enough for DMA-BUF, or OFED adds it",
     impact=STAGED,
@@ -269,7 +269,7 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
 @AREA.check(
     "dmabuf-kernel-config",
     Severity.WARNING,
-    "The kernel was built without CONFIG_DMA_SHARED_BUFFER",
+    "the kernel was built without CONFIG_DMA_SHARED_BUFFER",
     "Linux Documentation/driver-api/dma-buf.rst",
     ok="the kernel was built with DMA-BUF",
     impact=STAGED,
@@ -308,7 +308,7 @@ def _until_then(examination: Examination) -> tuple[Step, ...]:
 @AREA.check(
     "dmabuf-nic-driver-lacks-support",
     Severity.WARNING,
-    "A NIC does not support DMA-BUF",
+    "a NIC does not support DMA-BUF",
     _PROBE,
     ok="no NIC driver is missing DMA-BUF support",
     impact="GPUs near this NIC send and receive through host memory or through another NIC.",

@@ -74,7 +74,7 @@ def _comes_otherwise(examination: Examination, package: str) -> bool:
 @AREA.check(
     "dkms-build-failed",
     Severity.WARNING,
-    "A DKMS build failed",
+    "a DKMS build failed",
     "dkms(8)",
     ok="no DKMS build failed",
     impact="The modules of the package are missing or old on this kernel.",
@@ -110,7 +110,7 @@ def dkms_build_failed(examination: Examination) -> Outcome:
 @AREA.check(
     "driver-half-updated",
     Severity.WARNING,
-    "The NVIDIA driver on disk is not the loaded version",
+    "the NVIDIA driver on disk is not the loaded version",
     DRIVER_GUIDE,
     ok="the loaded NVIDIA driver is the version on disk",
     impact="New CUDA programs can fail (driver/library version mismatch); no driver module can be loaded.",
@@ -166,7 +166,7 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
 @AREA.check(
     "driver-upgrade-blocked",
     Severity.WARNING,
-    "The loaded NVIDIA driver is in use and blocks the new one",
+    "the loaded NVIDIA driver is in use and blocks the new one",
     DRIVER_GUIDE,
     ok="no driver update is waiting",
     impact="The new driver takes effect only after a reboot, or after everything that uses a GPU has ended.",
@@ -202,7 +202,7 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
 @AREA.check(
     "initramfs-stale",
     Severity.WARNING,
-    "A loaded module differs from its file on disk",
+    "a loaded module differs from its file on disk",
     "update-initramfs(8), dracut(8); Linux Documentation/ABI/testing/sysfs-module (srcversion)",
     ok="the loaded modules are those on disk",
     impact="The next boot can load a different version of the module.",

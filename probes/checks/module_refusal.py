@@ -127,7 +127,7 @@ def _refused_unsigned(
 @AREA.check(
     "kernel-forbids-modules-lockdown",
     Severity.CRITICAL,
-    "Kernel lockdown refuses an unsigned module",
+    "kernel lockdown refuses an unsigned module",
     "kernel_lockdown(7)",
     ok="kernel lockdown blocks no needed module",
     impact="The module cannot be loaded until it is signed with a trusted key.",
@@ -155,7 +155,7 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
 @AREA.check(
     "secure-boot-unsigned",
     Severity.CRITICAL,
-    "A needed module is unsigned, and the kernel enforces signatures",
+    "a needed module is unsigned, and the kernel enforces signatures",
     _SIGNING,
     ok="no needed module is blocked for lack of a signature",
     impact="The module cannot be loaded until it is signed with a trusted key.",
@@ -182,7 +182,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
 @AREA.check(
     "secure-boot-key-rejected",
     Severity.CRITICAL,
-    "The kernel rejected a module signature (`Key was rejected by service`)",
+    "the kernel rejected a module signature (`Key was rejected by service`)",
     _SIGNING,
     ok="the kernel rejected no module signature",
     impact="The module cannot be loaded until its key is enrolled.",
@@ -214,7 +214,7 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
 @AREA.check(
     "module-wrong-vermagic",
     Severity.CRITICAL,
-    "A module file was built for another kernel (`Exec format error`)",
+    "a module file was built for another kernel (`Exec format error`)",
     "modinfo(8); Linux Documentation/kbuild/modules.rst",
     ok="the module files match the running kernel",
     impact="The module cannot be loaded until it is built for this kernel.",

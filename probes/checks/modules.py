@@ -186,7 +186,7 @@ def ib_uverbs_not_loaded(examination: Examination) -> Outcome:
 @AREA.check(
     "nvidia-not-loaded",
     Severity.CRITICAL,
-    "The nvidia driver is not loaded",
+    "the nvidia driver is not loaded",
     DRIVER_GUIDE,
     ok="nvidia driver is loaded",
     impact="No GPU works on this node.",
@@ -303,7 +303,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
 @AREA.check(
     "module-blacklisted-install",
     Severity.WARNING,
-    "An install line of modprobe.d blocks a GPUDirect RDMA module",
+    "an install line of modprobe.d blocks a GPUDirect RDMA module",
     "modprobe.d(5), install",
     ok="no install line blocks a GPUDirect RDMA module",
     impact="Even modprobe by hand cannot load the module. It is missing after the next reboot.",

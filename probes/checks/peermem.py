@@ -147,7 +147,7 @@ def _from_container(examination: Examination) -> bool:
 @AREA.check(
     "peermem-not-on-disk-container",
     Severity.CRITICAL,
-    "The driver container does not load nvidia_peermem",
+    "the driver container does not load nvidia_peermem",
     "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
     ok="no driver container leaves nvidia_peermem out",
     impact=STAGED,
@@ -211,7 +211,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-not-on-disk-old-driver",
     Severity.CRITICAL,
-    "The NVIDIA driver is too old for nvidia_peermem",
+    "the NVIDIA driver is too old for nvidia_peermem",
     PEERMEM_MANUAL,
     ok="the NVIDIA driver is new enough for nvidia_peermem, or does not need it",
     impact=STAGED,

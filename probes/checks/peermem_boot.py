@@ -64,7 +64,7 @@ def _unread(examination: Examination) -> str:
 @AREA.check(
     "peermem-not-persistent",
     Severity.WARNING,
-    "No boot configuration loads nvidia_peermem",
+    "no boot configuration loads nvidia_peermem",
     "modules-load.d(5); modprobe.d(5), softdep",
     ok="nvidia_peermem is loaded at boot, or does not have to be",
     impact="GPUDirect RDMA may be gone after the next reboot.",
@@ -104,7 +104,7 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-unneeded-at-boot",
     Severity.NOTE,
-    "The boot loads nvidia_peermem, which this node does not need",
+    "the boot loads nvidia_peermem, which this node does not need",
     "NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/",
     ok="nvidia_peermem is needed, in use, or not loaded at boot",
     impact="OFED and the GPU driver cannot be unloaded or updated while the module is loaded.",
@@ -257,7 +257,7 @@ def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
 @AREA.check(
     "nv-peer-mem-conflict",
     Severity.CRITICAL,
-    "The old nv_peer_mem is loaded and blocks nvidia_peermem",
+    "the old nv_peer_mem is loaded and blocks nvidia_peermem",
     _README,
     ok="the old nv_peer_mem is not loaded",
     impact="nvidia_peermem cannot be loaded, and the old module gets no updates.",
@@ -327,7 +327,7 @@ def _old_service(examination: Examination) -> Maybe[Service]:
 @AREA.check(
     "nv-peer-mem-conflict-service",
     Severity.WARNING,
-    "The service nv_peer_mem starts at boot",
+    "the service nv_peer_mem starts at boot",
     _README,
     ok="no service loads the old nv_peer_mem at boot",
     impact="After the next boot the old module may block nvidia_peermem.",

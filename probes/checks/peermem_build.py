@@ -183,7 +183,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-unknown-symbol-inbox-core",
     Severity.CRITICAL,
-    "The loaded ib_core is missing the symbols that nvidia_peermem needs",
+    "the loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
     ok="no symbol that nvidia_peermem needs is missing in ib_core",
     impact=STAGED,

@@ -86,7 +86,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-lock-inversion",
     Severity.WARNING,
-    "This MLNX_OFED can deadlock with nvidia_peermem",
+    "this MLNX_OFED can deadlock with nvidia_peermem",
     "https://github.com/Mellanox/nv_peer_memory, README (NVIDIA issue 2696789)",
     ok="this OFED does not have the known deadlock with nvidia_peermem",
     impact="The node can hang when a job frees GPU memory.",

@@ -52,7 +52,7 @@ class SimulatedHost:
             try:
                 fault.spoil(self.tree)
             except (LookupError, StopIteration):
-                raise NoSuchFault(f"{fault.name} on {plain_name}") from None
+                raise NoSuchFault(fault.name, plain_name) from None
 
     def _seconds(self) -> float:
         return self._clock() - self._began
@@ -166,7 +166,7 @@ class SimulatedHost:
     def _gpu(self, number: int, bdf: str) -> Maybe[NvmlGpu]:
         gpu, special = self._description.gpu, self._description.nvml
         if number in special.lost:
-            told = "the GPU has fallen off the bus: reboot, see the kernel log"
+            told = "the GPU has fallen off the bus (see the kernel log, then reboot)"
             return Unknown(Reason.DRIVER_ERROR, bdf, told)
         peers = self._nvlink_peers()
         if number in special.with_fewer_nvlinks:

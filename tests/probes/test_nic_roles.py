@@ -41,6 +41,10 @@ def test_nics_near_gpus_are_for_compute_and_those_that_mount_for_storage() -> No
     assert found["mlx5_4"].reasons == ("mounts /data0 (nfs4)", "100 Gb/s Ethernet")
 
 
+def test_a_nic_that_is_down_says_so_beside_its_rate() -> None:
+    assert roles("hgx-h100+port-down")["mlx5_1"].reasons[-1] == "400 Gb/s InfiniBand (port down)"
+
+
 @pytest.mark.parametrize("name", ["gb200", "cloud-vm", "pcie-l40s"])
 def test_alike_nics_without_a_switch_are_for_compute(name: str) -> None:
     assert {one.role for one in roles(name).values()} == {Role.COMPUTE}

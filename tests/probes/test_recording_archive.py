@@ -153,8 +153,8 @@ def bomb() -> bytes:
 
 
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
-    "nothing": (lambda: b"", "does not begin as a .tar.gz"),
-    "text": (lambda: b"root:x:0:0:root:/root:/bin/bash\n" * 100, "does not begin as a .tar.gz"),
+    "nothing": (lambda: b"", "not a .tar.gz file"),
+    "text": (lambda: b"root:x:0:0:root:/root:/bin/bash\n" * 100, "not a .tar.gz file"),
     "an empty archive": (lambda: packed(), "no whole moment"),
     "no tar": (lambda: gzip.compress(b"x" * 4096), "no tar file"),
     "a way out": (lambda: packed(("../../etc/cron.d/x", b"")), "'../../etc/cron.d/x'"),

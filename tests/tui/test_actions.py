@@ -24,7 +24,7 @@ async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -
         assert "▸ load-modules" in lines
         assert "– unload-peermem" in lines
         assert "Unload nvidia_peermem: " in lines
-        assert lines.index("ACTIONS") < lines.index("FIXES OF THE DOCTOR") < lines.index("▸ fix:peermem")
+        assert lines.index("ACTIONS") < lines.index("FIXES FOR FINDINGS") < lines.index("▸ fix:peermem")
         await pilot.press("down", "j", "k", "down")
         assert "nvidia_peermem is not loaded" in seen(pilot, "selected")
         await pilot.press("enter")

@@ -84,7 +84,7 @@ def test_a_fault_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str])
 
 def test_a_fault_that_does_not_fit_the_node_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--demo", "pcie-l40s+sxid"]) == 3
-    assert "sxid on pcie-l40s" in capsys.readouterr().err
+    assert "fault 'sxid' cannot be simulated on pcie-l40s" in capsys.readouterr().err
 
 
 def test_the_status_says_what_the_findings_cost() -> None:

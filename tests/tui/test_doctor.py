@@ -10,6 +10,7 @@ from probes.simulation import SimulatedHost
 from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions import ActionsScreen
 from tui.screens.doctor import DoctorScreen
+from tui.screens.key_footer import KeyFooter
 from widgets.lines_view import LinesView
 
 BROKEN = "hgx-h100+no-gdr-path"
@@ -115,3 +116,36 @@ async def test_the_word_of_a_filter_is_seen_when_one_comes_back() -> None:
         word = pilot.app.screen.query_one("#word", Input)
         assert word.display
         assert word.value == "peermem"
+
+
+async def test_a_reason_that_is_cut_ends_in_an_ellipsis() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("cloud-vm", clock=clock)).run_test(size=(80, 24)) as pilot:
+        await opened(pilot, clock)
+        summary = seen(pilot, "summary").splitlines()
+        assert "UNKNOWN" in summary[0]
+        assert summary[-1].endswith("…")
+        await pilot.press("e")
+        assert "Unknown on this node (paths between GPUs" in " ".join(seen(pilot, "details").split())
+
+
+async def test_plain_words_agree_with_a_verdict_that_serves_no_gpu() -> None:
+    clock = SteppedClock()
+    name = "hgx-h100+fabric-manager-down"
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        assert "0 of 8 GPUs" in seen(pilot, "summary")
+        await pilot.press("e")
+        assert "no GPU can use the direct path (no CUDA program starts" in seen(pilot, "details")
+
+
+async def test_while_a_word_is_typed_the_footer_names_no_key_that_would_write_it() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("slash")
+        await pilot.pause()
+        footer = str(pilot.app.screen.query_one(KeyFooter).render())
+        assert "F5 Refresh" in footer
+        assert "r Refresh" not in footer.replace("F5 Refresh", "")
+        assert "/ Filter" not in footer

@@ -55,7 +55,7 @@ class ConfirmScreen(PanesScreen):
         question.can_focus = False
         yield question
         if self._state.word:
-            yield Input(placeholder=f"type {self._state.word} to run it; Esc cancels", id="typed")
+            yield Input(placeholder=f"Type {self._state.word} to run it; Esc cancels", id="typed")
         yield KeyFooter()
 
     def on_mount(self) -> None:

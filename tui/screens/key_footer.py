@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -11,6 +12,7 @@ from textual.binding import Binding
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 from tui.keys import RANKS
 
@@ -61,10 +63,14 @@ class KeyFooter(Widget):
     def _update(self, screen: Screen[object]) -> None:
         if screen is not self.screen or not self.is_attached:
             return
-        items = items_that_fit(
-            [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()],
-            self.size.width,
-        )
+        bindings = [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()]
+        if isinstance(screen.focused, Input):
+            bindings = [
+                (replace(binding, key_display=binding.key.upper()), enabled)
+                for binding, enabled in bindings
+                if _works_while_typing(binding)
+            ]
+        items = items_that_fit(bindings, self.size.width)
         if items != self._items:
             self._items = items
             self.refresh()
@@ -88,6 +94,11 @@ class KeyFooter(Widget):
                 self.app.simulate_key(item.key)
                 return
             column -= item.cells
+
+
+def _works_while_typing(binding: Binding) -> bool:
+    """Whether the key is one that does not write a character into an input."""
+    return binding.key[:1] == "f" and binding.key[1:].isdigit()
 
 
 def items_that_fit(bindings: list[tuple[Binding, bool]], width: int) -> list[_Item]:

@@ -102,7 +102,7 @@ class OverviewScreen(Screen[None]):
             with Vertical(id="right"):
                 yield from panels.values()
         yield strips
-        word = Input(placeholder="part of a name, model, address or role; Esc clears", id="filter")
+        word = Input(placeholder="A part of a name, model, address or role; Esc clears", id="filter")
         word.display = False
         yield word
         yield KeyFooter()

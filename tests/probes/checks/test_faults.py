@@ -71,5 +71,11 @@ def test_every_check_can_be_triggered() -> None:
     assert {check.id for check in CHECKS} == {found for fault in FAULTS.values() for found in fault.finds}
 
 
+def test_titles_begin_alike() -> None:
+    """Small letters, but for names and abbreviations: "Fabric Manager", "NVML"."""
+    begins = [text.split()[0] for check in CHECKS for text in (check.title, check.ok)]
+    assert {word for word in begins if word.istitle() and word.isalpha()} == {"Fabric"}
+
+
 def test_ids_are_unique() -> None:
     assert len({check.id for check in CHECKS}) == len(CHECKS)

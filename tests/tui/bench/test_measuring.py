@@ -30,7 +30,7 @@ def test_it_tests_the_first_gpu_with_its_best_nic_in_loopback() -> None:
     assert "of 400 Gb/s" in out
     assert "✓" in out
     assert "registered by DMA-BUF" in out
-    assert "proves: mlx5_0 reaches the GPU's memory" in out
+    assert "shows: how fast RDMA writes of GPU memory over mlx5_0" in out
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "pcie-l40s", "gb200", "cloud-vm"])
@@ -87,8 +87,8 @@ def test_a_dry_run_shows_all_and_starts_nothing() -> None:
     assert scene.processes.started == []
     for told in (
         "3 tests · about 39 s",
-        "proves: ",
-        "but nothing",
+        "shows: ",
+        "does not show: ",
         "server: ",
         "client: ",
         "at most 400 Gb/s",
