@@ -46,7 +46,7 @@ _MANUAL = (
     Severity.CRITICAL,
     "ACS redirect is enabled between GPU and NIC",
     _MANUAL,
-    ok="no ACS redirect between GPU and NIC",
+    ok="No ACS redirect between GPU and NIC",
     impact="GPU traffic of these NICs detours through the CPU's root complex. It reaches a fraction of the "
     "link rate, and on some CPUs transfers fail.",
     data_path=True,
@@ -171,9 +171,9 @@ def _enable_ats(nics: list[str]) -> Plan:
 @AREA.check(
     "acs-option-ignored",
     Severity.NOTE,
-    "the kernel ignores pci=noacs on its command line",
+    "The kernel ignores pci=noacs on its command line",
     "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
-    ok="no unknown ACS option on the kernel command line",
+    ok="No unknown ACS option on the kernel command line",
     impact="ACS stays as firmware and kernel set it, although the option suggests otherwise.",
 )
 def acs_option_ignored(examination: Examination) -> Outcome:

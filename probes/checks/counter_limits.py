@@ -17,9 +17,9 @@ _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
 @AREA.check(
     "error-counter-full",
     Severity.NOTE,
-    "an error counter is full",
+    "An error counter is full",
     _ABI,
-    ok="no error counter is full",
+    ok="No error counter is full",
     impact="The counter does not count further: new errors of this kind do not show.",
 )
 def counter_full(examination: Examination) -> Outcome:
@@ -56,9 +56,9 @@ def counter_full(examination: Examination) -> Outcome:
 @AREA.check(
     "port-counters-missing",
     Severity.NOTE,
-    "a port has no error counters",
+    "A port has no error counters",
     _ABI,
-    ok="every port has error counters",
+    ok="Every port has error counters",
     impact="gdrtop cannot see errors of this port.",
 )
 def counters_missing(examination: Examination) -> Outcome:

@@ -202,9 +202,9 @@ _FAR_END = Plan(
 @AREA.check(
     "symbol-errors-rising",
     Severity.WARNING,
-    "a port receives a damaged signal",
+    "A port receives a damaged signal",
     _ABI,
-    ok="no signal errors on the ports",
+    ok="No signal errors on the ports",
     impact="Retransmissions slow the port down, and the link often goes down later.",
     data_path=True,
 )
@@ -224,9 +224,9 @@ def symbol_errors(examination: Examination) -> Outcome:
 @AREA.check(
     "link-flaps",
     Severity.WARNING,
-    "a port's link goes down and comes back",
+    "A port's link goes down and comes back",
     _ABI,
-    ok="no link has gone down since the counters began",
+    ok="No link has gone down since the counters began",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )
@@ -248,9 +248,9 @@ FEW_CARRIER_CHANGES = 10  # bringing a port up takes some
 @AREA.check(
     "link-flaps-carrier",
     Severity.WARNING,
-    "a NIC's netdev loses its carrier often",
+    "A NIC's netdev loses its carrier often",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
-    ok="no netdev of a NIC loses its carrier often",
+    ok="No netdev of a NIC loses its carrier often",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )
@@ -298,9 +298,9 @@ def _same_ports(carriers: list[_Reading], downs: list[_Reading]) -> tuple[str, .
 @AREA.check(
     "out-of-sequence-rising",
     Severity.WARNING,
-    "packets arrive out of order",
+    "Packets arrive out of order",
     _HW_REFERENCE,
-    ok="no packets arrive out of order",
+    ok="No packets arrive out of order",
     impact="Lost packets are sent again: jobs are slower and jitter.",
     data_path=True,
 )
@@ -324,9 +324,9 @@ def out_of_sequence(examination: Examination) -> Outcome:
 @AREA.check(
     "local-ack-timeout",
     Severity.WARNING,
-    "a peer stopped responding (ACK timeouts)",
+    "A peer stopped responding (ACK timeouts)",
     _HW_REFERENCE,
-    ok="no ACK timeouts",
+    ok="No ACK timeouts",
     impact="Transfers stall for seconds. When the retries are used up, the job fails with completion error "
     "12.",
     data_path=True,
@@ -380,9 +380,9 @@ _DISCARDS = (
 @AREA.check(
     "port-discards-rising",
     Severity.WARNING,
-    "a port discards packets",
+    "A port discards packets",
     _ABI,
-    ok="no port discards packets",
+    ok="No port discards packets",
     impact="Discarded packets are sent again: jobs are slower and jitter.",
     data_path=True,
 )
@@ -407,9 +407,9 @@ def discards(examination: Examination) -> Outcome:
 @AREA.check(
     "receiver-not-ready-rising",
     Severity.NOTE,
-    "a receiver had no buffer ready (RNR)",
+    "A receiver had no buffer ready (RNR)",
     _HW_REFERENCE,
-    ok="every receiver had buffers ready",
+    ok="Every receiver had buffers ready",
     impact="The sender waits and tries again, which slows the transfer down.",
 )
 def receiver_not_ready(examination: Examination) -> Outcome:

@@ -44,9 +44,9 @@ def _expected(examination: Examination) -> Maybe[tuple[str, ...]]:
 @AREA.check(
     "dev-infiniband-missing",
     Severity.CRITICAL,
-    "the RDMA device files are missing",
+    "The RDMA device files are missing",
     _VERBS,
-    ok="the RDMA device files exist",
+    ok="The RDMA device files exist",
     impact="No program here can use a NIC for RDMA.",
 )
 def dev_infiniband_missing(examination: Examination) -> Outcome:
@@ -85,9 +85,9 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
 @AREA.check(
     "dev-infiniband-incomplete",
     Severity.WARNING,
-    "some RDMA devices have no device file",
+    "Some RDMA devices have no device file",
     _VERBS,
-    ok="every RDMA device has a device file",
+    ok="Every RDMA device has a device file",
     impact="Programs here cannot use these NICs, and jobs have fewer of them.",
     data_path=True,
 )
@@ -120,9 +120,9 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
 @AREA.check(
     "dev-infiniband-denied",
     Severity.WARNING,
-    "this user cannot open the RDMA device files",
+    "This user cannot open the RDMA device files",
     _VERBS,
-    ok="this user can open the RDMA device files",
+    ok="This user can open the RDMA device files",
     impact="Jobs of ordinary users fail in ibv_open_device and fall back to TCP.",
     data_path=True,
 )
@@ -163,9 +163,9 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
 @AREA.check(
     "dev-infiniband-not-in-container",
     Severity.WARNING,
-    "a job's container has no RDMA device files",
+    "A job's container has no RDMA device files",
     "https://github.com/NVIDIA/nccl/issues/451",
-    ok="every job sees the RDMA device files",
+    ok="Every job sees the RDMA device files",
     impact=f"NCCL finds no RDMA device. {OVER_TCP}",
     data_path=True,
 )
@@ -201,9 +201,9 @@ def _no_verbs(process: Process) -> bool:
 @AREA.check(
     "dev-infiniband-near-nic-missing",
     Severity.WARNING,
-    "a job's container has no device file of the NIC nearest to its GPU",
+    "A job's container has no device file of the NIC nearest to its GPU",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/#supported-systems",
-    ok="every job sees the NIC nearest to its GPU",
+    ok="Every job sees the NIC nearest to its GPU",
     impact=FAR_NIC,
     data_path=True,
 )
@@ -246,9 +246,9 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
 @AREA.check(
     "dev-nvidia-missing",
     Severity.WARNING,
-    "device files of GPUs are missing",
+    "Device files of GPUs are missing",
     "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
-    ok="the device files of all GPUs exist",
+    ok="The device files of all GPUs exist",
     impact="CUDA does not see these GPUs.",
 )
 def dev_nvidia_missing(examination: Examination) -> Outcome:

@@ -82,9 +82,9 @@ def _aside(examination: Examination) -> Outcome | None:
 @AREA.check(
     "dmabuf-needs-open-module",
     Severity.WARNING,
-    "the proprietary NVIDIA kernel modules do not support DMA-BUF",
+    "The proprietary NVIDIA kernel modules do not support DMA-BUF",
     _OPEN_MANUAL,
-    ok="no proprietary NVIDIA kernel modules block DMA-BUF",
+    ok="No proprietary NVIDIA kernel modules block DMA-BUF",
     impact=STAGED,
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
@@ -139,9 +139,9 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
 @AREA.check(
     "dmabuf-gpu-too-old",
     Severity.WARNING,
-    "a GPU is too old for DMA-BUF",
+    "A GPU is too old for DMA-BUF",
     _OPEN_MANUAL,
-    ok="every GPU is new enough for DMA-BUF",
+    ok="Every GPU is new enough for DMA-BUF",
     impact=STAGED,
 )
 def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
@@ -173,9 +173,9 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
 @AREA.check(
     "dmabuf-driver-too-old",
     Severity.WARNING,
-    "the NVIDIA driver is too old for DMA-BUF",
+    "The NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
-    ok="no driver that is too old for DMA-BUF is loaded",
+    ok="No driver that is too old for DMA-BUF is loaded",
     impact=STAGED,
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
@@ -226,9 +226,9 @@ def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
 @AREA.check(
     "dmabuf-kernel-too-old",
     Severity.WARNING,
-    "the kernel is too old for DMA-BUF",
+    "The kernel is too old for DMA-BUF",
     _MANUAL,
-    ok="the kernel is new enough for DMA-BUF, or OFED adds it",
+    ok="The kernel is new enough for DMA-BUF, or OFED adds it",
     impact=STAGED,
 )
 def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
@@ -269,9 +269,9 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
 @AREA.check(
     "dmabuf-kernel-config",
     Severity.WARNING,
-    "the kernel was built without CONFIG_DMA_SHARED_BUFFER",
+    "The kernel was built without CONFIG_DMA_SHARED_BUFFER",
     "Linux Documentation/driver-api/dma-buf.rst",
-    ok="the kernel was built with DMA-BUF",
+    ok="The kernel was built with DMA-BUF",
     impact=STAGED,
 )
 def dmabuf_kernel_config(examination: Examination) -> Outcome:
@@ -308,9 +308,9 @@ def _until_then(examination: Examination) -> tuple[Step, ...]:
 @AREA.check(
     "dmabuf-nic-driver-lacks-support",
     Severity.WARNING,
-    "a NIC does not support DMA-BUF",
+    "A NIC does not support DMA-BUF",
     _PROBE,
-    ok="no NIC driver is missing DMA-BUF support",
+    ok="No NIC driver is missing DMA-BUF support",
     impact="GPUs near this NIC send and receive through host memory or through another NIC.",
     data_path=True,
 )

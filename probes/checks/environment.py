@@ -64,9 +64,9 @@ def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
 @AREA.check(
     _JOB_LIMIT,
     Severity.CRITICAL,
-    "a job may lock too little memory for RDMA",
+    "A job may lock too little memory for RDMA",
     _VERBS,
-    ok="no job with RDMA devices has a memlock limit",
+    ok="No job with RDMA devices has a memlock limit",
     impact=_FAILS,
 )
 def memlock_or_ipc_lock(examination: Examination) -> Outcome:
@@ -165,9 +165,9 @@ def _services(
 @AREA.check(
     "memlock-scheduler",
     Severity.WARNING,
-    "the batch system limits the memory that its jobs may lock",
+    "The batch system limits the memory that its jobs may lock",
     _UNIT,
-    ok="the batch system does not limit locked memory",
+    ok="The batch system does not limit locked memory",
     impact=_FAILS,
 )
 def memlock_scheduler(examination: Examination) -> Outcome:
@@ -185,9 +185,9 @@ def memlock_scheduler(examination: Examination) -> Outcome:
 @AREA.check(
     "memlock-container-runtime",
     Severity.NOTE,
-    "the container runtime limits the memory that a job may lock",
+    "The container runtime limits the memory that a job may lock",
     _UNIT,
-    ok="no job in a container is limited by its runtime",
+    ok="No job in a container is limited by its runtime",
     impact="Containers without --ulimit memlock=-1 or IPC_LOCK fail to register host memory.",
 )
 def memlock_container_runtime(examination: Examination) -> Outcome:
@@ -207,9 +207,9 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
 @AREA.check(
     "memlock-login",
     Severity.WARNING,
-    "logins may lock too little memory for RDMA",
+    "Logins may lock too little memory for RDMA",
     "limits.conf(5), pam_limits(8)",
-    ok="logins may lock enough memory",
+    ok="Logins may lock enough memory",
     impact="Jobs started over SSH, as mpirun does, fail to register host memory (error 12).",
 )
 def memlock_login(examination: Examination) -> Outcome:
@@ -283,9 +283,9 @@ def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
 @AREA.check(
     "memlock-shell",
     Severity.NOTE,
-    "this shell may lock too little memory for RDMA tests",
+    "This shell may lock too little memory for RDMA tests",
     _VERBS,
-    ok="this shell may lock enough memory",
+    ok="This shell may lock enough memory",
     impact="perftest and NCCL tests started from this shell fail with error 12.",
 )
 def memlock_shell(examination: Examination) -> Outcome:
@@ -316,9 +316,9 @@ def memlock_shell(examination: Examination) -> Outcome:
 @AREA.check(
     "pid-namespace-hides-users",
     Severity.NOTE,
-    "some processes that use GPUs are not visible here",
+    "Some processes that use GPUs are not visible here",
     "pid_namespaces(7)",
-    ok="every process that uses a GPU is visible",
+    ok="Every process that uses a GPU is visible",
     impact="Limits and settings of these jobs cannot be checked.",
 )
 def pid_namespace_hides_users(examination: Examination) -> Outcome:

@@ -97,9 +97,9 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
 @AREA.check(
     "gpu-without-driver",
     Severity.CRITICAL,
-    "a GPU has no driver",
+    "A GPU has no driver",
     DRIVER_README,
-    ok="every GPU has a driver",
+    ok="Every GPU has a driver",
     impact="CUDA cannot use this GPU.",
 )
 def without_driver(examination: Examination) -> Outcome:
@@ -126,9 +126,9 @@ def without_driver(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-without-driver-nouveau",
     Severity.CRITICAL,
-    "a GPU uses nouveau instead of NVIDIA's driver",
+    "A GPU uses nouveau instead of NVIDIA's driver",
     DRIVER_README,
-    ok="no GPU uses nouveau",
+    ok="No GPU uses nouveau",
     impact="CUDA cannot use this GPU.",
 )
 def nouveau(examination: Examination) -> Outcome:
@@ -158,9 +158,9 @@ def nouveau(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-without-driver-passed-through",
     Severity.NOTE,
-    "a GPU is reserved for a virtual machine",
+    "A GPU is reserved for a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
-    ok="no GPU is reserved for a virtual machine",
+    ok="No GPU is reserved for a virtual machine",
     impact="Programs of this node cannot use this GPU.",
 )
 def passed_through(examination: Examination) -> Outcome:
@@ -178,9 +178,9 @@ def passed_through(examination: Examination) -> Outcome:
 @AREA.check(
     LOST_GPU,
     Severity.CRITICAL,
-    "a GPU has fallen off the bus",
+    "A GPU has fallen off the bus",
     _XIDS,
-    ok="no GPU has fallen off the bus",
+    ok="No GPU has fallen off the bus",
     impact="Jobs on this GPU are dead, and their peers report completion error 12.",
 )
 def fell_off_the_bus(examination: Examination) -> Outcome:
@@ -244,7 +244,7 @@ def _config(examination: Examination, bdf: str) -> object:
 @AREA.check(
     "gpu-missing-from-nvml",
     Severity.CRITICAL,
-    "a GPU with a driver is missing from NVML",
+    "A GPU with a driver is missing from NVML",
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
     ok="NVML answers for every GPU that has a driver",
     impact="CUDA does not see this GPU.",
@@ -316,9 +316,9 @@ _NEAR = (Smi.PIX, Smi.PXB)
 @AREA.check(
     "gpu-without-near-nic",
     Severity.WARNING,
-    "some GPUs have no NIC below their PCIe switch",
+    "Some GPUs have no NIC below their PCIe switch",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
-    ok="all GPUs are equally near to a NIC",
+    ok="All GPUs are equally near to a NIC",
     impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
     data_path=True,
 )

@@ -24,10 +24,10 @@ _MISMATCH = "driver/library version mismatch"
 @AREA.check(
     "driver-library-mismatch",
     Severity.CRITICAL,
-    "the driver's libraries and the loaded kernel driver have different versions",
+    "The driver's libraries and the loaded kernel driver have different versions",
     "NVIDIA Management Library, NVML_ERROR_LIB_RM_VERSION_MISMATCH, "
     "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
-    ok="the driver's libraries match the loaded kernel driver",
+    ok="The driver's libraries match the loaded kernel driver",
     impact="New CUDA programs and nvidia-smi fail. Running programs go on.",
 )
 def library_mismatch(examination: Examination) -> Outcome:
@@ -84,9 +84,9 @@ def _of_driver(examination: Examination) -> tuple[tuple[str, str], ...]:
 @AREA.check(
     "gpu-driver-start-failed",
     Severity.CRITICAL,
-    "the driver could not start a GPU",
+    "The driver could not start a GPU",
     DRIVER_README + "commonproblems.html",
-    ok="the driver has started every GPU",
+    ok="The driver has started every GPU",
     impact="CUDA does not see this GPU.",
 )
 def start_failed(examination: Examination) -> Outcome:
@@ -140,9 +140,9 @@ def _not_persistent(nvml: NvmlGpu) -> Maybe[bool]:
 @AREA.check(
     "persistence-off",
     Severity.NOTE,
-    "persistence mode is disabled",
+    "Persistence mode is disabled",
     _PERSISTENCE,
-    ok="the driver keeps idle GPUs initialized",
+    ok="The driver keeps idle GPUs initialized",
     impact="The first CUDA call and every nvidia-smi take seconds, and settings get lost.",
 )
 def persistence_off(examination: Examination) -> Outcome:

@@ -37,9 +37,9 @@ def _xids(examination: Examination, numbers: tuple[int, ...]) -> Outcome | list[
 @AREA.check(
     GSP_TIMEOUT,
     Severity.CRITICAL,
-    "a GPU's system processor (GSP) timed out",
+    "A GPU's system processor (GSP) timed out",
     _XIDS,
-    ok="no GSP timeout in the kernel log",
+    ok="No GSP timeout in the kernel log",
     impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",
 )
 def gsp_timeout(examination: Examination) -> Outcome:
@@ -66,9 +66,9 @@ def gsp_timeout(examination: Examination) -> Outcome:
 @AREA.check(
     "xid-memory-error",
     Severity.WARNING,
-    "a GPU has memory errors",
+    "A GPU has memory errors",
     _XIDS,
-    ok="no GPU memory error in the kernel log",
+    ok="No GPU memory error in the kernel log",
     impact="Jobs may have died of it.",
 )
 def memory_errors(examination: Examination) -> Outcome:
@@ -91,9 +91,9 @@ def memory_errors(examination: Examination) -> Outcome:
 @AREA.check(
     "xid-nvlink-error",
     Severity.WARNING,
-    "an NVLink has errors",
+    "An NVLink has errors",
     _XIDS,
-    ok="no NVLink error in the kernel log",
+    ok="No NVLink error in the kernel log",
     impact="Jobs over several GPUs die or slow down.",
 )
 def nvlink_errors(examination: Examination) -> Outcome:
@@ -116,9 +116,9 @@ def nvlink_errors(examination: Examination) -> Outcome:
 @AREA.check(
     "xid-of-a-program",
     Severity.NOTE,
-    "a program's error ended its work on a GPU",
+    "A program's error ended its work on a GPU",
     _XIDS,
-    ok="no program error in the kernel log",
+    ok="No program error in the kernel log",
     impact="That program ended. Other jobs are not affected.",
 )
 def program_errors(examination: Examination) -> Outcome:
@@ -133,9 +133,9 @@ def program_errors(examination: Examination) -> Outcome:
 @AREA.check(
     "xid-other",
     Severity.WARNING,
-    "the driver reported a GPU error",
+    "The driver reported a GPU error",
     _XIDS,
-    ok="no other GPU error in the kernel log",
+    ok="No other GPU error in the kernel log",
     impact="Depends on the Xid number. Jobs on this GPU may have died.",
 )
 def other_xids(examination: Examination) -> Outcome:
@@ -155,9 +155,9 @@ def other_xids(examination: Examination) -> Outcome:
 @AREA.check(
     "sxid",
     Severity.WARNING,
-    "an NVSwitch reported errors",
+    "An NVSwitch reported errors",
     _FABRIC,
-    ok="no NVSwitch error in the kernel log",
+    ok="No NVSwitch error in the kernel log",
     impact="After a fatal SXid CUDA returns error 802 until a reset.",
 )
 def sxids(examination: Examination) -> Outcome:

@@ -51,9 +51,9 @@ def mig(examination: Examination) -> Outcome:
 @AREA.check(
     "vgpu-without-gdr",
     Severity.NOTE,
-    "a GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
+    "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
     "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
-    ok="no GPU is a vGPU without GPUDirect RDMA",
+    ok="No GPU is a vGPU without GPUDirect RDMA",
     impact="If the profile does not support it, jobs copy through host memory.",
 )
 def vgpu(examination: Examination) -> Outcome:
@@ -95,7 +95,7 @@ _STAGES = "Jobs copy through host memory. No setting changes that."
     Severity.NOTE,
     "GeForce GPUs do not support GPUDirect RDMA",
     _GDR,
-    ok="no GPU is a GeForce without GPUDirect RDMA",
+    ok="No GPU is a GeForce without GPUDirect RDMA",
     impact=_STAGES,
 )
 def geforce(examination: Examination) -> Outcome:
@@ -130,9 +130,9 @@ def _capability_unknown(gpus: tuple[Gpu, ...]) -> Outcome:
 @AREA.check(
     "gpu-too-old-for-gdr",
     Severity.CRITICAL,
-    "a GPU is too old for GPUDirect RDMA",
+    "A GPU is too old for GPUDirect RDMA",
     _GDR,
-    ok="every GPU is new enough for GPUDirect RDMA",
+    ok="Every GPU is new enough for GPUDirect RDMA",
     impact=_STAGES,
 )
 def too_old(examination: Examination) -> Outcome:
@@ -185,9 +185,9 @@ def read_off(examination: Examination) -> Outcome:
 @AREA.check(
     "confidential-computing-on",
     Severity.NOTE,
-    "confidential computing is on, which excludes GPUDirect RDMA",
+    "Confidential computing is on, which excludes GPUDirect RDMA",
     "NVIDIA confidential computing documents, https://docs.nvidia.com/confidential-computing/",
-    ok="confidential computing is off",
+    ok="Confidential computing is off",
     impact="All traffic goes through bounce buffers in host memory.",
 )
 def confidential(examination: Examination) -> Outcome:
@@ -295,7 +295,7 @@ def _version(text: str) -> tuple[int, ...]:
     Severity.NOTE,
     "GB10 (DGX Spark) does not support GPUDirect RDMA",
     "NVIDIA DGX Spark porting guide, https://docs.nvidia.com/dgx/dgx-spark-porting-guide/",
-    ok="no GPU is a GB10 without GPUDirect RDMA",
+    ok="No GPU is a GB10 without GPUDirect RDMA",
     impact=_STAGES,
 )
 def gb10(examination: Examination) -> Outcome:

@@ -35,11 +35,11 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 @AREA.check(
     "iommu-translated",
     Severity.WARNING,
-    "the IOMMU translates the DMA of GPUs or NICs",
+    "The IOMMU translates the DMA of GPUs or NICs",
     "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups; NCCL user guide, troubleshooting, IO "
     "virtualization, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
     "NVIDIA/open-gpu-kernel-modules issue 1324",
-    ok="the IOMMU does not translate the DMA of GPUs and NICs",
+    ok="The IOMMU does not translate the DMA of GPUs and NICs",
     impact="GPU traffic detours through the CPU's IOMMU. Users report a half to a third of the bandwidth, "
     "and sometimes errors or hangs.",
     data_path=True,
@@ -135,7 +135,7 @@ def _is_direct(word: str, arm: bool) -> bool:
 @AREA.check(
     "vm-without-p2p",
     Severity.NOTE,
-    "this virtual machine shows no PCIe switch between GPUs and NICs",
+    "This virtual machine shows no PCIe switch between GPUs and NICs",
     "NCCL user guide, environment variables, NCCL_TOPO_FILE, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; NVIDIA/nccl issue 1519",
     ok="GPUs and NICs share a PCIe switch, or this is no virtual machine",

@@ -23,7 +23,7 @@ _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master
     Severity.NOTE,
     "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL disables P2P between a job's GPUs",
     NCCL_VARIABLES + "#nccl-p2p-disable",
-    ok="no job disables P2P between its GPUs",
+    ok="No job disables P2P between its GPUs",
     impact="Data between GPUs of this node goes through host memory, and PXN is not possible.",
 )
 def nccl_p2p_off(examination: Examination) -> Outcome:
@@ -49,7 +49,7 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
     Severity.NOTE,
     "NCCL_SHM_DISABLE=1 disables shared memory between a job's ranks",
     NCCL_VARIABLES + "#nccl-shm-disable",
-    ok="no job disables shared memory in NCCL",
+    ok="No job disables shared memory in NCCL",
     impact="GPUs without P2P use the NICs to reach each other, even inside the node.",
 )
 def nccl_shm_off(examination: Examination) -> Outcome:
@@ -70,7 +70,7 @@ def nccl_shm_off(examination: Examination) -> Outcome:
     Severity.NOTE,
     "NCCL_IB_PCI_RELAXED_ORDERING=0 disables relaxed ordering for a job",
     NCCL_VARIABLES + "#nccl-ib-pci-relaxed-ordering",
-    ok="no job disables relaxed ordering",
+    ok="No job disables relaxed ordering",
     impact="Writes to GPU memory can be slower, most of all on virtual machines.",
     data_path=True,
 )
@@ -121,7 +121,7 @@ def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     Severity.WARNING,
     "UCX_NET_DEVICES names a port that this node does not have",
     _UCX + "#network-capabilities",
-    ok="every port in UCX_NET_DEVICES exists",
+    ok="Every port in UCX_NET_DEVICES exists",
     impact="UCX uses fewer ports. Where none is left, it uses TCP or fails.",
     data_path=True,
 )
@@ -152,9 +152,9 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
 @AREA.check(
     "nvshmem-needs-peermem",
     Severity.NOTE,
-    "a job uses NVSHMEM without nvidia_peermem, which older versions need",
+    "A job uses NVSHMEM without nvidia_peermem, which older versions need",
     "https://github.com/NVIDIA/nvshmem/issues/23",
-    ok="no job uses NVSHMEM, or nvidia_peermem is loaded",
+    ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
     impact="Older versions of NVSHMEM skip the InfiniBand transport.",
 )
 def nvshmem_needs_peermem(examination: Examination) -> Outcome:

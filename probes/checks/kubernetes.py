@@ -18,9 +18,9 @@ _OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-nativ
 @AREA.check(
     "k8s-rdma-not-enabled",
     Severity.WARNING,
-    "the driver container does not load nvidia-peermem, and DMA-BUF is not usable",
+    "The driver container does not load nvidia-peermem, and DMA-BUF is not usable",
     _OPERATOR,
-    ok="the driver container allows GPUDirect RDMA, or there is none",
+    ok="The driver container allows GPUDirect RDMA, or there is none",
     impact="No GPUDirect RDMA: jobs copy through host memory.",
     data_path=True,
 )
@@ -58,9 +58,9 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
 @AREA.check(
     "k8s-waiting-for-mofed",
     Severity.CRITICAL,
-    "the MOFED container is not ready",
+    "The MOFED container is not ready",
     "https://github.com/NVIDIA/gpu-operator/issues/448",
-    ok="the MOFED container is ready, or there is none",
+    ok="The MOFED container is ready, or there is none",
     impact="GPU driver pods wait for it, so the node gets no GPU jobs.",
 )
 def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
@@ -102,9 +102,9 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
 @AREA.check(
     "k8s-mofed-storage-modules",
     Severity.WARNING,
-    "storage modules keep the MOFED container from loading its drivers",
+    "Storage modules keep the MOFED container from loading its drivers",
     "https://github.com/NVIDIA/gpu-operator/issues/588",
-    ok="no storage module blocks the MOFED container",
+    ok="No storage module blocks the MOFED container",
     impact="The MOFED container stays unready, and GPU driver pods wait for it.",
 )
 def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
@@ -140,9 +140,9 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
 @AREA.check(
     "k8s-peermem-ctr-crashloop",
     Severity.CRITICAL,
-    "the driver container has no module files, so nvidia-peermem cannot be loaded",
+    "The driver container has no module files, so nvidia-peermem cannot be loaded",
     "https://github.com/NVIDIA/gpu-operator/issues/2619",
-    ok="the driver container has its module files, or there is none",
+    ok="The driver container has its module files, or there is none",
     impact="The nvidia-peermem container restarts over and over, and nvidia-peermem is not usable.",
 )
 def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:

@@ -33,7 +33,7 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
 @AREA.check(
     "rdma-core-without-dmabuf",
     Severity.WARNING,
-    "this node's libibverbs is too old for DMA-BUF",
+    "This node's libibverbs is too old for DMA-BUF",
     _VERBS,
     ok="libibverbs supports DMA-BUF",
     impact="Programs that load it cannot use DMA-BUF. NCCL reports “Operation not supported”.",
@@ -73,9 +73,9 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
 @AREA.check(
     "old-userspace-abi",
     Severity.WARNING,
-    "a job's libibverbs is too old for DMA-BUF",
+    "A job's libibverbs is too old for DMA-BUF",
     _VERBS,
-    ok="every job's libibverbs supports DMA-BUF",
+    ok="Every job's libibverbs supports DMA-BUF",
     impact="The job cannot use DMA-BUF. With a very old libibverbs it finds no RDMA device.",
     data_path=True,
 )

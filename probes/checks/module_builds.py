@@ -74,9 +74,9 @@ def _comes_otherwise(examination: Examination, package: str) -> bool:
 @AREA.check(
     "dkms-build-failed",
     Severity.WARNING,
-    "a DKMS build failed",
+    "A DKMS build failed",
     "dkms(8)",
-    ok="no DKMS build failed",
+    ok="No DKMS build failed",
     impact="The modules of the package are missing or old on this kernel.",
 )
 def dkms_build_failed(examination: Examination) -> Outcome:
@@ -110,9 +110,9 @@ def dkms_build_failed(examination: Examination) -> Outcome:
 @AREA.check(
     "driver-half-updated",
     Severity.WARNING,
-    "the NVIDIA driver on disk is not the loaded version",
+    "The NVIDIA driver on disk is not the loaded version",
     DRIVER_GUIDE,
-    ok="the loaded NVIDIA driver is the version on disk",
+    ok="The loaded NVIDIA driver is the version on disk",
     impact="New CUDA programs can fail (driver/library version mismatch); no driver module can be loaded.",
 )
 def driver_half_updated(examination: Examination) -> Outcome:
@@ -166,9 +166,9 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
 @AREA.check(
     "driver-upgrade-blocked",
     Severity.WARNING,
-    "the loaded NVIDIA driver is in use and blocks the new one",
+    "The loaded NVIDIA driver is in use and blocks the new one",
     DRIVER_GUIDE,
-    ok="no driver update is waiting",
+    ok="No driver update is waiting",
     impact="The new driver takes effect only after a reboot, or after everything that uses a GPU has ended.",
 )
 def driver_upgrade_blocked(examination: Examination) -> Outcome:
@@ -202,9 +202,9 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
 @AREA.check(
     "initramfs-stale",
     Severity.WARNING,
-    "a loaded module differs from its file on disk",
+    "A loaded module differs from its file on disk",
     "update-initramfs(8), dracut(8); Linux Documentation/ABI/testing/sysfs-module (srcversion)",
-    ok="the loaded modules are those on disk",
+    ok="The loaded modules are those on disk",
     impact="The next boot can load a different version of the module.",
 )
 def initramfs_stale(examination: Examination) -> Outcome:

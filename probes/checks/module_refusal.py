@@ -24,7 +24,7 @@ _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
     Severity.CRITICAL,
     "kernel.modules_disabled forbids loading modules",
     "Linux Documentation/admin-guide/sysctl/kernel.rst, modules_disabled",
-    ok="the kernel allows loading modules",
+    ok="The kernel allows loading modules",
     impact="A module that is unloaded cannot come back before a reboot.",
 )
 def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
@@ -127,9 +127,9 @@ def _refused_unsigned(
 @AREA.check(
     "kernel-forbids-modules-lockdown",
     Severity.CRITICAL,
-    "kernel lockdown refuses an unsigned module",
+    "Kernel lockdown refuses an unsigned module",
     "kernel_lockdown(7)",
-    ok="kernel lockdown blocks no needed module",
+    ok="Kernel lockdown blocks no needed module",
     impact="The module cannot be loaded until it is signed with a trusted key.",
 )
 def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
@@ -155,9 +155,9 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
 @AREA.check(
     "secure-boot-unsigned",
     Severity.CRITICAL,
-    "a needed module is unsigned, and the kernel enforces signatures",
+    "A needed module is unsigned, and the kernel enforces signatures",
     _SIGNING,
-    ok="no needed module is blocked for lack of a signature",
+    ok="No needed module is blocked for lack of a signature",
     impact="The module cannot be loaded until it is signed with a trusted key.",
 )
 def secure_boot_unsigned(examination: Examination) -> Outcome:
@@ -182,9 +182,9 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
 @AREA.check(
     "secure-boot-key-rejected",
     Severity.CRITICAL,
-    "the kernel rejected a module signature (`Key was rejected by service`)",
+    "The kernel rejected a module signature (`Key was rejected by service`)",
     _SIGNING,
-    ok="the kernel rejected no module signature",
+    ok="The kernel rejected no module signature",
     impact="The module cannot be loaded until its key is enrolled.",
 )
 def secure_boot_key_rejected(examination: Examination) -> Outcome:
@@ -214,9 +214,9 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
 @AREA.check(
     "module-wrong-vermagic",
     Severity.CRITICAL,
-    "a module file was built for another kernel (`Exec format error`)",
+    "A module file was built for another kernel (`Exec format error`)",
     "modinfo(8); Linux Documentation/kbuild/modules.rst",
-    ok="the module files match the running kernel",
+    ok="The module files match the running kernel",
     impact="The module cannot be loaded until it is built for this kernel.",
 )
 def module_wrong_vermagic(examination: Examination) -> Outcome:

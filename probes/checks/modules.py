@@ -186,7 +186,7 @@ def ib_uverbs_not_loaded(examination: Examination) -> Outcome:
 @AREA.check(
     "nvidia-not-loaded",
     Severity.CRITICAL,
-    "the nvidia driver is not loaded",
+    "The nvidia driver is not loaded",
     DRIVER_GUIDE,
     ok="nvidia driver is loaded",
     impact="No GPU works on this node.",
@@ -303,9 +303,9 @@ def module_blacklisted(examination: Examination) -> Outcome:
 @AREA.check(
     "module-blacklisted-install",
     Severity.WARNING,
-    "an install line of modprobe.d blocks a GPUDirect RDMA module",
+    "An install line of modprobe.d blocks a GPUDirect RDMA module",
     "modprobe.d(5), install",
-    ok="no install line blocks a GPUDirect RDMA module",
+    ok="No install line blocks a GPUDirect RDMA module",
     impact="Even modprobe by hand cannot load the module. It is missing after the next reboot.",
 )
 def module_blacklisted_install(examination: Examination) -> Outcome:
@@ -339,7 +339,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     Severity.WARNING,
     "module_blacklist= on the kernel command line blocks a GPUDirect RDMA module",
     "Linux Documentation/admin-guide/kernel-parameters.txt, module_blacklist",
-    ok="the kernel command line blocks no GPUDirect RDMA module",
+    ok="The kernel command line blocks no GPUDirect RDMA module",
     impact="Nothing can load the module until a reboot without the option.",
 )
 def module_blacklisted_cmdline(examination: Examination) -> Outcome:

@@ -20,7 +20,7 @@ AREA = Area("nccl")
     Severity.WARNING,
     "NCCL_TOPO_FILE names a missing file",
     NCCL_VARIABLES + "#nccl-topo-file",
-    ok="every NCCL_TOPO_FILE exists",
+    ok="Every NCCL_TOPO_FILE exists",
     impact="NCCL reads sysfs instead. On a virtual machine it may then choose far NICs.",
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
@@ -95,7 +95,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     Severity.NOTE,
     "NCCL_GRAPH_FILE fixes NCCL's rings and trees",
     NCCL_VARIABLES,
-    ok="no job sets NCCL_GRAPH_FILE",
+    ok="No job sets NCCL_GRAPH_FILE",
     impact="NCCL does not search for the best use of the links.",
 )
 def nccl_graph_file_left(examination: Examination) -> Outcome:
@@ -114,7 +114,7 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL ignores lines of nccl.conf",
     NCCL_VARIABLES + " (configuration files)",
-    ok="every line of nccl.conf sets a variable",
+    ok="Every line of nccl.conf sets a variable",
     impact="These settings have no effect, and NCCL does not report it.",
 )
 def nccl_conf_ignored_lines(examination: Examination) -> Outcome:

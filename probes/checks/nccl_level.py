@@ -142,7 +142,7 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_NET_GDR_READ=0 makes a job send from host memory",
     NCCL_VARIABLES + "#nccl-net-gdr-read",
-    ok="no job disables sending from GPU memory",
+    ok="No job disables sending from GPU memory",
     impact="Everything that the job sends is copied to host memory first.",
     data_path=True,
 )
@@ -165,7 +165,7 @@ def nccl_gdr_read_off(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_NET_GDR_C2C=0 disables GPUDirect RDMA over C2C for a job",
     NCCL_VARIABLES + "#nccl-net-gdr-c2c",
-    ok="no job disables GPUDirect RDMA over C2C",
+    ok="No job disables GPUDirect RDMA over C2C",
     impact="The job copies through host memory for every NIC that is attached to the CPU.",
     data_path=True,
 )

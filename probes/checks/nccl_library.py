@@ -78,7 +78,7 @@ def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
     Severity.CRITICAL,
     "NCCL_DMABUF_ENABLE=0 keeps a job from using DMA-BUF",
     NCCL_VARIABLES + "#nccl-dmabuf-enable",
-    ok="no job disables DMA-BUF in NCCL",
+    ok="No job disables DMA-BUF in NCCL",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
 )
@@ -106,9 +106,9 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-too-old-for-dmabuf",
     Severity.CRITICAL,
-    "a job's NCCL is too old for DMA-BUF",
+    "A job's NCCL is too old for DMA-BUF",
     "NCCL release notes, 2.13.4, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
-    ok="every job's NCCL can use this node's GPUDirect RDMA path",
+    ok="Every job's NCCL can use this node's GPUDirect RDMA path",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
 )
@@ -139,9 +139,9 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-twice-in-process",
     Severity.WARNING,
-    "one process maps two NCCL libraries",
+    "One process maps two NCCL libraries",
     "dlopen(3), https://man7.org/linux/man-pages/man3/dlopen.3.html",
-    ok="every process maps one NCCL library",
+    ok="Every process maps one NCCL library",
     impact="The job may hang, fail, or run with the older NCCL.",
 )
 def nccl_twice_in_process(examination: Examination) -> Outcome:
@@ -172,9 +172,9 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-versions-differ",
     Severity.NOTE,
-    "processes of one user map different versions of NCCL",
+    "Processes of one user map different versions of NCCL",
     "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
-    ok="the processes of each user map one version of NCCL",
+    ok="The processes of each user map one version of NCCL",
     impact="If they belong to one job, it hangs or fails when it starts.",
 )
 def nccl_versions_differ(examination: Examination) -> Outcome:
@@ -201,9 +201,9 @@ def _plugins(process: Process) -> list[str]:
 @AREA.check(
     "nccl-net-plugin-trouble",
     Severity.NOTE,
-    "a network plugin replaces NCCL's own InfiniBand code",
+    "A network plugin replaces NCCL's own InfiniBand code",
     NCCL_VARIABLES + "#nccl-net-plugin",
-    ok="no job uses a network plugin, or the NICs need one",
+    ok="No job uses a network plugin, or the NICs need one",
     impact="Unknown. The plugin has its own rules for GPUDirect RDMA and may ignore NCCL_IB_ variables.",
 )
 def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
@@ -225,9 +225,9 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-net-plugin-mixed",
     Severity.WARNING,
-    "only some ranks of a job have the network plugin",
+    "Only some ranks of a job have the network plugin",
     "https://github.com/NVIDIA/nccl/issues/1634",
-    ok="all ranks of a job have the same network plugin",
+    ok="All ranks of a job have the same network plugin",
     impact="The job hangs without a message.",
 )
 def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
@@ -262,7 +262,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_NET_PLUGIN names a plugin that was not loaded",
     NCCL_VARIABLES + "#nccl-net-plugin",
-    ok="every plugin in NCCL_NET_PLUGIN was loaded",
+    ok="Every plugin in NCCL_NET_PLUGIN was loaded",
     impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",
     data_path=True,
 )

@@ -37,7 +37,7 @@ _EXACT = "(“=” in front makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)
     Severity.CRITICAL,
     "NCCL_IB_DISABLE=1 makes a job use TCP",
     NCCL_VARIABLES + "#nccl-ib-disable",
-    ok="no job disables RDMA in NCCL",
+    ok="No job disables RDMA in NCCL",
     impact=OVER_TCP,
     data_path=True,
 )
@@ -57,7 +57,7 @@ def nccl_ib_disabled(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "NCCL_NET=Socket makes a job use TCP",
     NCCL_VARIABLES + "#nccl-net",
-    ok="no job forces NCCL to use TCP",
+    ok="No job forces NCCL to use TCP",
     impact=OVER_TCP,
     data_path=True,
 )
@@ -111,7 +111,7 @@ def _settle_lists(
     Severity.CRITICAL,
     "NCCL_IB_HCA names no NIC of this node",
     NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="every NCCL_IB_HCA selects a NIC",
+    ok="Every NCCL_IB_HCA selects a NIC",
     impact=f"NCCL finds no RDMA device. {OVER_TCP}",
     data_path=True,
 )
@@ -137,7 +137,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_IB_HCA names NICs that this node does not have",
     NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="every name in NCCL_IB_HCA is a NIC of this node",
+    ok="Every name in NCCL_IB_HCA is a NIC of this node",
     impact=FEWER_RAILS,
     data_path=True,
 )
@@ -199,7 +199,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     Severity.WARNING,
     "NCCL_IB_HCA names a port that is not ACTIVE",
     NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="every port in NCCL_IB_HCA is ACTIVE",
+    ok="Every port in NCCL_IB_HCA is ACTIVE",
     impact=FEWER_RAILS,
     data_path=True,
 )

@@ -55,9 +55,9 @@ def _driver_evidence(function: PciFunction) -> Evidence:
 @AREA.check(
     "nic-without-driver",
     Severity.WARNING,
-    "a NIC has no driver",
+    "A NIC has no driver",
     _DRIVER,
-    ok="every NIC has a driver",
+    ok="Every NIC has a driver",
     impact="No program can use this NIC: one rail less, and none for GPUs that have no other near NIC.",
     data_path=True,
 )
@@ -96,9 +96,9 @@ def without_driver(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-without-driver-passed-through",
     Severity.NOTE,
-    "a NIC is passed through to a virtual machine",
+    "A NIC is passed through to a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
-    ok="no NIC is passed through to a virtual machine",
+    ok="No NIC is passed through to a virtual machine",
     impact="Programs on this host cannot use this NIC.",
 )
 def passed_through(examination: Examination) -> Outcome:
@@ -120,9 +120,9 @@ def passed_through(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-without-rdma-device",
     Severity.WARNING,
-    "a NIC has no RDMA device",
+    "A NIC has no RDMA device",
     "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
-    ok="every NIC has an RDMA device",
+    ok="Every NIC has an RDMA device",
     impact="The NIC carries Ethernet or IPoIB only. NCCL does not use it for RDMA, so one rail is missing.",
     data_path=True,
 )
@@ -244,9 +244,9 @@ def _is_bond(device: RdmaDevice) -> bool:
 @AREA.check(
     "single-rail-or-half-rate-bond",
     Severity.NOTE,
-    "an RDMA device is a bond",
+    "An RDMA device is a bond",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION",
-    ok="no RDMA device is a bond",
+    ok="No RDMA device is a bond",
     impact="One connection uses one port of the bond: with one queue pair per connection NCCL gets half the "
     "bond's rate.",
 )

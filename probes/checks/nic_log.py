@@ -22,9 +22,9 @@ _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.r
 @AREA.check(
     "nic-health-errors",
     Severity.WARNING,
-    "a NIC reported health errors",
+    "A NIC reported health errors",
     _HEALTH,
-    ok="no NIC health errors in the kernel log",
+    ok="No NIC health errors in the kernel log",
     impact="Jobs lost the NIC while its firmware recovered.",
 )
 def health_errors(examination: Examination) -> Outcome:
@@ -46,9 +46,9 @@ def health_errors(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-power-or-heat",
     Severity.WARNING,
-    "a NIC has too little power or is too hot",
+    "A NIC has too little power or is too hot",
     _DRIVER,
-    ok="no power or temperature alarm of a NIC in the kernel log",
+    ok="No power or temperature alarm of a NIC in the kernel log",
     impact="The NIC slows down, or its optics switch off.",
 )
 def power_or_heat(examination: Examination) -> Outcome:
@@ -80,9 +80,9 @@ def _is_empty_cage(message: KernelMessage) -> bool:
 @AREA.check(
     "link-flaps-log",
     Severity.NOTE,
-    "the kernel log shows links or optics that went down",
+    "The kernel log shows links or optics that went down",
     _DRIVER,
-    ok="no link or optics went down in the kernel log",
+    ok="No link or optics went down in the kernel log",
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
 )
 def link_messages(examination: Examination) -> Outcome:
@@ -121,9 +121,9 @@ _NO_REGION = "reg mr failed"
 @AREA.check(
     "monitor-causes-log-flood",
     Severity.NOTE,
-    "a monitor that reads NIC counters floods the kernel log",
+    "A monitor that reads NIC counters floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
-    ok="no flood of refused counter reads in the kernel log",
+    ok="No flood of refused counter reads in the kernel log",
     impact="The log overflows and loses the messages that matter.",
 )
 def register_refused(examination: Examination) -> Outcome:
@@ -150,9 +150,9 @@ def register_refused(examination: Examination) -> Outcome:
 @AREA.check(
     "fw-resources-exhausted",
     Severity.WARNING,
-    "a NIC ran out of resources for memory regions",
+    "A NIC ran out of resources for memory regions",
     "rdma-resource(8) of iproute2",
-    ok="no NIC ran out of resources for memory regions",
+    ok="No NIC ran out of resources for memory regions",
     impact="Programs fail to register memory with this NIC.",
 )
 def no_room(examination: Examination) -> Outcome:
@@ -171,9 +171,9 @@ def no_room(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-firmware-command-failed",
     Severity.WARNING,
-    "a NIC's firmware failed or timed out on a command",
+    "A NIC's firmware failed or timed out on a command",
     _HEALTH,
-    ok="no failed firmware commands in the kernel log",
+    ok="No failed firmware commands in the kernel log",
     impact="Whatever sent the command failed: a registration, a queue pair, a setting. Timeouts often come "
     "back.",
 )

@@ -231,9 +231,9 @@ def imex_down(examination: Examination) -> Outcome:
 @AREA.check(
     "nvlink-down",
     Severity.WARNING,
-    "a GPU has fewer active NVLinks than the others",
+    "A GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
-    ok="all GPUs of one model have the same number of NVLinks",
+    ok="All GPUs of one model have the same number of NVLinks",
     impact="Jobs over several GPUs run at the speed of the slowest GPU, or do not start.",
 )
 def nvlink_down(examination: Examination) -> Outcome:

@@ -38,9 +38,9 @@ def _before_check(examination: Examination) -> Outcome | None:
 @AREA.check(
     "p2p-topology-refused-override",
     Severity.CRITICAL,
-    "a driver option denies GPU memory to every NIC",
+    "A driver option denies GPU memory to every NIC",
     f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
-    ok="no driver option denies GPU memory to NICs",
+    ok="No driver option denies GPU memory to NICs",
     impact=STAGED,
     data_path=True,
 )
@@ -90,9 +90,9 @@ def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Out
 @AREA.check(
     "p2p-topology-refused",
     Severity.CRITICAL,
-    "the driver refuses GPU memory to a NIC because of the chipset",
+    "The driver refuses GPU memory to a NIC because of the chipset",
     f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
-    ok="the driver refused no NIC because of the chipset",
+    ok="The driver refused no NIC because of the chipset",
     impact=STAGED,
     data_path=True,
 )
@@ -119,9 +119,9 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
 @AREA.check(
     "p2p-topology-refused-force-pcie",
     Severity.CRITICAL,
-    "the driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
+    "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
     f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
-    ok="the driver refused no direct PCIe path",
+    ok="The driver refused no direct PCIe path",
     impact="Traffic uses the path through the CPU (C2C) or host memory instead of the direct PCIe path.",
     data_path=True,
 )
@@ -144,9 +144,9 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
 @AREA.check(
     "p2p-topology-refused-old-importer",
     Severity.CRITICAL,
-    "the NIC driver does not support peer-to-peer DMA-BUF",
+    "The NIC driver does not support peer-to-peer DMA-BUF",
     f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
-    ok="the log shows no NIC driver without peer-to-peer DMA-BUF",
+    ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
     impact=STAGED,
     data_path=True,
 )

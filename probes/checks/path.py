@@ -27,9 +27,9 @@ def _lacking(state: PathState) -> list[Evidence]:
 @AREA.check(
     "no-gdr-path",
     Severity.CRITICAL,
-    "neither DMA-BUF nor nvidia-peermem can be used",
+    "Neither DMA-BUF nor nvidia-peermem can be used",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/",
-    ok="a path between NICs and GPU memory can be used",
+    ok="A path between NICs and GPU memory can be used",
     impact="NCCL copies every message through host memory: more latency, and less bandwidth on fast NICs.",
 )
 def no_gdr_path(examination: Examination) -> Outcome:

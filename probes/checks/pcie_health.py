@@ -49,9 +49,9 @@ def _name(examination: Examination, bdf: str) -> str:
 @AREA.check(
     "pcie-aer-uncorrectable",
     Severity.WARNING,
-    "uncorrectable PCIe errors on the path of GPUs or NICs",
+    "Uncorrectable PCIe errors on the path of GPUs or NICs",
     _AER,
-    ok="no uncorrectable PCIe errors since boot",
+    ok="No uncorrectable PCIe errors since boot",
     impact="Transfers failed at that moment, and so did the jobs that waited for them.",
 )
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
@@ -93,9 +93,9 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-aer-correctable",
     Severity.NOTE,
-    "corrected PCIe errors on the path of GPUs or NICs",
+    "Corrected PCIe errors on the path of GPUs or NICs",
     _AER,
-    ok="no corrected PCIe errors since boot",
+    ok="No corrected PCIe errors since boot",
     impact="Each error costs a retransmission. A link with many of them often fails later.",
 )
 def pcie_aer_correctable(examination: Examination) -> Outcome:
@@ -153,9 +153,9 @@ def _before(earlier: Maybe[PcieErrorFacts] | None, bdf: str) -> int | None:
 @AREA.check(
     "pcie-error-unreported",
     Severity.NOTE,
-    "a device recorded a fatal PCIe error that the kernel did not count",
+    "A device recorded a fatal PCIe error that the kernel did not count",
     "PCI Express Base Specification, Device Status Register, Fatal Error Detected",
-    ok="no unreported fatal PCIe error",
+    ok="No unreported fatal PCIe error",
     impact="The kernel's error counts of this device are not complete.",
 )
 def pcie_error_unreported(examination: Examination) -> Outcome:
@@ -195,9 +195,9 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-config-unreachable",
     Severity.NOTE,
-    "extended PCI configuration space is out of reach, even for root",
+    "Extended PCI configuration space is out of reach, even for root",
     "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
-    ok="extended PCI configuration space is readable",
+    ok="Extended PCI configuration space is readable",
     impact="gdrtop cannot check ACS, ATS and other settings on the path between GPU and NIC.",
 )
 def pcie_config_unreachable(examination: Examination) -> Outcome:
@@ -239,10 +239,10 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-function-gone",
     Severity.CRITICAL,
-    "a GPU, a NIC or a port above them does not respond on the PCIe bus",
+    "A GPU, a NIC or a port above them does not respond on the PCIe bus",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",
-    ok="every GPU, NIC and port above them responds on the PCIe bus",
+    ok="Every GPU, NIC and port above them responds on the PCIe bus",
     impact="Nothing that uses this device works until it comes back.",
     data_path=True,
 )

@@ -132,7 +132,7 @@ def _compared(
 @AREA.check(
     "pcie-link-degraded-width",
     Severity.WARNING,
-    "a PCIe link runs with fewer lanes than both ends have",
+    "A PCIe link runs with fewer lanes than both ends have",
     _ABI,
     ok="PCIe links run with all their lanes",
     impact="Bandwidth falls in proportion: x8 instead of x16 is half. The whole job waits for the slowest "
@@ -155,7 +155,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-link-degraded-speed",
     Severity.WARNING,
-    "a NIC's or a switch's PCIe link runs below the speed of both its ends",
+    "A NIC's or a switch's PCIe link runs below the speed of both its ends",
     _ABI,
     ok="PCIe links of NICs and switches run at full speed",
     impact="Each step down in PCIe generation halves the bandwidth. The whole job waits for the slowest "
@@ -178,7 +178,7 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-link-degraded-gpu-speed",
     Severity.WARNING,
-    "a GPU's PCIe link stays slow under load",
+    "A GPU's PCIe link stays slow under load",
     "NVIDIA System Management Interface, nvidia-smi -q, GPU Link Info: the generation falls "
     "when the GPU is idle",
     ok="PCIe links of busy GPUs run at full speed",
@@ -255,9 +255,9 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
 @AREA.check(
     "pcie-link-limited-by-slot",
     Severity.NOTE,
-    "a GPU or NIC supports more than its slot",
+    "A GPU or NIC supports more than its slot",
     _ABI.replace("current", "max"),
-    ok="slots support as much as their GPUs and NICs",
+    ok="Slots support as much as their GPUs and NICs",
     impact="The card never reaches its own PCIe bandwidth in this slot.",
 )
 def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
@@ -303,7 +303,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-link-below-port-rate",
     Severity.WARNING,
-    "a NIC's PCIe link cannot carry the rate of its port",
+    "A NIC's PCIe link cannot carry the rate of its port",
     "PCI Express Base Specification, link data rates; Linux "
     "Documentation/ABI/stable/sysfs-class-infiniband, rate",
     ok="PCIe links of NICs carry the rate of their ports",

@@ -59,10 +59,10 @@ def each_nic(
 @AREA.check(
     "pcie-devctl-relaxed-ordering",
     Severity.WARNING,
-    "relaxed ordering is disabled on a NIC",
+    "Relaxed ordering is disabled on a NIC",
     "NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; openucx/ucx issue 8062",
-    ok="relaxed ordering is enabled on the NICs",
+    ok="Relaxed ordering is enabled on the NICs",
     impact="Writes wait for each other: users report 150 instead of 200 Gb/s on EPYC and 16 instead of 40 "
     "GB/s on Xeon.",
     data_path=True,
@@ -153,10 +153,10 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-devctl-extended-tags",
     Severity.NOTE,
-    "extended tags are disabled on a NIC",
+    "Extended tags are disabled on a NIC",
     "PCI Express Base Specification, Extended Tag Field Enable; Linux drivers/pci/probe.c, "
     "pci_configure_extended_tags",
-    ok="extended tags are enabled on the NICs",
+    ok="Extended tags are enabled on the NICs",
     impact="The NIC has at most 32 reads in flight, too few for a fast link.",
 )
 def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
@@ -186,9 +186,9 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-aspm-on",
     Severity.NOTE,
-    "power saving (ASPM) is enabled on a NIC's PCIe link",
+    "Power saving (ASPM) is enabled on a NIC's PCIe link",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, link/l1_aspm; kernel-parameters.txt, pcie_aspm=",
-    ok="power saving (ASPM) is disabled on the NICs' PCIe links",
+    ok="Power saving (ASPM) is disabled on the NICs' PCIe links",
     impact="A sleeping link takes microseconds to wake: small messages after a pause are late.",
 )
 def pcie_aspm_on(examination: Examination) -> Outcome:

@@ -147,9 +147,9 @@ def _from_container(examination: Examination) -> bool:
 @AREA.check(
     "peermem-not-on-disk-container",
     Severity.CRITICAL,
-    "the driver container does not load nvidia_peermem",
+    "The driver container does not load nvidia_peermem",
     "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
-    ok="no driver container leaves nvidia_peermem out",
+    ok="No driver container leaves nvidia_peermem out",
     impact=STAGED,
 )
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:
@@ -184,7 +184,7 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem is installed for another kernel only",
     "dkms(8), depmod(8)",
-    ok="no kernel update left nvidia_peermem behind",
+    ok="No kernel update left nvidia_peermem behind",
     impact=STAGED,
 )
 def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
@@ -211,9 +211,9 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-not-on-disk-old-driver",
     Severity.CRITICAL,
-    "the NVIDIA driver is too old for nvidia_peermem",
+    "The NVIDIA driver is too old for nvidia_peermem",
     PEERMEM_MANUAL,
-    ok="the NVIDIA driver is new enough for nvidia_peermem, or does not need it",
+    ok="The NVIDIA driver is new enough for nvidia_peermem, or does not need it",
     impact=STAGED,
 )
 def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:

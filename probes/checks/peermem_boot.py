@@ -64,7 +64,7 @@ def _unread(examination: Examination) -> str:
 @AREA.check(
     "peermem-not-persistent",
     Severity.WARNING,
-    "no boot configuration loads nvidia_peermem",
+    "No boot configuration loads nvidia_peermem",
     "modules-load.d(5); modprobe.d(5), softdep",
     ok="nvidia_peermem is loaded at boot, or does not have to be",
     impact="GPUDirect RDMA may be gone after the next reboot.",
@@ -104,7 +104,7 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-unneeded-at-boot",
     Severity.NOTE,
-    "the boot loads nvidia_peermem, which this node does not need",
+    "The boot loads nvidia_peermem, which this node does not need",
     "NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/",
     ok="nvidia_peermem is needed, in use, or not loaded at boot",
     impact="OFED and the GPU driver cannot be unloaded or updated while the module is loaded.",
@@ -169,7 +169,7 @@ def _named_and_absent(examination: Examination) -> Evidence | Outcome:
     Severity.WARNING,
     "systemd-modules-load failed, and nvidia_peermem is not loaded",
     "systemd-modules-load.service(8)",
-    ok="the boot did not fail to load nvidia_peermem",
+    ok="The boot did not fail to load nvidia_peermem",
     impact=STAGED,
 )
 def boot_load_race(examination: Examination) -> Outcome:
@@ -257,9 +257,9 @@ def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
 @AREA.check(
     "nv-peer-mem-conflict",
     Severity.CRITICAL,
-    "the old nv_peer_mem is loaded and blocks nvidia_peermem",
+    "The old nv_peer_mem is loaded and blocks nvidia_peermem",
     _README,
-    ok="the old nv_peer_mem is not loaded",
+    ok="The old nv_peer_mem is not loaded",
     impact="nvidia_peermem cannot be loaded, and the old module gets no updates.",
 )
 def nv_peer_mem_conflict(examination: Examination) -> Outcome:
@@ -298,7 +298,7 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     Severity.WARNING,
     "nv_peer_mem and nvidia_peermem are both loaded",
     _README,
-    ok="at most one of nv_peer_mem and nvidia_peermem is loaded",
+    ok="At most one of nv_peer_mem and nvidia_peermem is loaded",
     impact="Jobs may register GPU memory through the old module, which gets no fixes.",
 )
 def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
@@ -327,9 +327,9 @@ def _old_service(examination: Examination) -> Maybe[Service]:
 @AREA.check(
     "nv-peer-mem-conflict-service",
     Severity.WARNING,
-    "the service nv_peer_mem starts at boot",
+    "The service nv_peer_mem starts at boot",
     _README,
-    ok="no service loads the old nv_peer_mem at boot",
+    ok="No service loads the old nv_peer_mem at boot",
     impact="After the next boot the old module may block nvidia_peermem.",
 )
 def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:

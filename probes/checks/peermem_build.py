@@ -50,7 +50,7 @@ _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
     "nvidia_peermem was built without peer-memory symbols",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
-    ok="no needed nvidia_peermem was built without peer-memory symbols",
+    ok="No needed nvidia_peermem was built without peer-memory symbols",
     impact=STAGED,
 )
 def peermem_built_without_symbols(examination: Examination) -> Outcome:
@@ -99,7 +99,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem was built against another OFED version",
     "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
-    ok="no needed nvidia_peermem was built against another OFED",
+    ok="No needed nvidia_peermem was built against another OFED",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
@@ -138,7 +138,7 @@ def _symbols(
     Severity.CRITICAL,
     "nvidia_peermem on disk belongs to another driver version",
     PEERMEM_MANUAL,
-    ok="no needed nvidia_peermem belongs to another driver version",
+    ok="No needed nvidia_peermem belongs to another driver version",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
@@ -183,9 +183,9 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-unknown-symbol-inbox-core",
     Severity.CRITICAL,
-    "the loaded ib_core is missing the symbols that nvidia_peermem needs",
+    "The loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
-    ok="no symbol that nvidia_peermem needs is missing in ib_core",
+    ok="No symbol that nvidia_peermem needs is missing in ib_core",
     impact=STAGED,
 )
 def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:

@@ -39,7 +39,7 @@ _HOLDERS = "the open files of other users' processes"
     Severity.WARNING,
     "nvidia_peermem is in use, but no process has an RDMA device open",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem/nvidia-peermem.c",
-    ok="every use of nvidia_peermem belongs to a process",
+    ok="Every use of nvidia_peermem belongs to a process",
     impact="GPU memory stays pinned; nvidia_peermem and the GPU driver cannot be unloaded.",
 )
 def peermem_reference_leak(examination: Examination) -> Outcome:
@@ -86,9 +86,9 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-lock-inversion",
     Severity.WARNING,
-    "this MLNX_OFED can deadlock with nvidia_peermem",
+    "This MLNX_OFED can deadlock with nvidia_peermem",
     "https://github.com/Mellanox/nv_peer_memory, README (NVIDIA issue 2696789)",
-    ok="this OFED does not have the known deadlock with nvidia_peermem",
+    ok="This OFED does not have the known deadlock with nvidia_peermem",
     impact="The node can hang when a job frees GPU memory.",
 )
 def peermem_lock_inversion(examination: Examination) -> Outcome:

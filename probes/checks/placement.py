@@ -166,9 +166,9 @@ def _one_numa_node(examination: Examination) -> bool:
 @AREA.check(
     "gpu-nic-cross-socket",
     Severity.WARNING,
-    "the nearest NIC of a GPU is on another socket (SYS)",
+    "The nearest NIC of a GPU is on another socket (SYS)",
     _LEVELS,
-    ok="no GPU has its nearest NIC on another socket",
+    ok="No GPU has its nearest NIC on another socket",
     impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
     "NIC, data of these GPUs is staged in host memory.",
 )
@@ -184,9 +184,9 @@ def gpu_nic_cross_socket(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-nic-through-cpu",
     Severity.WARNING,
-    "the nearest NIC of a GPU is behind the CPU's host bridge (PHB)",
+    "The nearest NIC of a GPU is behind the CPU's host bridge (PHB)",
     _LEVELS,
-    ok="no GPU has its nearest NIC behind the host bridge",
+    ok="No GPU has its nearest NIC behind the host bridge",
     impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
     "NIC, data of these GPUs is staged in host memory.",
 )
@@ -202,9 +202,9 @@ def gpu_nic_through_cpu(examination: Examination) -> Outcome:
 @AREA.check(
     "gpu-nic-shared",
     Severity.NOTE,
-    "more than two GPUs share a NIC below their PCIe switch",
+    "More than two GPUs share a NIC below their PCIe switch",
     _LEVELS,
-    ok="at most two GPUs share a NIC",
+    ok="At most two GPUs share a NIC",
     impact="Each of these GPUs gets a part of one NIC's rate when all of them send.",
 )
 def gpu_nic_shared(examination: Examination) -> Outcome:
@@ -245,9 +245,9 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
 @AREA.check(
     "numa-node-unknown",
     Severity.WARNING,
-    "the firmware does not report the NUMA node of a GPU or NIC",
+    "The firmware does not report the NUMA node of a GPU or NIC",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node; NVIDIA/nccl issues 1843 and 1519",
-    ok="the NUMA node of every GPU and NIC is known",
+    ok="The NUMA node of every GPU and NIC is known",
     impact="NCCL takes such a device for one on another socket (SYS) and does not use GPUDirect RDMA "
     "between it and the others.",
 )

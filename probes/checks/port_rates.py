@@ -16,9 +16,9 @@ AREA = Area("nic")
 @AREA.check(
     "rate-shown-as-sdr",
     Severity.NOTE,
-    "the kernel does not know a link's speed and shows it as SDR",
+    "The kernel does not know a link's speed and shows it as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
-    ok="the kernel knows the speed of every link",
+    ok="The kernel knows the speed of every link",
     impact="The link is not slow, but tools show 10 Gb/s, and NCCL may compute with that.",
 )
 def rate_shown_as_sdr(examination: Examination) -> Outcome:
@@ -80,9 +80,9 @@ def _rate(port: Port) -> Evidence:
 @AREA.check(
     "single-rail-or-half-rate",
     Severity.WARNING,
-    "a port is slower than others of the same board",
+    "A port is slower than others of the same board",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
-    ok="ports of one board run at the same rate",
+    ok="Ports of one board run at the same rate",
     impact="A job runs at the pace of its slowest port.",
     data_path=True,
 )
@@ -134,9 +134,9 @@ def slower_than_equals(examination: Examination) -> Outcome:
 @AREA.check(
     "single-rail-or-half-rate-one-lane",
     Severity.WARNING,
-    "an InfiniBand link runs on one lane of four",
+    "An InfiniBand link runs on one lane of four",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
-    ok="no InfiniBand link runs on one lane",
+    ok="No InfiniBand link runs on one lane",
     impact="The port has a quarter of its rate, and a job runs at the pace of its slowest port.",
     data_path=True,
 )

@@ -59,9 +59,9 @@ _LOST = (
 @AREA.check(
     "ib-port-not-active",
     Severity.CRITICAL,
-    "an RDMA port has no link",
+    "An RDMA port has no link",
     _ABI,
-    ok="every enabled RDMA port has a link",
+    ok="Every enabled RDMA port has a link",
     impact=_LOST,
     data_path=True,
 )
@@ -100,9 +100,9 @@ def _are_wrong(examination: Examination, chosen: list[Port]) -> bool:
 @AREA.check(
     "ib-port-not-active-disabled",
     Severity.CRITICAL,
-    "an InfiniBand port is disabled",
+    "An InfiniBand port is disabled",
     _IBPORTSTATE,
-    ok="no InfiniBand port is disabled",
+    ok="No InfiniBand port is disabled",
     impact=_LOST,
     data_path=True,
 )
@@ -123,9 +123,9 @@ def port_disabled(examination: Examination) -> Outcome:
 @AREA.check(
     "ib-port-not-active-netdev-down",
     Severity.CRITICAL,
-    "a RoCE port is down because its netdev is",
+    "A RoCE port is down because its netdev is",
     "ip-link(8) of iproute2",
-    ok="the netdev of every RoCE port is up",
+    ok="The netdev of every RoCE port is up",
     impact=_LOST,
     data_path=True,
 )
@@ -149,9 +149,9 @@ def netdev_down(examination: Examination) -> Outcome:
 @AREA.check(
     "ib-port-not-active-no-subnet-manager",
     Severity.CRITICAL,
-    "an InfiniBand port has no subnet manager",
+    "An InfiniBand port has no subnet manager",
     "opensm(8)",
-    ok="every InfiniBand port knows a subnet manager",
+    ok="Every InfiniBand port knows a subnet manager",
     impact=_LOST,
     data_path=True,
 )
@@ -173,9 +173,9 @@ def no_subnet_manager(examination: Examination) -> Outcome:
 @AREA.check(
     "ib-port-not-active-subnet-manager-stalled",
     Severity.CRITICAL,
-    "the subnet manager has not finished configuring an InfiniBand port",
+    "The subnet manager has not finished configuring an InfiniBand port",
     "opensm(8)",
-    ok="no InfiniBand port is half configured",
+    ok="No InfiniBand port is half configured",
     impact=_LOST,
     data_path=True,
 )
@@ -207,10 +207,10 @@ def _subnet_manager(port: Port) -> Plan:
 @AREA.check(
     "link-layer-wrong",
     Severity.CRITICAL,
-    "a port has another link layer than the ports of the same board",
+    "A port has another link layer than the ports of the same board",
     "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
     "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
-    ok="no port is down because of its link layer",
+    ok="No port is down because of its link layer",
     impact=_LOST,
     data_path=True,
 )

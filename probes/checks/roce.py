@@ -114,9 +114,9 @@ def _is_unroutable(gid: Gid | None) -> bool:
 @AREA.check(
     "roce-gid-wrong-namespace",
     Severity.CRITICAL,
-    "a RoCE port has no GID: its netdev is in another network namespace",
+    "A RoCE port has no GID: its netdev is in another network namespace",
     "rdma-system(8) of iproute2",
-    ok="every active RoCE port has GIDs",
+    ok="Every active RoCE port has GIDs",
     impact="No RDMA connection can use this port.",
     data_path=True,
 )
@@ -151,9 +151,9 @@ def _gid_count(port: Port) -> Evidence:
 @AREA.check(
     "roce-gid-wrong-no-v2",
     Severity.CRITICAL,
-    "a RoCE port has no RoCE v2 GID",
+    "A RoCE port has no RoCE v2 GID",
     _GID_ABI,
-    ok="every active RoCE port has a RoCE v2 GID",
+    ok="Every active RoCE port has a RoCE v2 GID",
     impact="NCCL does not use this port for RoCE v2, and no router forwards its traffic.",
     data_path=True,
 )
@@ -204,9 +204,9 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
 @AREA.check(
     "roce-gid-wrong-link-local",
     Severity.WARNING,
-    "a RoCE port has no routable address",
+    "A RoCE port has no routable address",
     _GID_ABI,
-    ok="every active RoCE port has a routable address",
+    ok="Every active RoCE port has a routable address",
     impact="RDMA reaches hosts of the same Ethernet segment only.",
 )
 def only_link_local(examination: Examination) -> Outcome:

@@ -120,7 +120,7 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
 @AREA.check(
     "mtu-mismatch-small",
     Severity.WARNING,
-    "a RoCE port carries less than 4096 bytes per packet",
+    "A RoCE port carries less than 4096 bytes per packet",
     _MTU_REFERENCE,
     ok="RoCE ports carry 4096 bytes per packet",
     impact="More packets for the same data: the headers take a larger share of the rate, and the NIC more "
@@ -157,10 +157,10 @@ def _share_lost(payload_bytes: int) -> int:
 @AREA.check(
     "roce-lossless-off",
     Severity.WARNING,
-    "congestion control (ECN) is disabled on a RoCE port",
+    "Congestion control (ECN) is disabled on a RoCE port",
     "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
     "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
-    ok="congestion control (ECN) is enabled on the RoCE ports",
+    ok="Congestion control (ECN) is enabled on the RoCE ports",
     impact="The port does not slow down when the fabric is congested. With many hosts packets get lost, and "
     "throughput collapses.",
 )

@@ -118,7 +118,7 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
 @AREA.check(
     "libcuda-link-missing",
     Severity.WARNING,
-    "the link libcuda.so is missing",
+    "The link libcuda.so is missing",
     f"{_PERFTEST}, src/cuda_loader.c",
     ok="perftest finds libcuda",
     impact="perftest stops with “Failed to load CUDA library dynamically”.",

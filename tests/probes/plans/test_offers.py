@@ -97,7 +97,7 @@ def test_every_finding_with_a_fix_is_offered_with_its_plan() -> None:
     node = "hgx-h100+pcie-aspm-on"
     fix = offers_on(node)["fix:pcie-aspm-on"]
     assert fix.plan == findings_on(node)["pcie-aspm-on"].fix
-    assert fix.title == "Fix: power saving (ASPM) is enabled on a NIC's PCIe link"
+    assert fix.title == "Fix: Power saving (ASPM) is enabled on a NIC's PCIe link"
 
 
 def test_whoever_sees_nothing_is_offered_nothing_and_told_why() -> None:
