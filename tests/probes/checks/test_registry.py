@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -123,6 +124,18 @@ def test_the_root_weighs_what_its_worst_consequence_weighs(monkeypatch: pytest.M
     found = checks_of(monkeypatch, a=(Severity.NOTE, ()), b=(Severity.CRITICAL, ("a",)))
     assert found["a"].severity is Severity.CRITICAL
     assert found["b"].part_of == "a"
+
+
+def test_a_note_on_the_data_path_costs_nothing_for_a_warning_beside_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    area = Area("modules")
+    cause = found("it is", Evidence("here", "seen"))
+    area.check("a", Severity.NOTE, "a", "nowhere", data_path=True)(lambda _: cause)
+    area.check("b", Severity.WARNING, "b", "nowhere")(lambda _: replace(cause, part_of=("a",)))
+    monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
+    root, _ = findings(examination_of("hgx-h100"))
+    assert (root.id, root.severity, root.data_path) == ("a", Severity.WARNING, False)
 
 
 def test_a_finding_asked_for_alone_is_counted() -> None:
