@@ -316,7 +316,8 @@ def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) ->
     name, probe_name = "a NIC driver that supports DMA-BUF", "ibv_reg_dmabuf_mr probe"
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         return Requirement(name, rdma, f"/sys/class/infiniband: {rdma}")
-    if not answers:
+    elsewhere = () if isinstance(rdma, Unknown) else rdma.devices_elsewhere
+    if not answers and not elsewhere:
         return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
     able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]
     unsure = [answer for answer in answers.values() if isinstance(answer, Unknown)]
@@ -324,6 +325,11 @@ def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) ->
         return Requirement(name, True, f"{probe_name}: yes on {', '.join(able)}")
     if unsure:
         return Requirement(name, unsure[0], f"{probe_name}: {unsure[0]}")
+    if elsewhere:
+        unseen = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "in another network namespace")
+        return Requirement(
+            name, unseen, f"/sys/bus/auxiliary/devices: RDMA devices of {', '.join(elsewhere)}"
+        )
     refused = ", ".join(answers)
     lack = f"the kernel or the NIC driver does not support DMA-BUF on {refused}"
     return Requirement(name, False, f"{probe_name}: not supported on {refused}", lack)

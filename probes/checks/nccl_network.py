@@ -101,6 +101,8 @@ def _settle_lists(
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and any(True for _ in _lists(examination)):
         return unsure(needs(RDMA_DEVICES, rdma))
+    if evidence and not isinstance(rdma, Unknown) and rdma.devices_elsewhere:
+        return unsure("needs the RDMA devices in another network namespace: run gdrtop in that pod")
     return settle(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
 
 

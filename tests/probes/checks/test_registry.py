@@ -60,6 +60,17 @@ def test_one_fault_is_one_critical_finding(name: str) -> None:
     assert len(critical) <= ARGUED.get(name, 1), critical
 
 
+def test_what_other_network_namespaces_have_is_not_missing() -> None:
+    """From the host of a pod that has the RDMA devices, the pod's NCCL_IB_HCA names none of this node."""
+    name = "pcie-l40s+rdma-devices-in-pods"
+    assert [one.id for one in counted(name) if one.severity is Severity.CRITICAL] == []
+    found = findings_on(name)
+    assert found["nccl-ib-hca-mismatch"].status is Status.UNKNOWN
+    assert "run gdrtop in that pod" in found["nccl-ib-hca-mismatch"].cause
+    assert found["no-gdr-path"].status is Status.UNKNOWN
+    assert found["peermem-built-without-symbols"].status is not Status.FOUND
+
+
 def test_a_node_without_a_path_names_the_module_to_load_first() -> None:
     every = findings_on("dgx-a100+no-gdr-path")
     assert next(iter(every)) == "peermem-not-loaded"
