@@ -232,13 +232,13 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
         if supported is False
     ]
     evidence = f"GPU{gpu.index}: {', '.join(denied) or gpu.name}"
-    if rdma is not True and dmabuf is not True:
+    if rdma is not True:
         for name, reason in _BY_DESIGN:
             if name.search(gpu.name):
                 return GpuSupport(False, False, reason, evidence, True)
-        if is_vgpu(gpu) is True:
-            reason = "this vGPU profile does not support GPUDirect RDMA"
-            return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
+    if rdma is not True and dmabuf is not True and is_vgpu(gpu) is True:
+        reason = "this vGPU profile does not support GPUDirect RDMA"
+        return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
     reason = f"GPU{gpu.index} does not support it" if denied else ""
     if known(gpu.compute_capability, _OLDEST_CAPABILITY) < _OLDEST_CAPABILITY:
         reason = reason or f"DMA-BUF needs compute capability 7.5 or newer; GPU{gpu.index} is older"
@@ -316,12 +316,8 @@ def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) ->
     name, probe_name = "a NIC driver that supports DMA-BUF", "ibv_reg_dmabuf_mr probe"
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         return Requirement(name, rdma, f"/sys/class/infiniband: {rdma}")
-    if not answers and not isinstance(rdma, Unknown) and rdma.devices_elsewhere:
-        elsewhere = Unknown(
-            Reason.NOT_THERE, "/sys/class/infiniband", "the RDMA devices are in another network namespace"
-        )
-        return Requirement(name, elsewhere, f"/sys/class/infiniband: {elsewhere.detail}")
-    if not answers:
+    elsewhere = () if isinstance(rdma, Unknown) else rdma.devices_elsewhere
+    if not answers and not elsewhere:
         return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
     able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]
     unsure = [answer for answer in answers.values() if isinstance(answer, Unknown)]
@@ -329,6 +325,11 @@ def _nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) ->
         return Requirement(name, True, f"{probe_name}: yes on {', '.join(able)}")
     if unsure:
         return Requirement(name, unsure[0], f"{probe_name}: {unsure[0]}")
+    if elsewhere:
+        unseen = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "in another network namespace")
+        return Requirement(
+            name, unseen, f"/sys/bus/auxiliary/devices: RDMA devices of {', '.join(elsewhere)}"
+        )
     refused = ", ".join(answers)
     lack = f"the kernel or the NIC driver does not support DMA-BUF on {refused}"
     return Requirement(name, False, f"{probe_name}: not supported on {refused}", lack)

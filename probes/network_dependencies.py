@@ -233,10 +233,11 @@ def parse_routes(text: str) -> Iterator[Route]:
             if not flags & _RTF_UP or flags & _RTF_REJECT:
                 continue
             network = ip_network(f"{_v4(destination)}/{mask}", strict=False)
+            has_gateway = int(gateway, 16) != 0
         except (IndexError, ValueError):
             continue
         wide = IPv6Network(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
-        yield Route(name, wide, int(gateway, 16) != 0, metric)
+        yield Route(name, wide, has_gateway, metric)
 
 
 def parse_routes_v6(text: str) -> Iterator[Route]:
@@ -357,7 +358,7 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
             mount = words
     if mount is None:
         return
-    kind, source, options = mount[mount.index("-", 6) + 1 :][:3]
+    kind, source, options = (*mount[mount.index("-", 6) + 1 :], "", "")[:3]
     if NETWORK_FILE_SYSTEM.fullmatch(kind):
         server = server_of(source, options)
         yield _said(f"the root file system ({printable(kind, 16)}", server), server

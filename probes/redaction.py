@@ -5,7 +5,7 @@ texts only known words. The same value gets the same token wherever it stands, i
 a token has the shape of what it stands for, so that the probes read the recording as they read the node.
 
 With or without redaction a recording holds no passwords: of processes' environments only the variables that a
-probe keeps, and no command line of a process that no check needs.
+probe keeps, of command lines no arguments, and of files that users name only what NCCL reads.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from typing import Any
 
 from probes.command import CommandOutput
+from probes.processes import parse_program
 from probes.recording import Moment
 from probes.recording_format import Question
 from probes.redaction_rules import (
@@ -28,7 +29,7 @@ from probes.redaction_rules import (
 )
 from probes.redaction_tokens import USER, Tokens
 from probes.redaction_words import PROGRAMS
-from probes.unknown import Maybe, Reason, Unknown
+from probes.unknown import Maybe, Reason, Unknown, known
 
 _PROCESS_FILE = re.compile(r"/proc/([0-9]+)/([a-z]+)")
 _OPEN_FILE = re.compile(r"/proc/[^/]+/fd/[0-9]+")
@@ -99,6 +100,8 @@ class Identifiers(Tokens):
                 kept[question] = _kept_variables(answer)
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
                 kept[question] = NO_COMMAND_LINE
+            elif match and match[2] == "cmdline" and answer and not self.redact:
+                kept[question] = known(parse_program(answer), "").encode() + b"\0"
             elif _CHOSEN.fullmatch(question.of[0]):
                 kept[question] = chosen_by_others(question.of[0], answer)
         return kept

@@ -133,11 +133,6 @@ def _needs(entry: Entry) -> str:
     return f"{plural(count, 'check')} could not run: {cause}"
 
 
-def draw_list(findings: Sequence[Finding], width: int, selected: str = "") -> list[Line]:
-    """One line an entry: mark, id where there is room, title, device."""
-    return draw_entries(entries_of(findings), width, selected)
-
-
 def draw_entries(entries: Sequence[Entry], width: int, selected: str = "") -> list[Line]:
     """One line each, the titles below each other."""
     ids = [len(entry.id) + 2 * entry.depth for entry in entries if entry.is_found]

@@ -144,7 +144,8 @@ def _under_their_roots(
             parts = [all_findings[at_fault[name]] for name, top in tops.items() if top == one.id]
             heaviest = min((part.severity for part in parts), key=_SEVERITIES.index)
             slows = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
-            yield replace(one, severity=heaviest, data_path=one.data_path or slows)
+            slows = slows or (one.data_path and one.severity is heaviest)
+            yield replace(one, severity=heaviest, data_path=slows)
 
 
 def _top(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:

@@ -196,6 +196,16 @@ def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
     assert unread.source == "/proc/net/tcp"
 
 
+
+def test_a_malformed_gateway_costs_its_line_and_no_other() -> None:
+    heading = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    lines = [
+        f"{netdev}\t00000000\t{gateway}\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+        for netdev, gateway in (("eth0", "zz"), ("eth1", "0100000A"))
+    ]
+    assert [route.netdev for route in parse_routes(heading + "".join(lines))] == ["eth1"]
+
+
 @given(st.text(alphabet="0123456789ABCDEFabcdef:. \t\nens", max_size=400))
 def test_tables_may_hold_anything(text: str) -> None:
     for parse in (parse_routes, parse_routes_v6, parse_connections):

@@ -20,6 +20,7 @@ from probes.node import probe_node
 from probes.pci_capabilities import ConfigSpace
 from probes.pci_capabilities import parse_config as parse_pci_config
 from probes.platform import PlatformFacts
+from probes.processes import parse_program
 from probes.rates import read as take_reading
 from probes.rdma import RdmaFacts
 from probes.recorded import RecordedHost
@@ -182,6 +183,25 @@ def test_of_a_job_the_program_and_nccls_variables_are_kept(cmdline: bytes, told:
     }
     moment = Identifiers(redact=True).take(Moment(0, 0.0, True, (), answers))
     assert moment.answers[Question("file", ("/proc/77/cmdline",))] == told
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "kept"),
+    [
+        (b"/usr/bin/python3\0-u\0/data/train.py\0--key\0hunter2\0", b"train.py\0"),
+        (b"/opt/solver\0--password=hunter2\0", b"solver\0"),
+        (b"python3\0-c\0login('hunter2')\0", b"python3\0"),
+        (b"/\0hunter2", b"\0"),
+    ],
+)
+def test_of_a_jobs_arguments_no_recording_has_more_than_names_it(cmdline: bytes, kept: bytes) -> None:
+    answers: dict[Question, object] = {
+        Question("file", ("/proc/77/maps",)): b"",
+        Question("file", ("/proc/77/cmdline",)): cmdline,
+    }
+    moment = Identifiers(redact=False).take(Moment(0, 0.0, True, (), answers))
+    assert moment.answers[Question("file", ("/proc/77/cmdline",))] == kept
+    assert str(parse_program(kept)) == str(parse_program(cmdline))
 
 
 def test_jobs_pods_containers_and_users_are_tokens_in_a_control_groups_path() -> None:

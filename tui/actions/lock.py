@@ -133,8 +133,13 @@ def _roots_holder() -> str:
         locks = os.open("/proc/locks", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
-    with open(locks, "rb") as file:  # read(2) gives a page of it at most
-        text = file.read(_LOCKS_BYTES).decode("ascii", "replace")
+    content = b""
+    try:
+        while len(content) < _LOCKS_BYTES and (piece := os.read(locks, _LOCKS_BYTES)):  # a page at most
+            content += piece
+    finally:
+        os.close(locks)
+    text = content.decode("ascii", "replace")
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     match = re.search(rf"FLOCK +ADVISORY +WRITE +(\d+) {device} ", text)
     return f"pid {match[1]}, user root" if match else ""

@@ -146,7 +146,10 @@ class DetachedRun:
             *lines, pending = (pending + piece).split(b"\n")
             for line in lines:
                 has_begun = True
-                event = event_of(json.loads(line), self._order.plan, self._where)
+                try:
+                    event = event_of(json.loads(line), self._order.plan, self._where)
+                except ValueError:  # half a line: the file system was full
+                    continue
                 if isinstance(event, RunEnded):
                     self._reap()
                     return event

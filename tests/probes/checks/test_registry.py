@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def counted(name: str) -> list[Finding]:
 def test_one_fault_is_one_critical_finding(name: str) -> None:
     critical = [one.id for one in counted(f"{FAULTS[name].on}+{name}") if one.severity is Severity.CRITICAL]
     assert len(critical) <= ARGUED.get(name, 1), critical
+
+
+def test_what_other_network_namespaces_have_is_not_missing() -> None:
+    """From the host of a pod that has the RDMA devices, the pod's NCCL_IB_HCA names none of this node."""
+    name = "pcie-l40s+rdma-devices-in-pods"
+    assert [one.id for one in counted(name) if one.severity is Severity.CRITICAL] == []
+    found = findings_on(name)
+    assert found["nccl-ib-hca-mismatch"].status is Status.UNKNOWN
+    assert "run gdrtop in that pod" in found["nccl-ib-hca-mismatch"].cause
+    assert found["no-gdr-path"].status is Status.UNKNOWN
+    assert found["peermem-built-without-symbols"].status is not Status.FOUND
 
 
 def test_a_node_without_a_path_names_the_module_to_load_first() -> None:
@@ -128,6 +140,18 @@ def test_the_root_weighs_what_its_worst_consequence_weighs(monkeypatch: pytest.M
     found = checks_of(monkeypatch, a=(Severity.NOTE, ()), b=(Severity.CRITICAL, ("a",)))
     assert found["a"].severity is Severity.CRITICAL
     assert found["b"].part_of == "a"
+
+
+def test_a_note_on_the_data_path_costs_nothing_for_a_warning_beside_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    area = Area("modules")
+    cause = found("it is", Evidence("here", "seen"))
+    area.check("a", Severity.NOTE, "a", "nowhere", data_path=True)(lambda _: cause)
+    area.check("b", Severity.WARNING, "b", "nowhere")(lambda _: replace(cause, part_of=("a",)))
+    monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
+    root, _ = findings(examination_of("hgx-h100"))
+    assert (root.id, root.severity, root.data_path) == ("a", Severity.WARNING, False)
 
 
 def test_a_finding_asked_for_alone_is_counted() -> None:

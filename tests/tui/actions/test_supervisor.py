@@ -188,6 +188,22 @@ def test_a_unit_that_does_not_start_is_replaced_by_a_session(
     assert any("(process " in event.as_root for event in events if isinstance(event, RunBegan))
 
 
+def test_half_an_event_of_a_full_file_system_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = (
+        "from tui.actions import supervisor;"
+        " supervisor.json.dumps = lambda fields, dumps=supervisor.json.dumps:"
+        " dumps(fields)[:9] if fields.get('event') == 'printed' else dumps(fields); from "
+    )
+    head, _, rest = supervisor.PROGRAM.partition("from ")
+    monkeypatch.setattr(supervisor, "PROGRAM", f"{head}{broken}{rest}")
+    events: list[Event] = []
+    ended = DetachedRun(order(tmp_path, step("echo half")), events.append).run()
+    assert ended.outcome is Outcome.DONE
+    assert not [event for event in events if isinstance(event, Printed)]
+
+
 def test_a_supervisor_that_dies_with_its_order_is_no_endless_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
