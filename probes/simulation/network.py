@@ -9,6 +9,7 @@ MANAGEMENT = "eno1"
 _PARENT = 39990  # the shell that this program was started from
 _ADMIN, _NODE, _GATEWAY, _NETWORK = "10.0.0.5", "10.0.0.7", "10.0.0.1", "10.0.0.0"
 _PORT = 51000
+_ROUTE_TABLE = "/proc/net/route"
 _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 
 
@@ -34,10 +35,14 @@ def grow_network(tree: Tree) -> None:
 
 
 def route_over(tree: Tree, netdev: str) -> None:
-    """Have the SSH session and the default route use a netdev."""
+    """Have the SSH session and the default route use a netdev; other routes stay."""
     default = f"{netdev}\t00000000\t{_hex(_GATEWAY)}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
     here = f"{netdev}\t{_hex(_NETWORK)}\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
-    tree.add("/proc/net/route", f"{_ROUTES}{default}{here}")
+    routed = ("00000000", _hex(_NETWORK))
+    others = [
+        row for row in tree.text(_ROUTE_TABLE).splitlines(keepends=True)[1:] if row.split()[1] not in routed
+    ]
+    tree.add(_ROUTE_TABLE, "".join([_ROUTES, default, here, *others]))
 
 
 def _hex(address: str) -> str:

@@ -1,4 +1,4 @@
-"""Routes and mounts of a simulated node: a board NIC for management, file systems over the storage NICs."""
+"""Routes and mounts of a simulated node: file systems over the storage NICs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _HEADING = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMT
 
 
 def grow_networks(tree: Tree) -> None:
-    """The default route over the board's own NIC, and one NFS mount over each NIC that is for storage."""
-    routes = [_HEADING, "eno1\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"]
+    """Add one NFS mount over each NIC that is for storage, and its route."""
+    routes = [_HEADING]
     mounts = ["/dev/md0 / ext4 rw,relatime 0 0\n"]
     storage = [nic for nic in tree.nics if nic.kind is tree.description.nic.get("storage")]
     for number, nic in enumerate(storage):
