@@ -26,7 +26,8 @@ def summed_up(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
     counted = replace(verdict, critical=len(critical), warnings=len(warnings))
     if not costly or verdict.state not in _WELL:
         return counted
-    more = f", and {len(costly) - 1} more" if len(costly) > 1 else ""
+    others = len(costly) - 1
+    more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
     return replace(counted, state=State.DEGRADED, reason=f"{costly[0].title}{more}")
 
 

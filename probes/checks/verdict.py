@@ -386,7 +386,8 @@ def _served(
     if here and not any(isinstance(answer, Unknown) or answer for answer in reaching):
         return replace(say(State.BROKEN, _no_nic(devices, ends)), path=None)
     if faults:
-        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        others = len(faults) - 1
+        more = f", and {others} other GPU{'s' if others > 1 else ''}" if others else ""
         return say(State.DEGRADED, next(iter(faults.values())) + more)
     left = [end for end in here if end not in served]
     doubts = [f"{end.label}: {answers[end.id].doubt}" for end in left if answers[end.id].doubt]

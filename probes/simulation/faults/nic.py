@@ -34,6 +34,31 @@ def _port(name: str, **files: str) -> Callable[[Tree], None]:
     return spoil
 
 
+def _half_rate(tree: Tree) -> None:
+    """One port at half its rate, and half its traffic."""
+    port = port_of(_nic(tree, "mlx5_2"))
+    half = "200 Gb/sec (4X HDR)" if tree.text(f"{port}/rate").startswith("400") else "100 Gb/sec (4X EDR)"
+    _slow_port("mlx5_2", half, 2)(tree)
+
+
+def _slow_port(name: str, rate: str, divisor: int) -> Callable[[Tree], None]:
+    """A fault that leaves a port this rate, and its traffic a fraction of what it was."""
+
+    def spoil(tree: Tree) -> None:
+        _port(name, rate=rate)(tree)
+        for counter in ("port_xmit_data", "port_rcv_data"):
+            path = f"{port_of(_nic(tree, name))}/counters/{counter}"
+            content = tree.files.get(path)
+            if callable(content):
+                tree.add(path, _divided(content, divisor))
+
+    return spoil
+
+
+def _divided(counter: Callable[[float], str | bytes], divisor: int) -> Content:
+    return lambda seconds: f"{int(counter(seconds)) // divisor}\n"
+
+
 def _counter(name: str, counter: str, content: Content) -> Callable[[Tree], None]:
     def spoil(tree: Tree) -> None:
         _write(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
@@ -180,11 +205,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _fault("link-layer-wrong", "link-layer-wrong", _wrong_layer),
     _fault("rate-shown-as-sdr", "rate-shown-as-sdr", _port("mlx5_0", rate="10 Gb/sec (4X SDR)")),
-    _fault("half-rate", "single-rail-or-half-rate", _port("mlx5_2", rate="200 Gb/sec (4X HDR)")),
+    _fault("half-rate", "single-rail-or-half-rate", _half_rate),
     _fault(
         "one-lane",
         "single-rail-or-half-rate-one-lane",
-        _port("mlx5_7", rate="100 Gb/sec (1X NDR)"),
+        _slow_port("mlx5_7", "100 Gb/sec (1X NDR)", 4),
         "nic-passed-through",
     ),
     _fault("bond", "single-rail-or-half-rate-bond", _bond, "roce-gid-wrong-no-v2"),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from probes.checks.finding import Severity, Status
 from probes.checks.registry import CHECKS
 from probes.simulated_names import SIMULATED_NAMES
+from probes.simulation import SimulatedHost
 from probes.simulation.faults import FAULTS
 from tests.probes.checks.doctor import findings_on, found_on
 
@@ -69,6 +70,24 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
 
 def test_every_check_can_be_triggered() -> None:
     assert {check.id for check in CHECKS} == {found for fault in FAULTS.values() for found in fault.finds}
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm"])
+def test_a_port_at_half_rate_is_found_on_every_node_that_has_it(name: str) -> None:
+    assert "single-rail-or-half-rate" in found_on(f"{name}+half-rate")
+
+
+@pytest.mark.parametrize(
+    ("fault", "nic", "gbps"), [("half-rate", "mlx5_2", 200), ("one-lane", "mlx5_7", 100)]
+)
+def test_a_slow_port_carries_no_more_than_its_rate(fault: str, nic: str, gbps: int) -> None:
+    seconds = [0.0]
+    host = SimulatedHost(f"hgx-h100+{fault}", clock=lambda: seconds[0])
+    path = f"/sys/class/infiniband/{nic}/ports/1/counters/port_xmit_data"
+    before = int(str(host.read(path)))
+    seconds[0] = 10.0
+    words = int(str(host.read(path))) - before  # of four bytes
+    assert 0 < words * 4 * 8 / 10 / 1e9 <= gbps
 
 
 def test_titles_begin_alike() -> None:
