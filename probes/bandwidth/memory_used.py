@@ -67,7 +67,7 @@ def how_it_is_known(result: Result) -> str:
             "no line about a GPU buffer was printed, so that it is taken for host memory;"
             f" {result.memory} was requested"
         )
-    return f"the tool reports: registered by {used}, not by {result.memory} as was requested"
+    return f"the tool reports: registered by {used}, not by {result.memory} as requested"
 
 
 def _told_by_nccl(result: Result) -> str:

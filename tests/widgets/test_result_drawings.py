@@ -75,7 +75,7 @@ def test_what_the_tool_itself_said_of_the_memory() -> None:
     by_dmabuf = result(facts=(fact(About.REGISTERED, BY_DMABUF),))
     assert "the tool reports: registered by DMA-BUF" in text(draw_result(by_dmabuf, (), 100))
     other = result(facts=(fact(About.REGISTERED, BY_PEERMEM),))
-    assert "not by DMA-BUF as was asked for" in words(draw_result(other, (), 100))
+    assert "not by DMA-BUF as requested" in words(draw_result(other, (), 100))
     assert "did not report how" in words(draw_result(result(), (), 100))
     silent = words(draw_result(result(facts=(fact(About.MEMORY, HOST_MEMORY),)), (), 100))
     assert "no line about a GPU buffer was printed" in silent

@@ -11,6 +11,7 @@ from textual.binding import Binding
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 from tui.keys import RANKS
 
@@ -23,6 +24,9 @@ class _Item(NamedTuple):
     @property
     def cells(self) -> int:
         return cell_len(self.display) + cell_len(self.label) + 3
+
+
+_TYPING = (_Item("enter", "Enter", "Done"), _Item("escape", "Esc", "Cancel"))
 
 
 class KeyFooter(Widget):
@@ -61,10 +65,11 @@ class KeyFooter(Widget):
     def _update(self, screen: Screen[object]) -> None:
         if screen is not self.screen or not self.is_attached:
             return
-        items = items_that_fit(
-            [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()],
-            self.size.width,
-        )
+        if isinstance(screen.focused, Input):
+            items = list(_TYPING)
+        else:
+            bindings = [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()]
+            items = items_that_fit(bindings, self.size.width)
         if items != self._items:
             self._items = items
             self.refresh()
