@@ -4,8 +4,8 @@ import os
 import signal
 import time
 
-# Textual draws without colors where NO_COLOR is set, even empty: tests/tui/test_terminals.py sets it. The text
-# reports follow the other three.
+# Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
+# text reports follow the other three.
 for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING"):
     os.environ.pop(_name, None)
 # Screens show local time.
