@@ -57,6 +57,6 @@ def smi_path(a: PciFunction, b: PciFunction) -> Maybe[Smi]:
             return Unknown(
                 Reason.NOT_THERE,
                 f"{end.sysfs_path}/numa_node",
-                f"NODE or SYS: no NUMA node is known for {end.bdf}",
+                f"NODE or SYS: the NUMA node of {end.bdf} is unknown",
             )
     return Smi.NODE if a.numa_node == b.numa_node else Smi.SYS

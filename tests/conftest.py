@@ -2,10 +2,15 @@
 
 import os
 import signal
+import time
 
-# Textual draws other colours where NO_COLOR is set, even empty; the text reports follow the other three.
+# Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
+# text reports follow the other three.
 for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING"):
     os.environ.pop(_name, None)
+# Screens show local time.
+os.environ["TZ"] = "UTC"
+time.tzset()
 # A dumb terminal gets ASCII only. TEXTUAL_THEME needs nothing here: the app chooses its theme itself.
 os.environ["TERM"] = "xterm-256color"
 # Whoever starts the tests in the background of a script has SIGINT ignored, and hands that on.

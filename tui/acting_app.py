@@ -28,7 +28,7 @@ _WAIT_BEYOND_STEP_SECONDS = 10.0
 
 
 class ActingApp(OfferingApp):
-    """Runs what was confirmed, shows it, and looks at the node again."""
+    """Run what was confirmed, show it, and check the node again."""
 
     def __init__(self, origin: Origin, read_only: bool) -> None:
         super().__init__(origin, read_only)
@@ -51,7 +51,7 @@ class ActingApp(OfferingApp):
     # Doing it
 
     def on_confirm_screen_confirmed(self, message: ConfirmScreen.Confirmed) -> None:
-        """Runs what was confirmed."""
+        """Run what was confirmed."""
         from tui.run_state import RunState
         from tui.screens.run import RunScreen
         from widgets.change_drawing import Judged
@@ -75,7 +75,7 @@ class ActingApp(OfferingApp):
         self._overview.tell_acting(state.word)
 
     def _why_not_act(self) -> str:
-        """What is under way here and must end first, as a sentence; "" where nothing is."""
+        """What runs here and must end first, as a sentence; "" where nothing does."""
         return "An action is running. Press x to see it." if self._is_acting else ""
 
     @property

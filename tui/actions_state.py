@@ -24,7 +24,7 @@ class ActionsState(ExaminedListState):
         self._refusal = ""
 
     def take(self, offers: tuple[Offer, ...], examination: Examination, refusal: str) -> None:
-        """Takes the offers over; `refusal` is why nothing at all is run here."""
+        """Take the offers over; `refusal` is why nothing at all is run here."""
         self._examined(examination)
         self.offers, self._refusal = offers, refusal
         self._keep_selection()

@@ -127,7 +127,7 @@ class GdrtopApp(MeasuringApp):
         return self._overview
 
     def on_mount(self) -> None:
-        """Paints first, then begins to read."""
+        """Paint first, then begin to read."""
         self.begin_acting()
         self._tell_pace()
         if self._replay is not None and self._replay.damage:
@@ -167,16 +167,16 @@ class GdrtopApp(MeasuringApp):
             self._sampler.ask()
 
     def on_unmount(self) -> None:
-        """Lets the thread end."""
+        """Let the thread end."""
         self.end_acting()
         self._sampler.stop()
 
     def end_recording(self) -> Recorded | None:
-        """Ends a recording under way when the program is left; RecordingError where it cannot be written."""
+        """End a recording under way when the program is left; RecordingError where it cannot be written."""
         return self._live.close() if self._live is not None else None
 
     def on_gdrtop_app_node_read(self, message: NodeRead) -> None:
-        """Hands what was read to the screen."""
+        """Hand what was read to the screen."""
         report = message.report
         if isinstance(report, Examined):
             self._take_examination(report)
@@ -243,7 +243,7 @@ class GdrtopApp(MeasuringApp):
         self._sampler.ask_examination()
 
     def take_reading(self) -> None:
-        """Asks for one reading now."""
+        """Ask for one reading now."""
         self._sampler.ask()
 
     def _tell_pace(self) -> None:
@@ -262,11 +262,11 @@ class GdrtopApp(MeasuringApp):
         self._overview.tell_pace(pace)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A recording is neither probed anew nor recorded."""
+        """A recording is neither probed again nor recorded."""
         return not (self._replay is not None and action in ("probe", "record"))
 
     def action_pause(self) -> None:
-        """Stops the readings, or resumes them; at the end of a recording begins it again."""
+        """Stop or resume the readings; at the end of a recording begin it again."""
         self.paused = not self.paused
         if self._replay is not None and self._replay.position == self._replay.last:
             self.paused = False
@@ -275,12 +275,12 @@ class GdrtopApp(MeasuringApp):
         self._tell_pace()
 
     def action_move(self, step: int) -> None:
-        """Moves in a recording, by so many moments."""
+        """Move in a recording, by so many moments."""
         if self._replay is not None:
             self._move_to(self._replay.position + step)
 
     def action_move_to_end(self, side: int) -> None:
-        """Moves to a recording's first moment (-1) or last (1)."""
+        """Move to a recording's first moment (-1) or last (1)."""
         if self._replay is not None:
             self._move_to(self._replay.last if side > 0 else 0)
 
@@ -294,21 +294,21 @@ class GdrtopApp(MeasuringApp):
         self._sampler.ask()
 
     def action_record(self) -> None:
-        """Begins a recording of this node, or ends it."""
+        """Begin a recording of this node, or end it."""
         if self._live is not None:
             self._live.toggle_recording()
             self._sampler.ask()
 
     def action_probe(self) -> None:
-        """Probes the whole node anew."""
+        """Probe the whole node again."""
         self._sampler.ask(probe=True)
 
     def action_faster(self) -> None:
-        """Halves the interval."""
+        """Halve the interval."""
         self._set_interval(0.5)
 
     def action_slower(self) -> None:
-        """Doubles the interval."""
+        """Double the interval."""
         self._set_interval(2.0)
 
     def _set_interval(self, factor: float) -> None:

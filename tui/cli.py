@@ -429,7 +429,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _discard_output() -> None:
-    """Keeps Python from complaining once more when it closes stdout at exit."""
+    """Keep Python from complaining once more when it closes stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -29,7 +29,7 @@ class DoctorState(ExaminedListState):
         self._all = False
 
     def take(self, examination: Examination) -> None:
-        """Takes an examination over."""
+        """Take an examination over."""
         from probes.checks.registry import findings
 
         self._examined(examination)

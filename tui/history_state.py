@@ -31,7 +31,7 @@ class HistoryState(ListState):
         self._unread: tuple[str, ...] = ()
 
     def take(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
-        """Takes the runs over, the newest first, and why logs that are there are not read."""
+        """Take the runs over, the newest first, and why logs that are there are not read."""
         self._runs, self._unread = runs, unread
         self._keep_selection()
 

@@ -26,14 +26,14 @@ class ListState(ABC):
         """The ids of what is listed, from the top."""
 
     def select(self, step: int) -> None:
-        """Selects what is `step` further in the list."""
+        """Select what is `step` further in the list."""
         order = self._order()
         if order:
             at = order.index(self.selected) + step if self.selected in order else 0
             self.selected = order[max(0, min(len(order) - 1, at))]
 
     def _keep_selection(self) -> None:
-        """Selects the first where the selected one is not listed any more."""
+        """Select the first where the selected one is not listed any more."""
         if self.selected not in self._order():
             self.selected = self._first()
 
@@ -73,7 +73,7 @@ class ExaminedListState(ListState):
         self.examination, self._reading, self._failure = examination, False, ""
 
     def filter(self, word: str) -> None:
-        """Lists only what contains the word."""
+        """List only what contains the word."""
         self.word = word.strip().lower()
         self._keep_selection()
 

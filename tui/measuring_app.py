@@ -18,7 +18,7 @@ _LEAVING_SECONDS = 15.0  # both ends have a few seconds each to end
 
 
 class MeasuringApp(PlanningApp):
-    """Runs the tests that were wanted, and shows what is measured while it is."""
+    """Run the tests that were wanted, and show their results as they come."""
 
     _looked_for: ToRun | None = None  # whom the look is for that is under way, or was last
 
@@ -52,7 +52,7 @@ class MeasuringApp(PlanningApp):
         self._look_then_start(setup, ToRun(setup.examination, setup.planned))
 
     def _look_then_start(self, setup: SetupState, to_run: ToRun) -> None:
-        """Waits for two readings after our own last test: its own traffic is nobody else's."""
+        """Wait for two readings after our own last test: its own traffic is nobody else's."""
         if self._is_busy():
             return
         setup.to_run = to_run
@@ -122,7 +122,7 @@ class MeasuringApp(PlanningApp):
             self._start(self._setup)
 
     def _start(self, setup: SetupState) -> None:
-        """Runs just what was looked at and asked for."""
+        """Run just what was looked at and asked for."""
         from tui.bandwidth.live_state import LiveState
         from tui.screens.bandwidth_run import BandwidthRunScreen
         from tui.screens.bandwidth_setup import BandwidthSetupScreen

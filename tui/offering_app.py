@@ -33,7 +33,7 @@ S = TypeVar("S", bound=Screen[Any])
 
 
 class OfferingApp(App[None]):
-    """Lists actions and shows their plans; what reads the node is the heir's."""
+    """List actions and show their plans; what reads the node is the heir's."""
 
     ENABLE_COMMAND_PALETTE = True
     BINDINGS = [  # noqa: RUF012 - Textual's own type
@@ -74,7 +74,7 @@ class OfferingApp(App[None]):
     # What could be done
 
     def _bring(self, kind: type[S], make: Callable[[], S]) -> None:
-        """Goes back to a screen that lies below, or opens it."""
+        """Go back to a screen that lies below, or open it."""
         if any(isinstance(screen, kind) for screen in self.screen_stack):
             while not isinstance(self.screen, kind):
                 self.pop_screen()
@@ -97,7 +97,7 @@ class OfferingApp(App[None]):
         self._acting.offers(examination, self._doctor.findings, take, self._fail_offers)
 
     async def renew_offers(self) -> None:
-        """Asks for the offers, and waits until they are there."""
+        """Ask for the offers, and wait until they are there."""
         self._offers_taken.clear()
         self._ask_offers()
         await self._offers_taken.wait()
@@ -141,7 +141,7 @@ class OfferingApp(App[None]):
         self.action_act(f"fix:{message.finding}")
 
     def action_act(self, name: str) -> None:
-        """Shows the plan of the action of this id, on the node as it is."""
+        """Show the plan of the action of this id, on the node as it is."""
         self._wanted = name, self.screen
         self._ask_offers()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PlanningApp(ActingApp):
-    """Plans bandwidth tests as they are set up, and has earlier results and the baseline at hand."""
+    """Plan bandwidth tests as they are set up; load earlier results and the baseline."""
 
     def __init__(self, origin: Origin, read_only: bool) -> None:
         super().__init__(origin, read_only)

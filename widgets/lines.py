@@ -17,7 +17,7 @@ from probes.text import printable
 
 
 class Tone(Enum):
-    """What a run of text means; the screen chooses the colour, and meaning never hangs on it."""
+    """What a run of text means; the screen chooses the color, and meaning never depends on it."""
 
     PLAIN = "plain"
     DIM = "dim"

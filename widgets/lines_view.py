@@ -63,7 +63,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         return self._lines
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Shows other lines; only the changed part of a changed line is repainted."""
+        """Show other lines; only the changed part of a changed line is repainted."""
         width = self.room
         if lines is self._source and width == self._source_width:
             return
@@ -96,7 +96,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
                 self.refresh(Region(start, row - top, end - start, 1))
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Shows more lines below; where the last line was seen, the new last one is."""
+        """Show more lines below; where the last line was seen, the new last one is."""
         if not lines:
             return
         at_end = self.scroll_offset.y >= self.max_scroll_y
@@ -109,7 +109,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_end(animate=False)
 
     def scroll_to_row(self, row: int) -> None:
-        """Scrolls so that a row is seen, as little as needed."""
+        """Scroll so that a row is seen, as little as needed."""
         top, height = self.scroll_offset.y, self.size.height
         if row < top:
             self.scroll_to(y=row, animate=False)
@@ -172,7 +172,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         return self.scrollable_content_region.width
 
     def on_resize(self) -> None:
-        """Asks for another drawing where the width is another."""
+        """Ask for another drawing where the width is another."""
         self._mark_rest()
         self._ask_for_drawing()
 
@@ -186,7 +186,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(self.Resized())
 
     def notify_style_update(self) -> None:
-        """Another theme: other colours for every tone."""
+        """Forget the styles of the last theme."""
         super().notify_style_update()
         self._styles_of.clear()
         self._strips.clear()

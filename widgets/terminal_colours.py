@@ -1,4 +1,4 @@
-"""Lines with terminal colours (SGR sequences) as toned lines: the screen's own colours for the program's."""
+"""Lines with terminal colors (SGR sequences) as toned lines: the screen's own colors for the program's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from widgets.lines import Line, Run, Tone
 
 _SEQUENCE = re.compile(r"\x1b\[([0-9;]{0,32})m")
-# ECMA-48 SGR: the eight colours, plain and bright.
+# ECMA-48 SGR: the eight colors, plain and bright.
 _TONES = {
     1: Tone.TITLE,
     2: Tone.DIM,
@@ -26,7 +26,7 @@ _TONES = {
 
 
 def toned(text: str) -> Line:
-    """A line whose only control sequences are SGR; other colours than the common ones are plain."""
+    """A line whose only control sequences are SGR; other colors than the common ones are plain."""
     runs: list[Run] = []
     tone = Tone.PLAIN
     end = 0
@@ -42,12 +42,12 @@ def toned(text: str) -> Line:
 
 def _tone_after(tone: Tone, parameters: str) -> Tone:
     codes = [int(code[:4] or 0) for code in parameters.split(";")]
-    if codes and codes[0] in (38, 48):  # one of 256 colours or more: which tone it would be nobody knows
+    if codes and codes[0] in (38, 48):  # one of 256 colors or more: which tone it would be nobody knows
         return tone
     for code in codes:
         if code in (0, 22, 39):
             tone = Tone.PLAIN
-        # A colour says more than bold does.
+        # A color says more than bold does.
         elif code in _TONES and not (code == 1 and tone is not Tone.PLAIN):
             tone = _TONES[code]
     return tone

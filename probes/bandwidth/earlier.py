@@ -79,8 +79,8 @@ def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) 
 
 
 def when(seconds: float) -> str:
-    """A moment as "2026-11-20 14:02 UTC"."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+    """A moment in local time: "2026-11-20 14:02 UTC"."""
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(seconds))
 
 
 def latency_us(sample: Sample | None) -> float | None:

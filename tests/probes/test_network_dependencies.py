@@ -196,7 +196,6 @@ def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
     assert unread.source == "/proc/net/tcp"
 
 
-
 def test_a_malformed_gateway_costs_its_line_and_no_other() -> None:
     heading = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
     lines = [

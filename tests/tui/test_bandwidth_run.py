@@ -64,6 +64,8 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
         await pilot.press("k", "K", "y")
         await over(pilot)
         assert "cancelled" in seen(pilot, "summary")
+        assert "cancelled · 0 of 3 tests measured" in seen(pilot, "summary")
+        assert "near line rate" not in seen(pilot, "summary")
         assert "2 tests were not started" in seen(pilot, "rows")
         assert len(processes.started) == 2
         assert all(process.was_ended for process in processes.started)

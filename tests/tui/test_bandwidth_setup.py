@@ -48,6 +48,7 @@ async def test_it_begins_with_the_first_gpu_and_its_best_nic() -> None:
         assert value(pilot, "Test").startswith("ib_write_bw")
         assert value(pilot, "GPU").startswith("GPU0")
         assert value(pilot, "NIC").startswith("mlx5_0 PIX★")
+        assert value(pilot, "Pairs") == "this GPU and NIC"
         told = seen(pilot, "planned")
         assert "at most 400 Gb/s: port 1 of mlx5_0" in told
         assert "takes about 13 s" in told

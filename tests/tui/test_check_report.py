@@ -43,6 +43,44 @@ def test_a_ticket_says_what_is_wrong_where_it_was_seen_and_what_to_do() -> None:
     assert "nvidia-not-loaded" not in text
 
 
+def test_it_begins_with_one_line_a_finding() -> None:
+    status, text = check("pcie-l40s+roce-gid-wrong")
+    lines = text.splitlines()
+    counts = next(number for number, line in enumerate(lines) if line.startswith("2 critical, "))
+    assert counts < 5
+    summary = lines[counts + 2 : lines.index("", counts + 2)]
+    assert [line[0] for line in summary] == ["x", "x", "!", "-", "?", "?"]  # a pipe without UTF-8
+    assert summary[0].split()[1] == "roce-gid-wrong"
+    assert "mlx5_0 +1" in summary[0]
+    assert summary[4].startswith("? 34 checks ")
+    assert len(summary) == 6
+    assert status == 2
+
+
+def test_one_check_with_all_details() -> None:
+    status, text = check("pcie-l40s+roce-gid-wrong", ids=("roce-gid-wrong",))
+    assert status == 2  # of the node, whatever is shown
+    assert "roce-gid-wrong - critical - mlx5_0, mlx5_1" in text
+    assert "NCCL_IB_GID_INDEX=11" in text
+    assert "gpu-nic-cross-socket - " not in text
+    _, text = check("hgx-h100", ids=("nvidia-not-loaded",))
+    assert "nvidia-not-loaded - ok or not applicable" in text
+    _, text = check("pcie-l40s", ids=("nccl-gdr-level-off",), as_json=True)
+    assert [one["id"] for one in json.loads(text)["findings"]] == ["nccl-gdr-level-off"]
+
+
+def test_a_wrong_id_names_those_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "nvidia-not-loadd", "--demo"]) == 3
+    assert "did you mean nvidia-not-loaded" in capsys.readouterr().err
+
+
+def test_many_equal_pieces_of_evidence_are_folded() -> None:
+    _, text = check("hgx-h100+acs-on", ids=("acs-redirect-enabled",))
+    evidence = text.partition("Evidence")[2].partition("Fix")[0]
+    assert evidence.count("setpci") < 4
+    assert "more like it" in evidence
+
+
 def test_what_passed_is_listed_where_that_is_wished() -> None:
     text = check(BROKEN, with_passed=True)[1]
     assert all(one.id in text for one in CHECKS)

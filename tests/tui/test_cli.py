@@ -268,3 +268,35 @@ def test_wrong_options_name_the_help_that_has_them(
 ) -> None:
     assert main(arguments) == 3
     assert capsys.readouterr().err.rstrip().endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("doctor", "did you mean gdrtop check?"),
+        ("help", "did you mean gdrtop --help?"),
+        ("watch", "gdrtop alone is the dashboard"),
+        ("chek", "did you mean check?"),
+        ("frob", "try gdrtop --help"),
+    ],
+)
+def test_a_wrong_command_says_what_may_be_meant(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word]) == 3
+    told = capsys.readouterr().err
+    assert f"no command '{word}'" in told
+    assert told.rstrip().endswith(hint)
+
+
+@pytest.mark.parametrize("arguments", [("do", "frob", "--demo"), ("bench", "--gpu", "99", "--demo")])
+def test_a_name_that_is_none_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert main(list(arguments)) == 3
+
+
+@pytest.mark.parametrize("arguments", [("--demo", "foo"), ("--replay", "/no/such/file")])
+def test_a_wrong_name_is_said_before_the_terminal_is_asked_for(arguments: tuple[str, ...]) -> None:
+    done = gdrtop(*arguments)
+    assert done.returncode == 3
+    assert "terminal" not in done.stderr
+    assert arguments[1] in done.stderr

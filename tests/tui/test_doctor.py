@@ -1,5 +1,9 @@
 """The doctor's screen: keys pressed, screens read."""
 
+import re
+import time
+from collections.abc import Iterator
+
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -146,6 +150,64 @@ async def test_while_a_word_is_typed_the_footer_names_no_key_that_would_write_it
         await pilot.press("slash")
         await pilot.pause()
         footer = str(pilot.app.screen.query_one(KeyFooter).render())
-        assert "F5 Refresh" in footer
-        assert "r Refresh" not in footer.replace("F5 Refresh", "")
-        assert "/ Filter" not in footer
+        assert "Enter Done" in footer
+        assert "Refresh" not in footer
+        assert "Filter" not in footer
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+async def test_the_time_of_the_check_is_local_with_its_zone() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost(BROKEN, clock=clock)
+    async with stepped_app(host).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        local = time.strftime("%H:%M:", time.localtime(host.wall_clock()))
+        assert re.search(rf"checked {local}\d\d E[SD]T", seen(pilot, "summary"))
+
+
+async def test_a_finding_has_its_labelled_parts_in_order() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        lines = seen(pilot, "details").splitlines()
+        labels = [line.split()[0] for line in lines if line[:1].isupper()]
+        assert [label for label in labels if label != "Impact"] == ["Cause", "Evidence", "Fix", "More"]
+        assert lines[0].startswith("✗ ")
+        assert lines[1].startswith("  peermem-not-loaded · critical")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_checks_that_could_not_run_are_one_row_for_each_need(size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("pcie-l40s+roce-gid-wrong", clock=clock)).run_test(
+        size=size
+    ) as pilot:
+        await opened(pilot, clock)
+        rows = [line for line in seen(pilot, "findings").splitlines() if line.startswith("?")]
+        assert any(row.split()[2] == "checks" and int(row.split()[1]) > 30 for row in rows)
+        await pilot.press("slash", *"nccl-gdr-level-off", "enter")
+        assert seen(pilot, "findings").startswith("? 1 check")
+        assert "nccl-gdr-level-off" in seen(pilot, "details")
+
+
+async def test_what_is_cut_says_so() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost("pcie-l40s+roce-gid-wrong", clock=clock)
+    async with stepped_app(host).run_test(size=(60, 24)) as pilot:
+        await opened(pilot, clock)
+        view = pilot.app.screen.query_one("#findings", LinesView)
+        lines = seen(pilot, "findings").splitlines()
+        titles = [check.title for check in CHECKS]
+        cut = [line for line in lines if not any(title in line for title in titles)]
+        assert all("…" in line for line in cut)
+        assert any("…" in line for line in lines)
+        assert all(len(line) <= view.room for line in lines)

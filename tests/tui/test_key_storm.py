@@ -15,14 +15,10 @@ from tui.screens.ask import AskScreen
 
 KEYS_PRESSED = 1000
 SIZES = [(80, 24), (120, 40), (200, 60), (60, 15), (40, 10)]
+LEFT_OUT = ("quit", "exit", "yes")
 # All keys but those that end the program or take a confirmed step, and what people type by mistake.
 PRESSED = [
-    *(
-        name
-        for meaning, key in KEYS.items()
-        if meaning not in ("quit", "exit", "yes")
-        for name in key.keys.split(",")
-    ),
+    *(key for name, one in KEYS.items() if name not in LEFT_OUT for key in one.keys.split(",")),
     *("ctrl+p", "backspace", "delete", "a", "e", "m", "o", "5", "full_stop", "comma", "f12", "ctrl+a"),
 ]
 

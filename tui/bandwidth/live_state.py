@@ -81,7 +81,7 @@ class LiveState:
     # What happens
 
     def take(self, events: Sequence[Event]) -> None:
-        """Takes over what the series told."""
+        """Take over what the series told."""
         for event in events:
             self._take(event)
 

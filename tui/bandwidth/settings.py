@@ -37,7 +37,7 @@ class Settings:
         }
 
     def take(self, examination: Examination) -> None:
-        """Takes over what the node is."""
+        """Take over what the node is."""
         self._examination = examination
         self._keep_row()
 
@@ -85,13 +85,13 @@ class Settings:
     # Changing it
 
     def select(self, step: int) -> None:
-        """Selects the row above or below."""
+        """Select the row above or below."""
         rows = self._rows()
         at = rows.index(self.selected) + step if self.selected in rows else 0
         self.selected = rows[max(0, min(len(rows) - 1, at))]
 
     def change(self, step: int) -> bool:
-        """Takes the next value of the selected row, or the one before; whether there was one."""
+        """Take the next value of the selected row, or the one before; whether there was one."""
         options = self._options(self.selected)
         if not options:
             return False
@@ -109,7 +109,7 @@ class Settings:
         return True
 
     def set_peer(self, text: str) -> str:
-        """Takes the peer's name; why not, where it is none."""
+        """Take the peer's name; why not, where it is none."""
         text = text.strip()
         by_ssh = self._value("setup") is Setup.BOTH_ENDS
         if text and not (host_of(text) if by_ssh else is_host(text)):

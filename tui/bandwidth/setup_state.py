@@ -52,7 +52,7 @@ class SetupState:
     # What is known
 
     def take(self, examination: Examination) -> None:
-        """Takes over what the node is."""
+        """Take over what the node is."""
         self.examination, self._failure = examination, ""
         self.chosen.take(examination)
 
@@ -61,24 +61,24 @@ class SetupState:
         self._failure = what
 
     def take_kept(self, kept: tuple[Result, ...], unread: str) -> None:
-        """Takes over earlier results, or why those that are there could not be read."""
+        """Take over earlier results, or why those that are there could not be read."""
         self.kept, self._unread = kept, unread
 
     def take_baseline(self, baseline: tuple[Result, ...], why_none: str) -> None:
-        """Takes over the baseline of this machine type, or why there is none where one might be expected."""
+        """Take over the baseline of this machine type, or why there is none where one might be expected."""
         self.baseline, self._no_baseline = baseline, why_none
 
     # Changing it
 
     def change(self, step: int) -> bool:
-        """Takes the next value of the selected row, or the one before; whether there was one."""
+        """Take the next value of the selected row, or the one before; whether there was one."""
         if not self.chosen.change(step):
             return False
         self._changed()
         return True
 
     def set_peer(self, text: str) -> str:
-        """Takes the peer's name; why not, where it is none."""
+        """Take the peer's name; why not, where it is none."""
         why = self.chosen.set_peer(text)
         if not why:
             self._changed()

@@ -77,7 +77,7 @@ class BandwidthRunScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Shows what there is, and counts the seconds."""
+        """Show what there is, and count the seconds."""
         self._show_view(_VIEWS[2] if self.size.height >= _ROOM_FOR_ALL else _VIEWS[0])
         self._pane("rows").focus()
         self.set_interval(1.0, self._draw_head)
@@ -102,7 +102,7 @@ class BandwidthRunScreen(PanesScreen):
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Draws what is new."""
+        """Draw what is new."""
         if not self.is_mounted:
             return
         chart, rows, lines = self._pane("chart"), self._pane("rows"), self._pane("lines")

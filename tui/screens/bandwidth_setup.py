@@ -61,7 +61,7 @@ class BandwidthSetupScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Shows the settings; nothing is typed yet."""
+        """Show the settings; nothing is typed yet."""
         self._peer.display = False
         self._settings.focus()
         self.post_message(self.Changed())
@@ -79,11 +79,11 @@ class BandwidthSetupScreen(PanesScreen):
         return self.query_one("#peer", Input)
 
     def on_lines_view_resized(self) -> None:
-        """Draws for the panes' width."""
+        """Draw for the panes' width."""
         self.draw()
 
     def draw(self) -> None:
-        """Draws what is known, once there are panes for it."""
+        """Draw what is known, once there are panes for it."""
         if not self.is_mounted:
             return
         self.query_one("#summary", LinesView).show(self.state.head())
@@ -141,7 +141,7 @@ class BandwidthSetupScreen(PanesScreen):
         self._peer.focus()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Takes the name, where it is one."""
+        """Take the name, where it is one."""
         why = self.state.set_peer(submitted.value)
         if why:
             self.notify(why, severity="warning", markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -25,6 +24,9 @@ class _Item(NamedTuple):
     @property
     def cells(self) -> int:
         return cell_len(self.display) + cell_len(self.label) + 3
+
+
+_TYPING = (_Item("enter", "Enter", "Done"), _Item("escape", "Esc", "Cancel"))
 
 
 class KeyFooter(Widget):
@@ -63,14 +65,11 @@ class KeyFooter(Widget):
     def _update(self, screen: Screen[object]) -> None:
         if screen is not self.screen or not self.is_attached:
             return
-        bindings = [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()]
         if isinstance(screen.focused, Input):
-            bindings = [
-                (replace(binding, key_display=binding.key.upper()), enabled)
-                for binding, enabled in bindings
-                if _works_while_typing(binding)
-            ]
-        items = items_that_fit(bindings, self.size.width)
+            items = list(_TYPING)
+        else:
+            bindings = [(binding, enabled) for _, binding, enabled, _ in screen.active_bindings.values()]
+            items = items_that_fit(bindings, self.size.width)
         if items != self._items:
             self._items = items
             self.refresh()
@@ -94,11 +93,6 @@ class KeyFooter(Widget):
                 self.app.simulate_key(item.key)
                 return
             column -= item.cells
-
-
-def _works_while_typing(binding: Binding) -> bool:
-    """Whether the key is one that does not write a character into an input."""
-    return binding.key[:1] == "f" and binding.key[1:].isdigit()
 
 
 def items_that_fit(bindings: list[tuple[Binding, bool]], width: int) -> list[_Item]:

@@ -126,8 +126,8 @@ class ListScreen(PanesScreen, Generic[L]):
             self._draw_from_top()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What is open cannot be opened."""
-        return not (action == "open" and self.has_class("opened"))
+        """Offer to open what is selected and not open yet."""
+        return action != "open" or bool(self._state.selected and not self.has_class("opened"))
 
     def action_open(self) -> None:
         """Show the selected entry alone."""
