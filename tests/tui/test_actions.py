@@ -94,7 +94,7 @@ async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None
     async with stepped_app(host).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
         await asked(pilot, "restart-fabric-manager")
-        assert "python3" in seen(pilot, "plan")
+        assert "train.py" in seen(pilot, "plan")
         await pilot.press("enter")
         await pilot.press(*"hgx-h10", "enter")
         await pilot.pause()

@@ -244,7 +244,7 @@ async def test_somebody_who_would_feel_it_is_asked_for_and_escape_runs_nothing(
         await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
         told = seen(pilot, "planned")
         assert told.startswith("This would affect running jobs")
-        assert "python3" in told
+        assert "train.py" in told
         assert "port 1 of mlx5_0" in told
         assert "The job is simulated" in told
         await pilot.press("enter", "escape")

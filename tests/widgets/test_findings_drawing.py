@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from probes.checks.finding import Evidence, Finding, Severity, Status
-from widgets.findings_drawing import counted, draw_details, draw_list, entries_of
+from widgets.findings_drawing import counted, draw_details, draw_entries, entries_of
 from widgets.lines import Line, plain
 
 
@@ -38,7 +38,7 @@ def test_findings_with_one_cause_stand_under_it_and_are_not_counted() -> None:
         ("deeper", 1),
         ("other", 0),
     ]
-    rows = text(draw_list(some, 120))
+    rows = text(draw_entries(entries_of(some), 120))
     assert rows[1].startswith("✗ └ part")
     assert counted(some).startswith("1 critical, 1 warning; ")
     assert "same cause as root" in "\n".join(text(draw_details(part, 80)))
@@ -53,7 +53,7 @@ def test_what_could_not_run_is_grouped_by_what_it_needs() -> None:
     needs_root = [replace(finding(f"r{n}", Status.UNKNOWN), cause="needs root") for n in range(3)]
     ended = replace(finding("p", Status.UNKNOWN), cause="needs the environment of process 7 (it has ended)")
     lost = replace(finding("x", Status.UNKNOWN), cause="not there: /sys/x")
-    rows = text(draw_list([*needs_root, ended, lost], 120))
+    rows = text(draw_entries(entries_of([*needs_root, ended, lost]), 120))
     assert rows == [
         "? 3 checks need root",
         "? 1 check needs the environment of process 7 (it has ended)",
@@ -62,7 +62,7 @@ def test_what_could_not_run_is_grouped_by_what_it_needs() -> None:
 
 
 def test_a_check_that_is_ok_says_what_is_well() -> None:
-    (row,) = text(draw_list([finding("nvidia-not-loaded", Status.PASSED)], 80))
+    (row,) = text(draw_entries(entries_of([finding("nvidia-not-loaded", Status.PASSED)]), 80))
     assert row.startswith("✓ nvidia-not-loaded works")
     assert row.endswith("nvidia-not-loaded")
     assert "broken" not in row
@@ -95,6 +95,6 @@ def test_equal_evidence_is_folded_and_other_evidence_is_not() -> None:
 
 def test_a_title_and_its_device_share_a_narrow_line() -> None:
     one = replace(finding("a"), title="a title that is much too long for it", devices=("mlx5_0", "mlx5_1"))
-    (row,) = text(draw_list([one], 36))
+    (row,) = text(draw_entries(entries_of([one]), 36))
     assert row.endswith("…  mlx5_0 +1")
     assert len(row) <= 36

@@ -151,7 +151,7 @@ def test_a_client_does_not_come_for_ever() -> None:
     ending, trouble, _ = meet(scene, Choice(setup=Setup.BOTH_ENDS, peer="node2"))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "nothing responds at node2:18515" in trouble.told
+    assert "nothing answers at node2:18515" in trouble.told
     assert len(scene.started) == 6
 
 

@@ -230,7 +230,7 @@ def test_a_server_that_was_ended_frees_its_port() -> None:
     assert any(line == "Couldn't connect to 127.0.0.1:18515" for line in client.lines)
     trouble = client.trouble()
     assert trouble is not None
-    assert "nothing responds at 127.0.0.1:18515" in trouble.told
+    assert "nothing answers at 127.0.0.1:18515" in trouble.told
 
 
 def test_two_tests_on_two_ports_at_once() -> None:
