@@ -158,7 +158,7 @@ async def test_a_tool_that_is_missing_says_how_to_get_it() -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(pilot.app.screen, BandwidthSetupScreen)
-        assert "It cannot be run so" in seen(pilot, "question")
+        assert "This cannot run." in seen(pilot, "question")
 
 
 async def test_without_cuda_host_memory_can_be_measured() -> None:

@@ -104,7 +104,7 @@ def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
 
 def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "--demo", IDLE, "make-coffee\x1b[2J")
-    assert status == 2
+    assert status == 3
     assert "no action" in err
     assert "\x1b" not in err
 
