@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # loaded once something was measured
 
 _PORT_SAMPLES = 1200  # two minutes at ten a second
 # What changes only with facts, findings or the selection, and not with each reading.
-_STILL = ("findings", "matrix", "modules")
+_STILL = ("findings", "matrix")
 _GUTTER = 3  # the topology's border and scroll bar
 
 
@@ -382,8 +382,8 @@ class OverviewState:
         """A panel's lines; `alone` with all details; of the topology the richest drawing within `rows`."""
         if self._node is None or self._topology is None:
             return []
-        is_still = panel in _STILL and not (panel == "modules" and alone)
-        drawn = self._still if is_still or (panel == "path" and not self._selected) else self._fresh
+        is_still = panel in _STILL or (panel == "path" and not self._selected)
+        drawn = self._still if is_still else self._fresh
         key = panel, width, alone, rows
         if key not in drawn:
             drawn[key] = self._draw(self._node, self._topology, panel, width, alone, rows)

@@ -56,7 +56,7 @@ def start(guest: Guest, *arguments: str, output: str = "/run/bench.out") -> int:
 
 def test_a_loopback_gives_rows_and_leaves_nothing(node: Guest) -> None:
     before = left_on(node)
-    told = json.loads(node.run("gdrtop", "bench", *HOST_MEMORY, "--seconds", "4", "--json"))
+    told = json.loads(node.run("gdrtop", "bench", *HOST_MEMORY, "--seconds", "8", "--json"))
     (result,) = told["results"]
     assert result["ending"] == "done"
     assert len(result["samples"]) >= 3
@@ -188,7 +188,7 @@ def test_server_and_client(two_nodes: tuple[Guest, Guest]) -> None:
 def test_both_ends_by_ssh(two_nodes: tuple[Guest, Guest]) -> None:
     here, there = two_nodes
     before = left_on(here), left_on(there)
-    told = json.loads(here.run("gdrtop", "bench", *OVER_THE_WIRE, *BY_SSH, "--seconds", "4", "--json"))
+    told = json.loads(here.run("gdrtop", "bench", *OVER_THE_WIRE, *BY_SSH, "--seconds", "8", "--json"))
     (result,) = told["results"]
     assert result["ending"] == "done"
     assert result["gbps"] > 0.0

@@ -424,3 +424,20 @@ def many_devices(root: Path) -> None:
 def screen_text(pilot: Pilot[None]) -> list[str]:
     lines = pilot.app.screen._compositor.render_strips()
     return ["".join(segment.text for segment in strip) for strip in lines]
+
+
+async def test_the_refcnt_beside_a_marked_module_is_that_of_the_newest_reading() -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("dgx-a100+peermem-not-persistent", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await examined(pilot, clock)
+        seen = set()
+        for _ in range(4):
+            await readings(pilot, clock, 5)
+            refcnt = re.search(r"refcnt +(\d+)", shown(pilot, "gpudirect"))
+            marked = re.search(r"nvidia_peermem.* (\d+)$", shown(pilot, "modules"), re.M)
+            assert refcnt is not None, shown(pilot, "gpudirect")
+            assert marked is not None, shown(pilot, "modules")
+            assert refcnt[1] == marked[1]
+            seen.add(refcnt[1])
+        assert len(seen) > 1

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from probes.simulation import SimulatedHost
 from tests.probes.recordings import recorded
 from tests.tui.acting import QuickHost, asked, ended, listed, on, seen
-from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.measuring import measured, met, over, scripted, set_up, started
 from tests.tui.test_doctor import opened
 from tui.app import GdrtopApp
@@ -26,6 +26,8 @@ def after(clock: SteppedClock, *keys: str) -> Callable[[Pilot[None]], Awaitable[
     async def drive(pilot: Pilot[None]) -> None:
         await readings(pilot, clock, 5)
         await pilot.press(*keys)
+        if pilot.app.screen is overview(pilot):
+            await settled(pilot)
         await pilot.pause()
 
     return drive
@@ -56,7 +58,7 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
         await until(pilot, lambda: "1/5" in shown(pilot, "verdict"))
         await pilot.press("right_square_bracket", "right_square_bracket")
         await until(pilot, lambda: "3/5" in shown(pilot, "verdict"))
-        await pilot.pause()
+        await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_third)
 
