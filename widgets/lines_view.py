@@ -74,6 +74,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         if size != self.virtual_size:
             self.virtual_size = size
             self._mark_rest()
+            self._fit_scrollbar()
         if len(before) != len(lines):
             self._strips.clear()
             self.refresh()
@@ -174,7 +175,13 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def on_resize(self) -> None:
         """Ask for another drawing where the width is another."""
         self._mark_rest()
+        self._fit_scrollbar()
         self._ask_for_drawing()
+
+    def _fit_scrollbar(self) -> None:
+        """Take the scroll bar away where all is seen: Textual keeps it when lines and pane grow together."""
+        if self.styles.overflow_y == "auto" and self.virtual_size.height <= self.container_size.height:
+            self.show_vertical_scrollbar = False
 
     def watch_show_vertical_scrollbar(self) -> None:
         """The scroll bar takes a column from what is drawn."""
