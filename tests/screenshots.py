@@ -7,7 +7,7 @@ from pathlib import Path
 
 from probes.simulation import SimulatedHost
 from tests.tui.acting import QuickHost, asked, ended, seen
-from tests.tui.driving import SteppedClock, readings, stepped_app
+from tests.tui.driving import SteppedClock, examined, readings, stepped_app
 from tests.tui.measuring import set_up, started
 from tests.tui.test_doctor import opened
 
@@ -21,6 +21,7 @@ async def take(name: str, columns: int, lines: int, keys: tuple[str, ...] = (), 
     app = stepped_app(SimulatedHost(name, clock=clock))
     async with app.run_test(size=(columns, lines)) as pilot:
         await readings(pilot, clock, 40)
+        await examined(pilot, clock)
         await pilot.press(*keys)
         await pilot.pause()
         picture = app.export_screenshot(title=f"gdrtop --demo {name}")

@@ -71,7 +71,7 @@ def test_what_other_network_namespaces_have_is_not_missing() -> None:
     assert [one.id for one in counted(name) if one.severity is Severity.CRITICAL] == []
     found = findings_on(name)
     assert found["nccl-ib-hca-mismatch"].status is Status.UNKNOWN
-    assert "run gdrtop in that pod" in found["nccl-ib-hca-mismatch"].cause
+    assert "network namespace that the RDMA devices are in" in found["nccl-ib-hca-mismatch"].cause
     assert found["no-gdr-path"].status is Status.UNKNOWN
     assert found["peermem-built-without-symbols"].status is not Status.FOUND
 
