@@ -12,8 +12,8 @@ REFRESHES = 1000  # of each dashboard
 WARM_UP = 400  # until then imports, caches, histories and the allocator's pools fill
 LONGEST_SECONDS = 1500.0  # the interval stretches under emulation
 # Under emulation the allocator's pools go on settling, in steps of a megabyte and more (4 to 6 MB were seen
-# here, none outside of the guest): a net for leaks of 12 kB a refresh and more.
-GROWTH_KB = 12000  # steps of the allocator's arenas by examinations; a leak grows with every refresh
+# here, 8 since checks keep more, none outside of the guest): a net for leaks of 20 kB a refresh and more.
+GROWTH_KB = 12000
 EVERY_READING = "/sys/class/infiniband/mlx5_3/ports/1/state"  # is read once
 
 
