@@ -104,17 +104,10 @@ def wrong_gids(
 )
 def nccl_gid_index_missing(examination: Examination) -> Outcome:
     """Look for the index on every Ethernet port that the job may use."""
-    answer = wrong_gids(examination, is_empty, Severity.CRITICAL)
-    if isinstance(answer, Outcome):
-        return answer
-    evidence, severity = answer
-    return settle(
-        jobs_of(examination),
-        evidence,
+    return _settled(
+        examination,
+        wrong_gids(examination, is_empty, Severity.CRITICAL),
         "The GID tables of these ports have no entry with this index.",
-        fix=use_another_gid(),
-        severity=severity,
-        impact=NEARER if severity is Severity.NOTE else "",
     )
 
 
@@ -128,14 +121,23 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
 )
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     """Read the type of the GID on every Ethernet port that the job may use."""
-    answer = wrong_gids(examination, is_v1, Severity.WARNING)
+    return _settled(
+        examination,
+        wrong_gids(examination, is_v1, Severity.WARNING),
+        "These GIDs are of RoCE v1, which routers do not forward.",
+    )
+
+
+def _settled(
+    examination: Examination, answer: tuple[list[Evidence], Severity] | Outcome, cause: str
+) -> Outcome:
     if isinstance(answer, Outcome):
         return answer
     evidence, severity = answer
     return settle(
         jobs_of(examination),
         evidence,
-        "These GIDs are of RoCE v1, which routers do not forward.",
+        cause,
         fix=use_another_gid(),
         severity=severity,
         impact=NEARER if severity is Severity.NOTE else "",

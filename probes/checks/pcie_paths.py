@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes import platform
 from probes.checks.finding import Evidence, Outcome, found, passed, unsure
 from probes.checks.wording import LIKE_THESE, few, needs
 from probes.examination import Examination
@@ -12,7 +13,6 @@ from probes.nccl_paths import Nccl
 from probes.pci import PciFunction, PciKind, is_for_guests
 from probes.pci_capabilities import Acs, ConfigSpace, PciExpress
 from probes.plan import Plan
-from probes.platform import NOT_A_GUEST, Environment
 from probes.topology import Path
 from probes.unknown import Maybe, Reason, Unknown, known
 
@@ -108,14 +108,7 @@ def turning_ports(examination: Examination, path: Path) -> list[str]:
 
 def is_guest(examination: Examination) -> Maybe[bool]:
     """Whether this runs in a virtual machine, be it in a container there."""
-    platform = examination.node.platform
-    if isinstance(platform, Unknown):
-        return platform
-    if not isinstance(platform.hypervisor, Unknown) or platform.environment is Environment.VIRTUAL_MACHINE:
-        return True
-    if platform.environment is Environment.BARE_METAL or platform.hypervisor.detail == NOT_A_GUEST:
-        return False
-    return platform.hypervisor
+    return platform.is_guest(examination.node.platform)
 
 
 def plural(count: int, noun: str) -> str:
