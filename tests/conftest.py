@@ -13,5 +13,6 @@ os.environ["TZ"] = "UTC"
 time.tzset()
 # A dumb terminal gets ASCII only. TEXTUAL_THEME needs nothing here: the app chooses its theme itself.
 os.environ["TERM"] = "xterm-256color"
-# Whoever starts the tests in the background of a script has SIGINT ignored, and hands that on.
+# Tests that run in the background of a script or under nohup inherit these signals ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
