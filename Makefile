@@ -26,7 +26,7 @@ lint: $(VENV)/.developing
 	$(BIN)/mypy
 
 bench: $(VENV)/.developing
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.perf
 
 screenshots: $(VENV)/.developing
 	$(BIN)/python -m tests.screenshots

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from probes.gpus import GpuFacts
-from probes.host import LocalHost
-from probes.node import Node, probe_node
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node, probe_node
+from probes.host.local import LocalHost
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 
 PIX, PXB, PHB = 4, 5, 8

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from probes.simulation import SimulatedHost
+from probes.simulation.host import SimulatedHost
 from tests.tui.acting import QuickHost, asked, ended, seen
 from tests.tui.driving import SteppedClock, examined, readings, stepped_app
 from tests.tui.measuring import set_up, started
-from tests.tui.test_doctor import opened
+from tests.tui.screens.test_doctor import opened
 
 DIRECTORY = Path(__file__).parents[1] / "screenshots"
 SIZES = ((80, 24), (120, 40), (200, 60))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probes import numa
-from probes.numa import NumaFacts, parse_list
-from probes.simulation import SimulatedHost
+from probes.facts.system import numa
+from probes.facts.system.numa import NumaFacts, parse_list
+from probes.simulation.host import SimulatedHost
 
 
 def write_tree(host: SimulatedHost, directory: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
+BACK_ROOMS = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver")
 # The host and its back rooms, which nobody else may use but for their dataclasses.
-DOOR = {f"probes/{name}.py" for name in ("host", "held_tree", "command", "nvml", "verbs", "cuda_driver")}
+DOOR = {f"probes/host/{name}.py" for name in BACK_ROOMS}
 OUTSIDE = {
     "os",
     "subprocess",
@@ -49,13 +50,38 @@ RUNNER = "tui/actions/runner.py"
 # Runs the runner in a process that outlives gdrtop, and removes the files between the two.
 SUPERVISOR = "tui/actions/supervisor.py"
 OWN_FILES = {
-    "tui/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
-    "tui/lines_file.py": {"makedirs", "replace", "write"},
-    "tui/bandwidth/results_file.py": {"makedirs"},
-    "tui/actions/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
+    "tui/files/new_file.py": {"link", "replace", "unlink", "ftruncate", "write"},
+    "tui/files/append_file.py": {"makedirs", "replace", "write"},
+    "tui/bandwidth/results_store.py": {"makedirs"},
+    "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
 }
 # Starts tests and ends them: with a keeper of each, a program of its own that outlives a killed gdrtop.
-TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/keeper.py"}
+TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/supervisor.py"}
+# The import order, lowest first: what stands in a row imports only from the rows above it in this table.
+IMPORT_ORDER = (
+    ("probes/base",),
+    ("probes/host",),
+    ("probes/facts",),
+    ("probes/recording", "probes/topology"),
+    ("probes/nccl",),
+    ("probes/snapshot",),
+    ("probes/queries",),
+    ("probes/plans", "probes/bandwidth"),
+    ("probes/checks", "probes/simulation"),
+    ("widgets/base",),
+    ("widgets/node",),
+    ("widgets/doctor", "widgets/bandwidth"),
+    ("tui/files",),
+    ("tui/runtime",),
+    ("tui/actions",),
+    ("tui/bandwidth",),
+    ("tui/screens",),
+    ("tui/controllers", "tui/open_host"),
+    ("tui/app", "tui/commands"),
+    ("tui/cli",),
+    ("tui/__main__", "probes", "widgets", "tui"),
+)
+LEVEL = {package: level for level, row in enumerate(IMPORT_ORDER) for package in row}
 MODULES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
@@ -74,20 +100,29 @@ def imports(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_imports_point_from_tui_to_widgets_to_probes(path: Path) -> None:
-    forbidden = {"probes": {"widgets", "tui"}, "widgets": {"tui"}, "tui": set()}[name_of(path).split("/")[0]]
-    assert not {module.split(".")[0] for module, _ in imports(path)} & forbidden
+def test_imports_only_point_down() -> None:
+    """A folder imports from its own level's lower folders only; nothing imports from above or beside it."""
+    upward = [
+        f"{name_of(path)} imports {module}"
+        for path in MODULES
+        for module, names in imports(path)
+        for target in targets(module, names)
+        if package_of(name_of(path)) != target and LEVEL[package_of(name_of(path))] <= LEVEL[target]
+    ]
+    assert not upward
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if name_of(p).startswith("probes/plans/")], ids=name_of)
-def test_checks_call_plans_and_plans_call_no_check(path: Path) -> None:
-    """What a plan may take from probes/checks is what reads facts, and what a finding is."""
-    for module, _ in imports(path):
-        if module.startswith("probes.checks."):
-            text = (ROOT / f"{module.replace('.', '/')}.py").read_text()
-            assert "@AREA.check" not in text
-            assert "probes.plans" not in text
+def package_of(path: str) -> str:
+    """The row of the import order that a file or module belongs to: probes/facts, tui/app."""
+    parts = path.removesuffix(".py").split("/")
+    return "/".join(parts[:2]) if len(parts) > 1 and parts[1] != "__init__" else parts[0]
+
+
+def targets(module: str, names: tuple[str, ...]) -> list[str]:
+    """The rows of the import order that an import names."""
+    if module in PACKAGES:
+        return [package_of(f"{module}/{name}") for name in names]
+    return [package_of(module.replace(".", "/"))] if module.split(".")[0] in PACKAGES else []
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if name_of(p).startswith("probes")], ids=name_of)
@@ -106,11 +141,11 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
         return
     for module, names in imports(path):
         if module in (
-            "probes.held_tree",
-            "probes.command",
-            "probes.nvml",
-            "probes.verbs",
-            "probes.cuda_driver",
+            "probes.host.rooted_tree",
+            "probes.host.command",
+            "probes.host.nvml",
+            "probes.host.dmabuf_probe",
+            "probes.host.cuda_driver",
         ):
             # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
             starts = name_of(path) in {RUNNER, SUPERVISOR, *TESTS}
@@ -169,15 +204,18 @@ def test_bandwidth_tests_as_text_do_without_textual_and_networkx() -> None:
     modules = modules_after(
         "from tui.cli import main\nassert main(['bench', '--demo', '--test', 'write-lat']) == 0"
     )
-    assert "tui.bench" in modules
-    assert not modules & {"textual", "networkx", "pynvml", "tui.recording_file", "tarfile"}
+    assert "tui.commands.bench.command" in modules
+    assert not modules & {"textual", "networkx", "pynvml", "tui.files.recording_file", "tarfile"}
 
 
 @pytest.mark.parametrize("command", ["topo", "modules"])
 def test_text_commands_do_without_textual_and_networkx(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
-    assert "tui.report" in modules
-    assert not modules & {"textual", "networkx", "pynvml", "tui.new_file", "tui.recording_file", "tarfile"}
+    assert "tui.commands.topo" in modules
+    assert not modules & {
+        *("textual", "networkx", "pynvml", "tarfile"),
+        *("tui.files.new_file", "tui.files.recording_file"),
+    }
 
 
 def test_recording_and_replaying_as_text_do_without_textual_and_networkx(tmp_path: Path) -> None:
@@ -185,18 +223,22 @@ def test_recording_and_replaying_as_text_do_without_textual_and_networkx(tmp_pat
     record = ["record", file, "--seconds", "1", "--demo", "cloud-vm"]
     for arguments in (record, ["topo", "--replay", file]):
         modules = modules_after(f"from tui.cli import main\nassert main({arguments!r}) == 0")
-        assert {"tui.new_file", "tui.recording_file"} & modules
+        assert {"tui.files.new_file", "tui.files.recording_file"} & modules
         assert not modules & {"textual", "networkx", "pynvml"}
 
 
 def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
-    later = {"probes.host", "probes.tools", "probes.bandwidth.series", "tui.bench", "tui.bench_options"}
+    later = {
+        *("probes.host.local", "probes.facts.system.tools", "probes.bandwidth.planning.series"),
+        *("tui.commands.bench.command", "tui.commands.bench.options"),
+    }
     assert not modules_after("from tui import cli\ncli._parser().parse_args(['--demo'])") & later
 
 
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
     later = {
-        *("networkx", "pynvml", "probes.plans.offers", "probes.checks.registry", "tui.actions.dispatcher"),
-        *("probes.bandwidth", "tui.bandwidth.bench", "tui.bandwidth.live_state", "tui.bandwidth.setup_state"),
+        *("networkx", "pynvml", "probes.plans.catalogue", "probes.checks.registry", "tui.actions.dispatcher"),
+        *("probes.bandwidth", "tui.bandwidth.session"),
+        *("tui.screens.bandwidth_run.state", "tui.screens.bandwidth_setup.state"),
     }
     assert not modules_after("import tui.app") & later

@@ -11,13 +11,11 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.timer import Timer
 
-from probes.origin import Origin
-from probes.progress import quiet_seconds
-from tui.doctor_state import DoctorState
-from tui.examination_pace import ExaminationPace, ReadingPace
-from tui.keys import bind
-from tui.measuring_app import MeasuringApp
-from tui.sampler import (
+from probes.base.origin import Origin
+from probes.host.progress import quiet_seconds
+from tui.controllers.bandwidth import MeasuringApp
+from tui.runtime.examination_schedule import ExaminationPace, ReadingPace
+from tui.runtime.sampler import (
     Examined,
     Probed,
     RecordingEnded,
@@ -28,13 +26,15 @@ from tui.sampler import (
     Sampler,
     Source,
 )
-from tui.screens.overview import OverviewScreen
+from tui.screens.doctor.state import DoctorState
+from tui.screens.keys import bind
+from tui.screens.overview.screen import OverviewScreen
 
 if TYPE_CHECKING:
-    from probes.host import Host
-    from tui.live import Live
-    from tui.recorder import Recorded
-    from tui.replay import Replay
+    from probes.host.protocol import Host
+    from tui.runtime.live_source import Live
+    from tui.runtime.recorder import Recorded
+    from tui.runtime.replay_source import Replay
 
 LONGEST_INTERVAL_SECONDS = 60.0
 SHORTEST_INTERVAL_SECONDS = 0.1
@@ -85,7 +85,7 @@ class GdrtopApp(MeasuringApp):
         super().__init__(origin, read_only)
         self._ascii_filters: tuple[LineFilter, ...] = ()
         if ascii_only:
-            from tui.ascii_filter import AsciiFilter
+            from tui.runtime.ascii_filter import AsciiFilter
 
             self._ascii_filters = (AsciiFilter(),)
         # The terminal's own sixteen colors: right on light and dark backgrounds, a third of the bytes.
@@ -105,7 +105,7 @@ class GdrtopApp(MeasuringApp):
         self._asked_at = -LONGEST_INTERVAL_SECONDS
         self._overview = OverviewScreen(origin)
         if replay is not None:
-            from tui.screens.replay import ReplayScreen
+            from tui.screens.overview.replay import ReplayScreen
 
             self._overview = ReplayScreen(origin)
 
@@ -113,7 +113,7 @@ class GdrtopApp(MeasuringApp):
         self._host = self._open_host()
         if self._replay is not None:
             return self._replay
-        from tui.live import Live
+        from tui.runtime.live_source import Live
 
         self._live = Live(self._host)
         return self._live
@@ -225,7 +225,7 @@ class GdrtopApp(MeasuringApp):
         else:
             self._doctor.take(report.examination)
             self._overview.take_findings(self._doctor.findings, report.examination, report.detours)
-        from tui.screens.doctor import DoctorScreen
+        from tui.screens.doctor.screen import DoctorScreen
 
         for screen in self.screen_stack:
             if isinstance(screen, DoctorScreen):

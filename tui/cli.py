@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from probes.text import printable
-from tui.choose_host import NoSuchHost, chosen_origin, open_host, open_recording
+from probes.base.text import printable
+from tui.open_host import NoSuchHost, chosen_origin, open_host, open_recording
 
 if TYPE_CHECKING:
     from tui.app import GdrtopApp
@@ -177,7 +177,7 @@ def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    from tui.bench_options import add_options
+    from tui.commands.bench.options import add_options
 
     add_options(parser)
 
@@ -262,7 +262,7 @@ def _add_do(do: argparse.ArgumentParser) -> None:
 
 
 def _schema(options: argparse.Namespace, out: TextIO) -> int:
-    from tui import schema
+    from tui.commands import schema
 
     if options.kind not in (None, *schema.KINDS):
         _parser().error(f"no schema {options.kind!r}; there are: {', '.join(schema.KINDS)}")
@@ -270,7 +270,7 @@ def _schema(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _do(options: argparse.Namespace, out: TextIO) -> int:
-    from tui import do
+    from tui.commands import do
 
     if options.action is not None and (options.list or options.json):
         _parser().error("--list and --json list all actions: leave out ACTION")
@@ -290,8 +290,8 @@ def _do(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:
-    from tui import bench
-    from tui.bench_options import wanted
+    from tui.commands.bench import command as bench
+    from tui.commands.bench.options import wanted
 
     try:
         asked = wanted(options)
@@ -326,9 +326,9 @@ def _is_terminal(stream: TextIO | None) -> bool:
 def _list_demos() -> None:
     import textwrap
 
-    from probes.simulation import simulated_names, title
-    from probes.simulation.faults import FAULTS
-    from tui.printing import text_width
+    from probes.simulation.faults.catalogue import FAULTS
+    from probes.simulation.node.description import simulated_names, title
+    from tui.runtime.printing import text_width
 
     for name in simulated_names():
         print(f"{name:<10} {title(name)}")
@@ -348,13 +348,13 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    from tui.printing import is_plain
+    from tui.runtime.printing import is_plain
 
     ascii_only = is_plain(sys.stdout, options.ascii)
     from tui.app import GdrtopApp
 
     if recording is not None:
-        from tui.replay import Replay
+        from tui.runtime.replay_source import Replay
 
         app = GdrtopApp(lambda: recording, origin, options.interval, Replay(recording), ascii_only=ascii_only)
         app.run()
@@ -369,7 +369,7 @@ def _dashboard(options: argparse.Namespace) -> int:
 
 def _ended(app: GdrtopApp) -> int:
     """The exit status; a recording under way is put in its place."""
-    from probes.recording_format import RecordingError
+    from probes.recording.format import RecordingError
 
     try:
         recorded = app.end_recording()
@@ -385,7 +385,7 @@ def _ended(app: GdrtopApp) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.version:
-        from tui.version import version
+        from tui.files.version import version
 
         print(f"gdrtop {version()}")
         return 0
@@ -395,7 +395,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.command is None:
         return _dashboard(options)
     if options.command == "record":
-        from tui import record
+        from tui.commands import record
 
         return record.command(open_host(options), options.file, options.seconds, options.redact)
     if sys.stdout is None:
@@ -408,7 +408,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "bench":
         return _bench(options, sys.stdout)
     if options.command == "check":
-        from tui.check_report import write_check
+        from tui.commands.check import write_check
 
         host = open_host(options)
         return write_check(
@@ -421,7 +421,7 @@ def _run(options: argparse.Namespace) -> int:
             options.all,
             options.ids,
         )
-    from tui import report
+    from tui.commands import topo as report
 
     write = report.write_topology if options.command == "topo" else report.write_modules
     write(open_host(options), sys.stdout, as_json=options.json, ascii_only=options.ascii)

@@ -5,48 +5,42 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from probes.checks import (
-    counter_limits,
-    counters,
-    device_files,
-    dmabuf,
-    environment,
-    gpu,
-    gpu_driver,
-    gpu_log,
-    gpu_modes,
-    job_settings,
-    kubernetes,
-    libraries,
-    module_builds,
-    module_refusal,
-    modules,
-    nccl_files,
-    nccl_gid,
-    nccl_level,
-    nccl_library,
-    nccl_network,
-    nic,
-    nic_log,
-    nvlink,
-    p2p,
-    path,
-    pcie,
-    peermem,
-    peermem_boot,
-    peermem_build,
-    peermem_parameters,
-    peermem_use,
-    port_rates,
-    ports,
-    roce,
-    roce_packets,
-    tools,
-)
-from probes.checks.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, unsure
-from probes.checks.module_need import DMABUF_MISSING, PEERMEM_MISSING
-from probes.examination import Examination
-from probes.text import printable
+from probes.base.text import printable
+from probes.checks.gpu import devices as gpu
+from probes.checks.gpu import driver as gpu_driver
+from probes.checks.gpu import modes as gpu_modes
+from probes.checks.gpu import nvlink
+from probes.checks.gpu import xids as gpu_log
+from probes.checks.modules import builds as module_builds
+from probes.checks.modules import loaded as modules
+from probes.checks.modules import refused as module_refusal
+from probes.checks.nccl import files as nccl_files
+from probes.checks.nccl import gdr_level as nccl_level
+from probes.checks.nccl import gid as nccl_gid
+from probes.checks.nccl import library as nccl_library
+from probes.checks.nccl import network as nccl_network
+from probes.checks.nccl import other_settings as job_settings
+from probes.checks.nic import counter_limits, counters, port_rates
+from probes.checks.nic import devices as nic
+from probes.checks.nic import kernel_log as nic_log
+from probes.checks.nic import port_state as ports
+from probes.checks.nic import roce_gids as roce
+from probes.checks.nic import roce_mtu as roce_packets
+from probes.checks.path import dmabuf
+from probes.checks.path import gdr_path as path
+from probes.checks.path import p2p_topology as p2p
+from probes.checks.pcie import area as pcie
+from probes.checks.peermem import boot as peermem_boot
+from probes.checks.peermem import in_use as peermem_use
+from probes.checks.peermem import on_disk as peermem
+from probes.checks.peermem import parameters as peermem_parameters
+from probes.checks.peermem import symbols as peermem_build
+from probes.checks.system import device_files, kubernetes, libraries
+from probes.checks.system import memlock as environment
+from probes.checks.system import perftest as tools
+from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, unsure
+from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
+from probes.snapshot.examination import Examination
 
 AREAS: tuple[Area, ...] = (
     path.AREA,  # whether it works at all comes before the reasons

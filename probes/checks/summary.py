@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from probes.checks.finding import Finding, Severity, Status
-from probes.checks.verdict import State, Verdict
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.verdict import State, Verdict
 
 _WELL = (State.ACTIVE, State.READY)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from probes.checks.acs_redirects import REDIRECTS, is_translated, not_to_be_judged, redirects_of
-from probes.checks.pcie_paths import for_guests, is_guest, near_paths, reason_of
-from probes.examination import Examination
-from probes.pci_capabilities import Acs
-from probes.plan import Plan, Step, instruction
-from probes.plans.interruptions import REBOOT_ENDS_JOBS
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Unknown
+from probes.facts.pci.capabilities import Acs
+from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through_option
 from probes.plans.register_writes import why_no_setpci
-from probes.unknown import Unknown
+from probes.queries.acs_redirects import REDIRECTS, is_translated, not_to_be_judged, redirects_of
+from probes.queries.pcie_paths import for_guests, is_guest, near_paths, reason_of
+from probes.snapshot.examination import Examination
 
 _DRAIN = "DMA of running jobs, whose path changes: drain the node first"
 _TITLE = "Clear ACS redirects between GPUs and NICs"

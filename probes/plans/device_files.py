@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from probes.checks.module_facts import is_present, module_of
-from probes.checks.wording import several
-from probes.examination import Examination
-from probes.plan import Plan, Step, instruction
-from probes.plans.loading import load_plan
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Unknown
+from probes.facts.rdma.devices import RdmaDevice
+from probes.plans.load_modules import load_plan
 from probes.plans.obstacles import bar_of
-from probes.rdma import RdmaDevice
-from probes.unknown import Unknown
+from probes.queries.evidence_list import several
+from probes.queries.modules import is_present, module_of
+from probes.snapshot.examination import Examination
 
 INFINIBAND = "/dev/infiniband"
 CONTROL, UNIFIED = "/dev/nvidiactl", "/dev/nvidia-uvm"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from probes.examination import Examination
-from probes.plan import Plan, instruction
-from probes.plans.interruptions import REBOOT_ENDS_JOBS
-from probes.platform import PlatformFacts
-from probes.unknown import known
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import known
+from probes.facts.system.platform import PlatformFacts
+from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.snapshot.examination import Examination
 
 
 def is_arm64(examination: Examination) -> bool:

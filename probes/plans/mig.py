@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.checks.wording import several
-from probes.gpus import Gpu
-from probes.plan import Plan, instruction
+from probes.base.plan import Plan, instruction
+from probes.facts.gpu.gpus import Gpu
+from probes.queries.evidence_list import several
 
 
 def mig_off(gpus: Sequence[Gpu]) -> Plan:

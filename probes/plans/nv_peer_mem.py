@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.checks.module_facts import PEERMEM, is_present, module_of
-from probes.examination import Examination
-from probes.modules import KernelModule, ModuleState
-from probes.plan import Plan, Step, instruction
-from probes.plans.loading import load_step
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.modules import KernelModule, ModuleState
+from probes.facts.system.services import ServiceState
+from probes.plans.load_modules import load_step
 from probes.plans.obstacles import bar_of
-from probes.services import ServiceState
-from probes.unknown import Maybe, Reason, Unknown
+from probes.queries.modules import PEERMEM, is_present, module_of
+from probes.snapshot.examination import Examination
 
 OLDER = "nv_peer_mem"
 _PACKAGES = (

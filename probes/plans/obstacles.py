@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.checks.module_facts import file_of, is_present, log_of, module_of
-from probes.examination import Examination
-from probes.kernel_log import LogKind
-from probes.module_obstacles import bar
-from probes.modules import KernelModule, ModuleState
-from probes.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.module_blockers import bar
+from probes.facts.kernel.modules import KernelModule, ModuleState
+from probes.queries.modules import file_of, is_present, log_of, module_of
+from probes.snapshot.examination import Examination
 
 
 def bar_of(examination: Examination, name: str) -> str | None:

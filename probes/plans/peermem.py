@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from probes.checks.module_facts import PEERMEM, file_of, is_present, module_of
-from probes.checks.module_need import Need, need_of_peermem
-from probes.examination import Examination
-from probes.modules import KernelModule, ModuleState
-from probes.plan import Plan, Step, sentences
-from probes.plans.loading import RUNNING_JOBS, load_step, peermem_options
+from probes.base.plan import Plan, Step, sentences
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.modules import KernelModule, ModuleState
+from probes.plans.load_modules import RUNNING_JOBS, load_step, peermem_options
 from probes.plans.obstacles import bar_of
-from probes.unknown import Maybe, Reason, Unknown
+from probes.queries.module_need import Need, need_of_peermem
+from probes.queries.modules import PEERMEM, file_of, is_present, module_of
+from probes.snapshot.examination import Examination
 
 
 def unload_peermem(examination: Examination) -> Plan | str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.checks.pcie_paths import functions_of
-from probes.checks.port_condition import Condition, condition_of
-from probes.checks.port_use import Port, ports_of
-from probes.checks.wording import several
-from probes.examination import Examination
-from probes.pci import PciKind
-from probes.plan import Plan, Step, instruction, sentences
-from probes.unknown import Unknown, known
+from probes.base.plan import Plan, Step, instruction, sentences
+from probes.base.unknown import Unknown, known
+from probes.facts.pci.functions import PciKind
+from probes.queries.evidence_list import several
+from probes.queries.pcie_paths import functions_of
+from probes.queries.port_condition import Condition, condition_of
+from probes.queries.ports import Port, ports_of
+from probes.snapshot.examination import Examination
 
 _ERRORS = "0xfff"  # the twelve of PortCounters that count errors, perfquery(8)
 KEEP = "to keep the netdevs up, configure them in netplan or NetworkManager"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from probes.checks.module_facts import PEERMEM
-from probes.dkms import DRIVER_PACKAGES
-from probes.examination import Examination
-from probes.plan import Plan, Step, instruction
-from probes.plans.loading import load_step
-from probes.unknown import Unknown
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Unknown
+from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.plans.load_modules import load_step
+from probes.queries.modules import PEERMEM
+from probes.snapshot.examination import Examination
 
 _DEPMOD = "Update the list of modules"
 

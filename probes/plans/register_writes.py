@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from probes.examination import Examination
-from probes.unknown import Unknown
+from probes.base.unknown import Unknown
+from probes.snapshot.examination import Examination
 
 _LOCKED = ("integrity", "confidentiality")
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.checks.jobs import has_pods
-from probes.checks.module_facts import PEERMEM, is_present, module_of
-from probes.driver_container import STORAGE
-from probes.examination import Examination
-from probes.modules import ModuleState
-from probes.pci import PciKind
-from probes.plan import Plan, Step, instruction
-from probes.plans.loading import load_step
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.pci.functions import PciKind
+from probes.facts.system.driver_container import STORAGE
+from probes.facts.system.services import Service, ServiceState
+from probes.plans.load_modules import load_step
 from probes.plans.obstacles import bar_of
 from probes.plans.peermem import unload_step
-from probes.services import Service, ServiceState
-from probes.unknown import Reason, Unknown
+from probes.queries.jobs import has_pods
+from probes.queries.modules import PEERMEM, is_present, module_of
+from probes.snapshot.examination import Examination
 
 _OPENIBD, _MANAGER, _DAEMON, _IMEX = "openibd", "nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex"
 _KUBELET = "kubelet.service"

@@ -7,26 +7,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from probes.command import CommandOutput
-from probes.cuda import CudaGpu
-from probes.host import READ_LIMIT_BYTES
-from probes.link_speed import generation
-from probes.nvml import NvmlFacts, NvmlGpu, NvmlLive
-from probes.origin import Origin, Source
-from probes.pci import parse_speed
-from probes.simulation.bandwidth.playing import SimulatedTest
-from probes.simulation.commands import Performed, perform
-from probes.simulation.description import describe
-from probes.simulation.faults import NoSuchFault, split_name
-from probes.simulation.growth import grow
-from probes.simulation.liveliness import Wave, phase
-from probes.simulation.processes import FIRST_RANK
-from probes.simulation.tree import GIB, uuid_of
-from probes.text import printable_lines
-from probes.unknown import Maybe, Reason, Unknown, known
+from probes.base.origin import Origin, Source
+from probes.base.text import printable_lines
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import parse_speed
+from probes.facts.pci.link_speed import generation
+from probes.host.command import CommandOutput
+from probes.host.cuda import CudaGpu
+from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.host.protocol import READ_LIMIT_BYTES
+from probes.simulation.bandwidth.playback import SimulatedTest
+from probes.simulation.commands.catalogue import perform
+from probes.simulation.commands.command_result import Performed
+from probes.simulation.faults.catalogue import NoSuchFault, split_name
+from probes.simulation.node.build import grow
+from probes.simulation.node.description import describe
+from probes.simulation.node.processes import FIRST_RANK
+from probes.simulation.node.tree import GIB, uuid_of
+from probes.simulation.node.waves import Wave, phase
 
 if TYPE_CHECKING:
-    from probes.simulation.bandwidth.stage import Stage, Twin
+    from probes.simulation.bandwidth.node_pair import Stage, Twin
 
 __all__ = ["SimulatedHost", "SimulatedTest"]
 
@@ -132,8 +133,8 @@ class SimulatedHost:
         such tool ends with status 127.
         """
         # Loaded with the first test: what a test measures takes the doctor's facts.
-        from probes.simulation.bandwidth.beginning import begin
-        from probes.simulation.bandwidth.stage import Stage
+        from probes.simulation.bandwidth.node_pair import Stage
+        from probes.simulation.bandwidth.start import begin
 
         if self._stage is None:
             self._stage = Stage(self, self.tree, self._seed, self._seconds, self._twin)

@@ -2,17 +2,17 @@
 
 import pytest
 
-from probes.examination import examine
-from probes.gpudirect import GpuDirectFacts
-from probes.modules import ModuleFacts, ModuleState
-from probes.node import Node, probe_node
-from probes.rates import read
-from probes.recorded import RecordedHost
-from probes.recording_archive import read_archive
-from probes.topology import Smi, build
-from probes.unknown import Unknown
+from probes.base.unknown import Unknown
+from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.node import Node, probe_node
+from probes.recording.archive import read_archive
+from probes.recording.replay_host import RecordedHost
+from probes.snapshot.examination import examine
+from probes.snapshot.rates import read
+from probes.topology.paths import Smi, build
 from tests.recordings import NODE_VM
-from tui.recording_file import chunks_of
+from tui.files.recording_file import chunks_of
 
 # Two roots with two switches each, and below each switch two GPUs and a NIC, as QEMU was told.
 GPUS = ["43", "44", "48", "49", "83", "84", "88", "89"]

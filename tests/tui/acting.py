@@ -9,14 +9,14 @@ from dataclasses import replace
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from probes.simulation import SimulatedHost
-from probes.simulation.commands import Performed
+from probes.simulation.commands.command_result import Performed
+from probes.simulation.host import SimulatedHost
 from tests.tui.driving import SteppedClock, readings, until
 from tui.app import GdrtopApp
-from tui.screens.actions import ActionsScreen
-from tui.screens.confirm import ConfirmScreen
-from tui.screens.run import RunScreen
-from widgets.lines_view import LinesView
+from tui.screens.actions.screen import ActionsScreen
+from tui.screens.confirm.screen import ConfirmScreen
+from tui.screens.run.screen import RunScreen
+from widgets.base.lines_view import LinesView
 
 NODE = "hgx-h100+peermem-not-loaded"
 

@@ -6,11 +6,11 @@ import asyncio
 
 from textual.pilot import Pilot
 
-from probes.host import Host
+from probes.host.protocol import Host
 from tui.app import GdrtopApp
-from tui.screens.lists import ExaminedListScreen
-from tui.screens.overview import OverviewScreen
-from widgets.lines_view import LinesView
+from tui.screens.list_screen import ExaminedListScreen
+from tui.screens.overview.screen import OverviewScreen
+from widgets.base.lines_view import LinesView
 
 LONGEST_WAIT_SECONDS = 60.0
 

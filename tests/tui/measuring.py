@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 from textual.pilot import Pilot
 
-from probes.simulation import SimulatedHost
+from probes.simulation.host import SimulatedHost
 from tests.tui.acting import on, seen
 from tests.tui.driving import SteppedClock, readings, stepped_app, until
-from tui.bandwidth.bench import Bench
 from tui.bandwidth.processes import Ended
-from tui.screens.bandwidth_run import BandwidthRunScreen
-from tui.screens.bandwidth_setup import BandwidthSetupScreen
-from widgets.lines import plain
+from tui.bandwidth.session import Bench
+from tui.screens.bandwidth_run.screen import BandwidthRunScreen
+from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+from widgets.base.lines import plain
 
 WAITING = ("************************************", "* Waiting for client to connect... *")
 HEADING = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from probes.examination import Examination
-from probes.host import Host
-from probes.origin import Origin, Source
-from probes.rates import Reading
+from probes.base.origin import Origin, Source
+from probes.host.protocol import Host
+from probes.snapshot.examination import Examination
+from probes.snapshot.rates import Reading
 from tests.probes.simulation.quiet import QuietHost
 from tests.tui.acting import on, seen
 from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
 from tests.tui.measuring import measured, met, printed, scripted, set_up
-from tui.bandwidth.looking import look_again
-from tui.screens.bandwidth_run import BandwidthRunScreen
+from tui.bandwidth.impact_check import look_again
+from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
 SIZE = (120, 40)
 TO_COMPARE = ("down", "down", "down", "down", "down", "left")
@@ -23,7 +23,7 @@ HOLDS = "train.py (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though noth
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("tui.bandwidth.bench._LOCK", str(tmp_path / "lock"))
+    monkeypatch.setattr("tui.bandwidth.session._LOCK", str(tmp_path / "lock"))
 
 
 async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ async def test_a_node_that_cannot_be_looked_at_lets_nothing_begin(monkeypatch: p
     def fail(*_: object) -> None:
         raise OSError("no such disk")
 
-    monkeypatch.setattr("tui.bandwidth.bench.with_processes", fail)
+    monkeypatch.setattr("tui.bandwidth.session.with_processes", fail)
     async with stepped_app(QuietHost(clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         clock.now += 1.0
@@ -82,7 +82,7 @@ async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
 
         return look_again(host, examination, step)
 
-    monkeypatch.setattr("tui.bandwidth.bench.look_again", look)
+    monkeypatch.setattr("tui.bandwidth.session.look_again", look)
     host = QuietHost(clock=clock)
     host.origin = Origin(Source.LIVE)
     async with stepped_app(host).run_test(size=SIZE) as pilot:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.simulation import simulated_names
-from probes.simulation.faults import FAULTS
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.node.description import simulated_names
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main
 
@@ -238,7 +238,7 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tui.report.write_topology", interrupted)
+    monkeypatch.setattr("tui.commands.topo.write_topology", interrupted)
     assert main(["topo", "--demo"]) == 130
 
 

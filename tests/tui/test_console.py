@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from probes.simulation import SimulatedHost
-from probes.simulation.commands import Performed
+from probes.simulation.commands.command_result import Performed
+from probes.simulation.host import SimulatedHost
 from tests.tui.acting import NODE, asked, ended, on, seen
 from tests.tui.driving import SteppedClock, readings, stepped_app, until
-from tui.live import Live
-from tui.screens.run import RunScreen
-from tui.sudo_password import ask_on_terminal, wait_for_password
-from widgets.lines import Tone
-from widgets.lines_view import LinesView
+from tui.actions.sudo_password import ask_on_terminal, wait_for_password
+from tui.runtime.live_source import Live
+from tui.screens.run.screen import RunScreen
+from widgets.base.lines import Tone
+from widgets.base.lines_view import LinesView
 
 LINES = 20_000
 

@@ -10,8 +10,8 @@ from textual.widgets import Input
 
 from tests.tui.acting import QuickHost
 from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
-from tui.keys import KEYS
 from tui.screens.ask import AskScreen
+from tui.screens.keys import KEYS
 
 KEYS_PRESSED = 1000
 SIZES = [(80, 24), (120, 40), (200, 60), (60, 15), (40, 10)]

@@ -8,25 +8,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from probes.bandwidth.limits import of_pair
-from probes.checks.finding import Severity
+from probes.bandwidth.model.limits import of_pair
+from probes.base.unknown import Unknown
 from probes.checks.summary import exit_status, found_of, summed_up
-from probes.checks.verdict import State, Verdict, judge
-from probes.examination import Examination
-from probes.nccl_paths import Nccl
-from probes.rdma import RdmaFacts
-from probes.simulated_names import SIMULATED_NAMES
-from probes.simulation.bandwidth.figures import Place, sustained
-from probes.simulation.faults import FAULTS
-from probes.unknown import Unknown
+from probes.facts.rdma.devices import RdmaFacts
+from probes.queries.finding import Severity
+from probes.simulation.bandwidth.speeds import Place, sustained
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.node.names import SIMULATED_NAMES
+from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import State, Verdict, judge
+from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
-from tui.check_report import check_json
 from tui.cli import main
-from tui.overview_state import OverviewState
-from tui.report import topology_json
-from tui.sampler import Probed, Sampled
-from widgets.lines import Tone
-from widgets.verdict_drawing import draw
+from tui.commands.check import check_json
+from tui.commands.topo import topology_json
+from tui.runtime.sampler import Probed, Sampled
+from tui.screens.overview.state import OverviewState
+from widgets.base.lines import Tone
+from widgets.node.verdict import draw
 
 NODES = (*SIMULATED_NAMES, *(f"{fault.on}+{fault.name}" for fault in FAULTS.values()))
 GREEN = (State.ACTIVE, State.READY)

@@ -8,16 +8,16 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from probes.simulation import SimulatedHost
-from tests.probes.recordings import recorded
+from probes.simulation.host import SimulatedHost
+from tests.probes.recording.recordings import recorded
 from tests.tui.acting import QuickHost, asked, ended, listed, on, seen
 from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.measuring import measured, met, over, scripted, set_up, started
-from tests.tui.test_doctor import opened
+from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
-from tui.replay import Replay
-from tui.screens.bandwidth_run import BandwidthRunScreen
-from tui.screens.history import HistoryScreen
+from tui.runtime.replay_source import Replay
+from tui.screens.bandwidth_run.screen import BandwidthRunScreen
+from tui.screens.history.screen import HistoryScreen
 
 SIZES = [(80, 24), (120, 40)]
 

@@ -6,29 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.checks.finding import Finding, Severity, Status
-from probes.history import History
-from probes.nic_roles import roles_of
-from probes.node import Node, probe_node
-from probes.rates import PortRate
-from probes.simulation import SimulatedHost, simulated_names
-from probes.topology import Topology, build
-from probes.unknown import Maybe, Reason, Unknown
-from widgets import (
-    figures,
-    findings_rows,
-    head_drawing,
-    ladder_drawing,
-    matrix_drawing,
-    path_drawing,
-    topology_drawing,
-    traffic_drawing,
-)
-from widgets.boxes import columns_that_fit, frame
-from widgets.endpoint_lines import Live
-from widgets.head_drawing import Head
-from widgets.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
-from widgets.topology_drawing import Lit
+from probes.base.history import History
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.node import Node, probe_node
+from probes.queries.finding import Finding, Severity, Status
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names
+from probes.snapshot.nic_roles import roles_of
+from probes.snapshot.rates import PortRate
+from probes.topology.paths import Topology, build
+from widgets.base import figures
+from widgets.base.boxes import columns_that_fit, frame
+from widgets.base.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
+from widgets.doctor import findings_rows
+from widgets.node import head as head_drawing
+from widgets.node import matrix as matrix_drawing
+from widgets.node import modules as ladder_drawing
+from widgets.node import path as path_drawing
+from widgets.node import topology as topology_drawing
+from widgets.node import traffic as traffic_drawing
+from widgets.node.endpoint_lines import Live
+from widgets.node.head import Head
+from widgets.node.topology import Lit
 
 
 @pytest.fixture(params=simulated_names(), scope="module")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.inventory import inventory
-from probes.bandwidth.judgement import Verdict
-from probes.bandwidth.planned import Pair
-from probes.bandwidth.purpose import Purpose
-from probes.bandwidth.result import Ending, Result
-from probes.bandwidth.samples import (
+from probes.bandwidth.model.meaning import Purpose
+from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.planning.inventory import inventory
+from probes.bandwidth.tools.samples import (
     BY_DMABUF,
     BY_PEERMEM,
     HOST_MEMORY,
@@ -21,14 +21,14 @@ from probes.bandwidth.samples import (
     Latency,
     Sample,
 )
+from tests.probes.bandwidth.planning.test_series import lacking, node
 from tests.probes.bandwidth.results import failed, judged, latency, result
-from tests.probes.bandwidth.test_series import lacking, node
-from widgets.figures import binary_size
-from widgets.inventory_drawing import draw_inventory
-from widgets.lines import Line, Tone, plain, width_of
-from widgets.result_drawing import draw_result, mark_of, words_of
-from widgets.result_matrix import draw_matrix
-from widgets.result_table import RowTable, draw_rows
+from widgets.bandwidth.inventory_drawing import draw_inventory
+from widgets.bandwidth.matrix import draw_matrix
+from widgets.bandwidth.result import draw_result, mark_of, words_of
+from widgets.bandwidth.table import RowTable, draw_rows
+from widgets.base.figures import binary_size
+from widgets.base.lines import Line, Tone, plain, width_of
 
 
 def text(lines: list[Line]) -> str:

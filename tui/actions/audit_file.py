@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from tui.actions.audit import AuditError
-from tui.lines_file import LinesFile
-from tui.xdg import STATE, own_directory
+from tui.actions.audit_log import AuditError
+from tui.files.append_file import LinesFile
+from tui.files.xdg import STATE, own_directory
 
 ROOTS_LOG = "/var/log/gdrtop/actions.jsonl"
 _READ_BYTES = 1 << 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.plan import Step
-from probes.unknown import Unknown
-from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
-from widgets.lines import Line, Run, Tone, line, wrapped
-from widgets.plan_drawing import command_of, draw_group, step_groups
-from widgets.terminal_colours import toned
+from probes.base.plan import Step
+from probes.base.unknown import Unknown
+from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from widgets.base.ansi_lines import toned
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.doctor.plan import command_of, draw_group, step_groups
 
 _MARKS = {
     Outcome.DONE: Run("✓", Tone.GOOD),

@@ -6,19 +6,20 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from probes import network_dependencies, processes
-from probes.checks.finding import Finding
-from probes.examination import Examination
-from probes.host import Host
-from probes.network_dependencies import NetworkDependencyFacts
-from probes.origin import Source
-from probes.plan import Plan
-from probes.plans.offers import Offer, offers
-from probes.running import begin
-from probes.unknown import Maybe, Unknown, known
-from tui.actions.audit import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
+from probes.base.origin import Source
+from probes.base.plan import Plan
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.jobs import processes
+from probes.facts.system import network_dependencies
+from probes.facts.system.network_dependencies import NetworkDependencyFacts
+from probes.host.probe_thread import begin
+from probes.host.protocol import Host
+from probes.plans.catalogue import Offer, offers
+from probes.queries.finding import Finding
+from probes.snapshot.examination import Examination
 from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
-from tui.actions.by_hand import runnable
+from tui.actions.audit_log import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
+from tui.actions.events import Event, Outcome, RunEnded
 from tui.actions.guards import (
     Clearance,
     affected_by,
@@ -28,10 +29,10 @@ from tui.actions.guards import (
     node_name,
     takes_down_netdevs,
 )
-from tui.actions.lock import ActionLock, LockTaken, runtime_directory, user_name
-from tui.actions.outcome import Event, Outcome, RunEnded
+from tui.actions.manual_steps import runnable
 from tui.actions.runner import Commands, LocalCommands, Runner, root_out_of_reach
 from tui.actions.supervisor import DetachedRun, Order
+from tui.runtime.lock import ActionLock, LockTaken, runtime_directory, user_name
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")

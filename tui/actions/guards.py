@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probes.examination import Examination
-from probes.modules import KernelModule
-from probes.network_dependencies import NetworkDependency, NetworkDependencyFacts
-from probes.origin import Origin, Source
-from probes.plan import Plan, Step
-from probes.plans.interruptions import may_take_down_netdevs, netdevs_taken_down
+from probes.base.origin import Origin, Source
+from probes.base.plan import Plan, Step
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.jobs.processes import ProcessFacts, name_of
+from probes.facts.kernel.modules import KernelModule
+from probes.facts.system.network_dependencies import NetworkDependency, NetworkDependencyFacts
+from probes.facts.system.platform import PlatformFacts
+from probes.plans.common import may_take_down_netdevs, netdevs_taken_down
 from probes.plans.register_writes import why_no_setpci
-from probes.platform import PlatformFacts
-from probes.processes import ProcessFacts, name_of
-from probes.text import printable
-from probes.unknown import Maybe, Unknown, known
-from tui.actions.by_hand import runnable, why_by_hand
-from widgets.plan_drawing import command_of
+from probes.snapshot.examination import Examination
+from tui.actions.manual_steps import runnable, why_by_hand
+from widgets.doctor.plan import command_of
 
 _MOST_NAMED = 8
 _UNKNOWN_NODE = "this node"

@@ -18,18 +18,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from probes.command import TRUSTED_PATH, find_command
-from probes.host import Host
-from probes.kernel_log import newest_lines
-from probes.modprobe_errors import explain
-from probes.plan import FileChange, Plan, Step
-from probes.unknown import Maybe, Reason, Unknown
-from tui.actions.audit import Audit, AuditError
-from tui.actions.by_hand import left_to_do, runnable, why_by_hand
-from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
-from tui.actions.read_back import read_back
-from tui.actions.terminal_reader import TerminalReader
-from tui.actions.terminal_text import without_colours
+from probes.base.plan import FileChange, Plan, Step
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.log import newest_lines
+from probes.facts.kernel.modprobe_errors import explain
+from probes.host.command import TRUSTED_PATH, find_command
+from probes.host.protocol import Host
+from tui.actions.audit_log import Audit, AuditError
+from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from tui.actions.manual_steps import left_to_do, runnable, why_by_hand
+from tui.actions.verify_step import read_back
+from tui.runtime.ansi_text import without_colours
+from tui.runtime.pty_reader import TerminalReader
 
 STEP_SECONDS = 300.0  # openibd's restart takes one or two minutes on a big node
 _LINE_LIMIT = 4096

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from probes.plan import FileChange, Plan, Step
-from probes.text import printable
-from tui.actions.by_hand import why_by_hand
+from probes.base.plan import FileChange, Plan, Step
+from probes.base.text import printable
+from tui.actions.manual_steps import why_by_hand
 
 _END_OF_TEXT = "END_OF_FILE"
 

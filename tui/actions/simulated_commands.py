@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from probes.simulation.host import SimulatedHost
 from tui.actions.runner import Ended
-from tui.actions.terminal_text import harmless
+from tui.runtime.ansi_text import harmless
 
 _LINE_LIMIT = 4096
 _LONGEST_WAIT_SECONDS = 1.5  # nobody learns anything from waiting longer

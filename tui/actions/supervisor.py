@@ -24,15 +24,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from probes.command import TRUSTED_PATH, find_command
-from probes.host import LocalHost
-from probes.plan import FileChange, Plan, Step
-from probes.unknown import Reason, Unknown
-from tui.actions.audit import Actor, Audit
+from probes.base.plan import FileChange, Plan, Step
+from probes.base.unknown import Reason, Unknown
+from probes.host.command import TRUSTED_PATH, find_command
+from probes.host.local import LocalHost
 from tui.actions.audit_file import LogOnDisk
-from tui.actions.lock import ActionLock, LockTaken, open_own_directory
-from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from tui.actions.audit_log import Actor, Audit
+from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
 from tui.actions.runner import LocalCommands, Runner
+from tui.runtime.lock import ActionLock, LockTaken, open_own_directory
 
 _ORDER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16

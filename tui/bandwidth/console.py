@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from widgets.lines import Line, Run, Tone, folded
+from widgets.base.lines import Line, Run, Tone, folded
 
 MOST_LINES = 2000
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probes.bandwidth.planned import PlannedTest, Series
-from probes.bandwidth.result import Result
-from probes.bandwidth.samples import Fact, Sample
+from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.result import Result
+from probes.bandwidth.tools.samples import Fact, Sample
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Starts tests and ends them.
 
 Each test has a keeper, a process that starts it and ends it with all that it has started: when it is asked
-to, when the time is over, and when gdrtop has died or hangs (tui/bandwidth/keeper.py). Each has a
+to, when the time is over, and when gdrtop has died or hangs (tui/bandwidth/supervisor.py). Each has a
 pseudo-terminal of its own as well, so that its lines come as they are printed.
 
 What can remain after the end: a process in uninterruptible sleep, which nothing ends and which is told of;
@@ -31,10 +31,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from probes.command import TRUSTED_PATH, find_command
-from tui.actions.terminal_reader import TerminalReader
-from tui.actions.terminal_text import without_colours
-from tui.bandwidth import keeper
+from probes.host.command import TRUSTED_PATH, find_command
+from tui.bandwidth import supervisor as keeper
+from tui.runtime.ansi_text import without_colours
+from tui.runtime.pty_reader import TerminalReader
 
 LINE_LIMIT = 4096
 # More are not read until these are taken: the test waits. While it is being ended they are counted, not kept.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.bandwidth.choice import Choice, MemoryPath, Scope, Setup
-from probes.bandwidth.commands import is_host
-from probes.bandwidth.far_end import host_of
-from probes.examination import Examination
-from probes.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
-from tui.bandwidth import setup_options
-from tui.bandwidth.setup_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
-from widgets.setup_drawing import Setting
+from probes.bandwidth.model.request import Choice, MemoryPath, Scope, Setup
+from probes.bandwidth.tools.command import is_host
+from probes.bandwidth.tools.ssh import host_of
+from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
+from probes.snapshot.examination import Examination
+from tui.bandwidth import setting_options as setup_options
+from tui.bandwidth.setting_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
+from widgets.bandwidth.setup import Setting
 
 
 class Settings:

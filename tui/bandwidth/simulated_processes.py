@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tui.actions.terminal_text import harmless, without_colours
-from tui.bandwidth.keeper import GRACE_SECONDS
 from tui.bandwidth.processes import LINE_LIMIT, Ended, Process
+from tui.bandwidth.supervisor import GRACE_SECONDS
+from tui.runtime.ansi_text import harmless, without_colours
 
 _STEP_SECONDS = 0.05
 

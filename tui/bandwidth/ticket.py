@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from probes.bandwidth.comparison import meaning
-from probes.bandwidth.earlier import changes, when
-from probes.bandwidth.planned import LeftOut
-from probes.bandwidth.result import Result
-from probes.examination import Examination
-from probes.gpus import GpuFacts
-from probes.tools import Perftest
-from probes.unknown import Maybe, Unknown
-from tui.printing import print_lines
-from widgets.lines import Line, line, plain, wrapped
-from widgets.result_drawing import draw_result
-from widgets.result_table import draw_rows
+from probes.bandwidth.model.planned_test import LeftOut
+from probes.bandwidth.model.result import Result
+from probes.bandwidth.results.against_earlier import changes, when
+from probes.bandwidth.results.comparison import meaning
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.system.tools import Perftest
+from probes.snapshot.examination import Examination
+from tui.runtime.printing import print_lines
+from widgets.bandwidth.result import draw_result
+from widgets.bandwidth.table import draw_rows
+from widgets.base.lines import Line, line, plain, wrapped
 
 _WIDTH = 100
 _MOST_ROWS = 40

@@ -5,9 +5,9 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
-from tui.keys import bind
-from widgets.lines import Line, Run, Tone, wrapped
-from widgets.lines_view import LinesView
+from tui.screens.keys import bind
+from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines_view import LinesView
 
 YES, CANCEL, NO = "yes", "cancel", ""
 

@@ -7,13 +7,13 @@ import textwrap
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from probes.origin import Origin
-from tui.keys import KEYS, leave_keys
+from probes.base.origin import Origin
 from tui.screens.key_footer import KeyFooter
-from tui.screens.lists import PanesScreen
-from widgets.lines import Line, Run, Tone, line
-from widgets.lines_view import LinesView
-from widgets.verdict_drawing import origin_run
+from tui.screens.keys import KEYS, leave_keys
+from tui.screens.list_screen import PanesScreen
+from widgets.base.lines import Line, Run, Tone, line
+from widgets.base.lines_view import LinesView
+from widgets.node.verdict import origin_run
 
 _KEY_CELLS = 11
 

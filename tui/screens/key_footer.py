@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from tui.keys import RANKS
+from tui.screens.keys import RANKS
 
 
 class _Item(NamedTuple):

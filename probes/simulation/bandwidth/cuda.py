@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from probes.simulation.tree import Tree
+from probes.simulation.node.tree import Tree
 
 ERRORS = {
     2: ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory"),

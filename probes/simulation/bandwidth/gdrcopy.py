@@ -5,14 +5,15 @@ NVIDIA/gdrcopy tests/copybw.cpp, tests/common.hpp, tests/testsuites/testsuite.cp
 
 from __future__ import annotations
 
-from probes.examination import Examination
-from probes.simulation.bandwidth import cuda, figures
-from probes.simulation.bandwidth.called import Called
+from probes.facts.system.tool_names import SANITY
+from probes.simulation.bandwidth import cuda
+from probes.simulation.bandwidth import speeds as figures
+from probes.simulation.bandwidth.command_line import Called
 from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.playing import Line, Script, ended, spaced
-from probes.simulation.bandwidth.stage import Stage
-from probes.simulation.commands.performed import split_options
-from probes.tool_names import SANITY
+from probes.simulation.bandwidth.node_pair import Stage
+from probes.simulation.bandwidth.playback import Line, Script, ended, spaced
+from probes.simulation.commands.command_result import split_options
+from probes.snapshot.examination import Examination
 
 _NOT_OPEN = "gdr_open error: Is gdrdrv driver installed and loaded?"
 _DEVICE_FILE = "/dev/gdrdrv"

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from probes.simulation.bandwidth import cuda, figures
-from probes.simulation.bandwidth.called import Called
+from probes.simulation.bandwidth import cuda
+from probes.simulation.bandwidth import speeds as figures
+from probes.simulation.bandwidth.command_line import Called
 from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.nccl_ways import Ways, ways_between
-from probes.simulation.bandwidth.playing import Line, Script, SimulatedTest, ended
-from probes.simulation.bandwidth.stage import Stage
+from probes.simulation.bandwidth.nccl_transports import Ways, ways_between
+from probes.simulation.bandwidth.node_pair import Stage
+from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
-from probes.simulation.commands.performed import split_options
-from probes.simulation.processes import NCCL_VERSION
+from probes.simulation.commands.command_result import split_options
+from probes.simulation.node.processes import NCCL_VERSION
 
 _TESTS_VERSION = "2.17.6"
 _NUMBER = "22707"

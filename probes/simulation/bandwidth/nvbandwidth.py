@@ -9,14 +9,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from probes.examination import Examination
-from probes.nccl_paths import Nccl
-from probes.simulation.bandwidth import cuda, figures
-from probes.simulation.bandwidth.called import Called
+from probes.simulation.bandwidth import cuda
+from probes.simulation.bandwidth import speeds as figures
+from probes.simulation.bandwidth.command_line import Called
 from probes.simulation.bandwidth.cuda import CudaDevice
+from probes.simulation.bandwidth.node_pair import Stage
 from probes.simulation.bandwidth.nvlink import gpu_to_gpu_gbps
-from probes.simulation.bandwidth.playing import Line, Script, ended
-from probes.simulation.bandwidth.stage import Stage
+from probes.simulation.bandwidth.playback import Line, Script, ended
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import Nccl
 
 _VERSION = "v0.8"
 _TO_HOST = 0.985  # of what goes to the GPU

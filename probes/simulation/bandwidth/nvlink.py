@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from probes.examination import Examination
-from probes.gpus import GpuFacts
-from probes.nccl_paths import Nccl
-from probes.simulation.bandwidth import figures
-from probes.unknown import known
+from probes.base.unknown import known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.simulation.bandwidth import speeds as figures
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import Nccl
 
 # Gb/s that one NVLink carries each way, by the major number of compute capability: third, fourth and fifth
 # generation (NVIDIA's architecture white papers for Ampere, Hopper and Blackwell).

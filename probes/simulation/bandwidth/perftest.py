@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from probes.examination import Examination
-from probes.simulation.bandwidth import figures, perftest_options, perftest_text
-from probes.simulation.bandwidth.called import Called, program_of
-from probes.simulation.bandwidth.figures import Place
+from probes.simulation.bandwidth import perftest_options, perftest_text
+from probes.simulation.bandwidth import speeds as figures
+from probes.simulation.bandwidth.command_line import Called, program_of
+from probes.simulation.bandwidth.node_pair import Stage
 from probes.simulation.bandwidth.perftest_card import card_of, is_addressed
 from probes.simulation.bandwidth.perftest_options import Options
 from probes.simulation.bandwidth.perftest_rows import Measurement
 from probes.simulation.bandwidth.perftest_text import NOT_CONNECTED, PEER_GONE, Card, Numbers
-from probes.simulation.bandwidth.playing import Line, Script, SimulatedTest, ended, spaced
+from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spaced
 from probes.simulation.bandwidth.registration import Registered, register
 from probes.simulation.bandwidth.sockets import Listener, is_taken
-from probes.simulation.bandwidth.stage import Stage
+from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import Flow, stop
-from probes.simulation.modules import PEERMEM
+from probes.simulation.node.modules import PEERMEM
+from probes.snapshot.examination import Examination
 
 _PARSED, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its begin
 _HOST_MEMORY, _GPU_MEMORY = 0.08, 0.9  # seconds that it takes to get it

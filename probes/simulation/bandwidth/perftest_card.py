@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from probes.bandwidth.defaults import gid_index
-from probes.examination import Examination
-from probes.rdma import Gid, RdmaFacts, RdmaPort
+from probes.bandwidth.planning.defaults import gid_index
+from probes.base.unknown import Unknown, known
+from probes.facts.rdma.devices import Gid, RdmaFacts, RdmaPort
+from probes.simulation.bandwidth.node_pair import PEER, Stage
 from probes.simulation.bandwidth.perftest_options import Options
 from probes.simulation.bandwidth.perftest_text import Card
-from probes.simulation.bandwidth.stage import PEER, Stage
-from probes.simulation.processes import library_directory
-from probes.unknown import Unknown, known
+from probes.simulation.node.processes import library_directory
+from probes.snapshot.examination import Examination
 
 _NOT_FOUND = " Unable to find the Infiniband/RoCE device"
 _STATES = {"DOWN": "Down", "INIT": "Init", "ARMED": "Armed", "ACTIVE_DEFER": "Active Defer"}

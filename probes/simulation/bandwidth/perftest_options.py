@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probes.simulation.bandwidth.called import Called
-from probes.tools import PERFTEST_PORT, cuda_in_program
+from probes.facts.system.tools import PERFTEST_PORT, cuda_in_program
+from probes.simulation.bandwidth.command_line import Called
 
 _VALUED = {
     "-d": "-d", "--ib-dev": "-d", "-i": "-i", "--ib-port": "-i", "-p": "-p", "--port": "-p",

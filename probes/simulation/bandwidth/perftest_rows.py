@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from probes.simulation.bandwidth import figures
+from probes.simulation.bandwidth import speeds as figures
 from probes.simulation.bandwidth.perftest_options import Options
 from probes.simulation.bandwidth.perftest_text import bandwidth_row, latency_row
-from probes.simulation.bandwidth.playing import NEVER, Line
+from probes.simulation.bandwidth.playback import NEVER, Line
 
 _OF_ALL_SIZES = (0.16, 0.28)  # seconds that a row takes, at least and at most
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 86_400.0

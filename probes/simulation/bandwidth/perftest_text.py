@@ -1,6 +1,6 @@
 """The lines that perftest prints, in the form of the version of 2025.
 
-probes/bandwidth/perftest_output.py names the sources.
+probes/bandwidth/tools/perftest_output.py names the sources.
 """
 
 from __future__ import annotations

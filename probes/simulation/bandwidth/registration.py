@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probes.examination import Examination
-from probes.gpus import GpuFacts
+from probes.base.unknown import Unknown
+from probes.facts.gpu.gpus import GpuFacts
 from probes.simulation.bandwidth import cuda, perftest_text
-from probes.simulation.bandwidth.called import Called, program_of
+from probes.simulation.bandwidth.command_line import Called, program_of
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.perftest_options import Options
 from probes.simulation.bandwidth.perftest_text import Numbers
-from probes.simulation.processes import library_directory
-from probes.simulation.tree import Tree
-from probes.unknown import Unknown
+from probes.simulation.node.processes import library_directory
+from probes.simulation.node.tree import Tree
+from probes.snapshot.examination import Examination
 
 _NOT_CREATED = ("failed to create mr", "Failed to create MR", " Couldn't create IB resources")
 _NO_CONTEXT = "Couldn't init GPU context: 1"

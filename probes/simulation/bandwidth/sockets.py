@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from probes.simulation.bandwidth.playing import NEVER
-from probes.simulation.software import listening
-from probes.simulation.tree import Content, Tree
+from probes.simulation.bandwidth.playback import NEVER
+from probes.simulation.node.software import listening
+from probes.simulation.node.tree import Content, Tree
 
 TABLE = "/proc/net/tcp"
 T = TypeVar("T")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from probes.simulation.bandwidth.playing import NEVER
-from probes.simulation.ports import port_of
-from probes.simulation.tree import PlacedNic, Tree
+from probes.simulation.bandwidth.playback import NEVER
+from probes.simulation.node.ports import port_of
+from probes.simulation.node.tree import PlacedNic, Tree
 
 SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 _UNITS_OF_GIGABIT = 1e9 / 32  # counters count units of four octets

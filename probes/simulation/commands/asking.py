@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from probes.simulation.commands.performed import Order, Performed, done, failed
-from probes.tool_names import PERFTEST
-from probes.unknown import Unknown
+from probes.base.unknown import Unknown
+from probes.facts.system.tool_names import PERFTEST
+from probes.simulation.commands.command_result import Order, Performed, done, failed
 
 # What each may be asked; to anything else the answer in the tree is none.
 _QUESTIONS: dict[str, tuple[tuple[str, ...], ...]] = {

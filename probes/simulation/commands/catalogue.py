@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from probes.host import Host
-from probes.simulation.commands import asking, files, modprobe, nvidia, ports, setpci, system, systemctl
-from probes.simulation.commands.performed import Obeyed, Order, Performed, not_obeyed
-from probes.simulation.tree import Tree
-from probes.text import printable
-from probes.tools import DIRECTORIES
+from probes.base.text import printable
+from probes.facts.system.tools import DIRECTORIES
+from probes.host.protocol import Host
+from probes.simulation.commands import asking, modprobe, nvidia, ports, setpci, system, systemctl
+from probes.simulation.commands import coreutils as files
+from probes.simulation.commands.command_result import Obeyed, Order, Performed, not_obeyed
+from probes.simulation.node.tree import Tree
 
 OBEYED: Mapping[str, Obeyed] = {
     **modprobe.COMMANDS,

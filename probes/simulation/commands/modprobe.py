@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.kernel import read_cmdline
-from probes.modprobe_config import InstallLine, LoadingRules, read_rules
+from probes.facts.kernel.modprobe_config import InstallLine, LoadingRules, read_rules
+from probes.facts.kernel.release import read_cmdline
+from probes.simulation.commands.command_result import Obeyed, Order, Performed, not_obeyed, split_options
 from probes.simulation.commands.modprobe_options import options_of
-from probes.simulation.commands.performed import Obeyed, Order, Performed, not_obeyed, split_options
-from probes.simulation.module_index import read_index
-from probes.simulation.module_loading import INVALID, may_not_unload, take_in, take_out
-from probes.simulation.modules import refcnt, users_of
+from probes.simulation.node.depmod import read_index
+from probes.simulation.node.module_loading import INVALID, may_not_unload, take_in, take_out
+from probes.simulation.node.modules import refcnt, users_of
 
 # fmt: off
 _KNOWN = frozenset({

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from probes.host import Host
-from probes.modprobe_config import MODPROBE_DIRECTORIES
-from probes.unknown import known
+from probes.base.unknown import known
+from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES
+from probes.host.protocol import Host
 
 
 def options_of(host: Host) -> dict[str, dict[str, str]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from probes.simulation.commands.command_result import Obeyed, Order, Performed, done, failed, not_obeyed
 from probes.simulation.commands.modprobe import modprobe
-from probes.simulation.commands.performed import Obeyed, Order, Performed, done, failed, not_obeyed
-from probes.simulation.tree import Tree, uuid_of
+from probes.simulation.node.tree import Tree, uuid_of
 
 _NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.port_health import ERROR_COUNTER_BITS
-from probes.simulation.commands.performed import (
+from probes.base.unknown import Unknown
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.simulation.commands.command_result import (
     BRIEFLY,
     Obeyed,
     Order,
@@ -15,9 +16,8 @@ from probes.simulation.commands.performed import (
     not_obeyed,
     split_options,
 )
-from probes.simulation.ports import port_of
-from probes.simulation.tree import Content, PlacedNic, Tree
-from probes.unknown import Unknown
+from probes.simulation.node.ports import port_of
+from probes.simulation.node.tree import Content, PlacedNic, Tree
 
 _UP = 0x1  # IFF_UP
 _SMALLEST_MTU, _LARGEST_MTU, _LARGEST_IB_MTU = 68, 9978, 4092

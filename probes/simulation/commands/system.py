@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from probes.simulation.commands.files import write
-from probes.simulation.commands.performed import (
+from probes.simulation.commands.command_result import (
     Obeyed,
     Order,
     Performed,
@@ -15,8 +14,9 @@ from probes.simulation.commands.performed import (
     not_obeyed,
     split_options,
 )
-from probes.simulation.module_files import Modinfo
-from probes.simulation.module_index import write_index
+from probes.simulation.commands.coreutils import write
+from probes.simulation.node.depmod import write_index
+from probes.simulation.node.module_files import Modinfo
 
 _ONE_WAY = "/proc/sys/kernel/modules_disabled"
 _EVENTS = ("trigger", "settle", "control")

@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from probes.kernel import read_cmdline
-from probes.modprobe_config import read_rules
-from probes.simulation.commands.modprobe import modprobe, rmmod
-from probes.simulation.commands.performed import (
+from probes.facts.kernel.modprobe_config import read_rules
+from probes.facts.kernel.release import read_cmdline
+from probes.simulation.commands.command_result import (
     Obeyed,
     Order,
     Performed,
@@ -19,9 +18,10 @@ from probes.simulation.commands.performed import (
     one_after_another,
     split_options,
 )
-from probes.simulation.commands.service_work import end, start
-from probes.simulation.services import UNITS, WANTS, run, stop
-from probes.simulation.tree import Tree
+from probes.simulation.commands.modprobe import modprobe, rmmod
+from probes.simulation.commands.service_effects import end, start
+from probes.simulation.node.services import UNITS, WANTS, run, stop
+from probes.simulation.node.tree import Tree
 
 _OWN_UNITS = "/etc/systemd/system"
 _RUNLEVELS = ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.processes import FIRST_RANK, add_rank, limits, put_in_container
-from probes.simulation.tree import Tree
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.processes import FIRST_RANK, add_rank, limits, put_in_container
+from probes.simulation.node.tree import Tree
 
 _SMALL = str(8 << 20)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from probes.simulation.description import NodeDescription
-from probes.simulation.tree import Tree
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.tree import Tree
 
 
 def _no_change_of_description(description: NodeDescription) -> NodeDescription:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from probes.simulation.description import NodeDescription, RootDescription
-from probes.simulation.driver_libraries import install_library, set_library_version
 from probes.simulation.faults.fault import Fault
-from probes.simulation.kernel_log import say
-from probes.simulation.services import UNITS, set_fabric_manager_version, stop, uninstall
-from probes.simulation.tree import Tree
+from probes.simulation.node.description import NodeDescription, RootDescription
+from probes.simulation.node.driver_libraries import install_library, set_library_version
+from probes.simulation.node.kernel_log import say
+from probes.simulation.node.services import UNITS, set_fabric_manager_version, stop, uninstall
+from probes.simulation.node.tree import Tree
 
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS, _WITH_FEWER_NVLINKS = 5, 6, 7, 4, 2, 3
 

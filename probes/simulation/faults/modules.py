@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.module_files import modinfo_of, set_field, take_from_disk
-from probes.simulation.module_loading import refuse, take_out
-from probes.simulation.tree import Refusal, Tree
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.module_files import modinfo_of, set_field, take_from_disk
+from probes.simulation.node.module_loading import refuse, take_out
+from probes.simulation.node.tree import Refusal, Tree
 
 _PEERMEM = "nvidia_peermem"
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")

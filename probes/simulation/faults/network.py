@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from probes.simulation.faults.fault import Fault
-from probes.simulation.network import route_over
-from probes.simulation.ports import netdev_of
-from probes.simulation.tree import Tree
+from probes.simulation.node.network import route_over
+from probes.simulation.node.ports import netdev_of
+from probes.simulation.node.tree import Tree
 
 
 def _ssh_over_nic(tree: Tree) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.simulation.faults.fault import Fault
-from probes.simulation.kernel_log import say
-from probes.simulation.ports import netdev_of, port_of
-from probes.simulation.tree import Content, PlacedNic, Tree
+from probes.simulation.node.kernel_log import say
+from probes.simulation.node.ports import netdev_of, port_of
+from probes.simulation.node.tree import Content, PlacedNic, Tree
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
 _ROCE = ("mlx5_4", "mlx5_9")

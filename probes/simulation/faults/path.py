@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.peermem import GONE
-from probes.simulation.kernel_log import say
-from probes.simulation.module_loading import take_out
-from probes.simulation.tree import Tree
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.kernel_log import say
+from probes.simulation.node.module_loading import take_out
+from probes.simulation.node.tree import Tree
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:

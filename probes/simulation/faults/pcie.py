@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation import config_space as config
-from probes.simulation.description import NodeDescription, RootDescription
 from probes.simulation.faults.fault import Fault
-from probes.simulation.tree import Tree
+from probes.simulation.node import config_space as config
+from probes.simulation.node.description import NodeDescription, RootDescription
+from probes.simulation.node.tree import Tree
 
 
 def _nic(tree: Tree, name: str) -> str | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.description import NodeDescription
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.modules import NO_FILE, OTHER_KERNEL, take_driver_from_disk
-from probes.simulation.kernel_log import say
-from probes.simulation.module_files import put_on_disk, set_field, take_from_disk
-from probes.simulation.module_loading import INVALID, refuse, take_in, take_out
-from probes.simulation.modules import show_module, srcversion_of
-from probes.simulation.services import WANTS, stop
-from probes.simulation.tree import Refusal, Tree, file_of
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.kernel_log import say
+from probes.simulation.node.module_files import put_on_disk, set_field, take_from_disk
+from probes.simulation.node.module_loading import INVALID, refuse, take_in, take_out
+from probes.simulation.node.modules import show_module, srcversion_of
+from probes.simulation.node.services import WANTS, stop
+from probes.simulation.node.tree import Refusal, Tree, file_of
 
 _PEERMEM = "nvidia_peermem"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"

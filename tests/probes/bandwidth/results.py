@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from probes.bandwidth.judgement import Judgement, Verdict
-from probes.bandwidth.planned import Pair
-from probes.bandwidth.result import Ending, Result
-from probes.bandwidth.samples import BY_DMABUF, HOST_MEMORY, Latency, Sample
+from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.rating import Judgement, Verdict
+from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.tools.samples import BY_DMABUF, HOST_MEMORY, Latency, Sample
 
 MORNING = 1_795_000_000.0
 

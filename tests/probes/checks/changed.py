@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from probes.checks.finding import Finding, Status
+from probes.base.unknown import Unknown
 from probes.checks.registry import findings
-from probes.examination import Examination, examine
-from probes.gpus import Gpu
-from probes.kernel_log import parse_log
-from probes.module_files import ModuleFileFacts
-from probes.modules import ModuleFacts, ModuleState
-from probes.nvml import NvmlGpu
-from probes.port_health import PortHealth
-from probes.rdma import RdmaDevice, RdmaPort
-from probes.services import ServiceFacts
-from probes.simulation import SimulatedHost
-from probes.unknown import Unknown
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.kernel.log import parse_log
+from probes.facts.kernel.module_files import ModuleFileFacts
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.facts.rdma.port_health import PortHealth
+from probes.facts.system.services import ServiceFacts
+from probes.host.nvml import NvmlGpu
+from probes.queries.finding import Finding, Status
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import Examination, examine
 
 
 def said(name: str, examination: Examination) -> Finding:

@@ -2,10 +2,10 @@
 
 from functools import cache
 
-from probes.checks.finding import Finding, Status
 from probes.checks.registry import findings
-from probes.examination import Examination, examine
-from probes.simulation import SimulatedHost
+from probes.queries.finding import Finding, Status
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import Examination, examine
 
 
 @cache

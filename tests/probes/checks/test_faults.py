@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.checks.finding import Severity, Status
 from probes.checks.registry import CHECKS
-from probes.simulated_names import SIMULATED_NAMES
-from probes.simulation import SimulatedHost
-from probes.simulation.faults import FAULTS
+from probes.queries.finding import Severity, Status
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import findings_on, found_on
 
 # What is found on nodes that do what they are made for, and why that is right.

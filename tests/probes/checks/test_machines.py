@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from probes.checks.finding import Finding, Severity, Status
 from probes.checks.registry import findings
 from probes.checks.summary import exit_status, summed_up
-from probes.checks.verdict import State
-from probes.examination import examine
-from probes.host import LocalHost
+from probes.host.local import LocalHost
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.examination import examine
+from probes.snapshot.verdict import State
 from tests.machines import machine_file
-from tests.probes.test_hwloc_trees import TREES
+from tests.probes.topology.test_hwloc_trees import TREES
 from tests.trees import tree_from_lspci
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from probes.checks.finding import Finding, Severity, Status
+from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
-from probes.examination import Examination, examine
-from probes.nccl_conf import NcclConf
-from probes.processes import Process, ProcessFacts
-from probes.simulation import SimulatedHost
-from probes.simulation.faults import FAULTS
-from probes.simulation.processes import add_rank
-from probes.unknown import Reason, Unknown
+from probes.facts.jobs.nccl_conf import NcclConf
+from probes.facts.jobs.processes import Process, ProcessFacts
+from probes.queries.finding import Finding, Severity, Status
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.processes import add_rank
+from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of, findings_on
 
 DENIED = Unknown(Reason.NEEDS_ROOT, "/proc/41000/fd")

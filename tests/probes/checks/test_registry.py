@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from probes.checks import registry
-from probes.checks.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
 from probes.checks.registry import CHECKS, findings
-from probes.examination import examine
-from probes.host import LocalHost
-from probes.simulation import SimulatedHost
-from probes.simulation.faults import FAULTS
+from probes.host.local import LocalHost
+from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.simulated_tree import write_tree
 

@@ -2,10 +2,10 @@
 
 from functools import cache
 
+from probes.base.plan import Plan
 from probes.checks.registry import findings
-from probes.examination import Examination
-from probes.plan import Plan
-from probes.plans.offers import ACTIONS, Offer, offers
+from probes.plans.catalogue import ACTIONS, Offer, offers
+from probes.snapshot.examination import Examination
 from tests.probes.checks.doctor import examination_of
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from probes.examination import examine
-from probes.plan import Plan, Step
-from probes.plans.boot import OWN_FILE
-from probes.simulation import SimulatedHost
+from probes.base.plan import Plan, Step
+from probes.plans.load_at_boot import OWN_FILE
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from tests.probes.plans.looks import answer, commands
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from probes.device_nodes import DeviceNode, DeviceNodeFacts
-from probes.examination import Examination
-from probes.modules import ModuleState
-from probes.plan import Plan
-from probes.unknown import Maybe, Reason, Unknown
+from probes.base.plan import Plan
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
+from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_devices, with_module
 from tests.probes.checks.doctor import examination_of
 from tests.probes.plans.looks import commands

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from probes.examination import Examination
-from probes.plan import Plan
-from probes.services import ServiceState
-from probes.unknown import Reason, Unknown
+from probes.base.plan import Plan
+from probes.base.unknown import Reason, Unknown
+from probes.facts.system.services import ServiceState
+from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_module, with_service
 from tests.probes.checks.doctor import examination_of
 from tests.probes.plans.looks import commands

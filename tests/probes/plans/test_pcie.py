@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from probes.examination import Examination
-from probes.pci import PciKind
-from probes.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown
+from probes.facts.pci.functions import PciKind
+from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_module
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.plans.looks import commands, plan, undone, why_not

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.examination import Examination
-from probes.modules import ModuleState
-from probes.services import ServiceState
-from probes.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.system.services import ServiceState
+from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_file, with_module, with_service, without
 from tests.probes.checks.doctor import examination_of
 from tests.probes.plans.looks import commands, offers_on, plan, undone, why_not

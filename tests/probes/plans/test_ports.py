@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.examination import Examination
-from probes.port_health import ErrorCounter
-from probes.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown
+from probes.facts.rdma.port_health import ErrorCounter
+from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_health, with_ports
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.plans.looks import commands, plan, undone, why_not

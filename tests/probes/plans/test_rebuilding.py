@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.dkms import DkmsFacts, DkmsModule
+from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
 from probes.plans.rebuilding import rebuild_steps
 from tests.probes.checks.doctor import examination_of
 

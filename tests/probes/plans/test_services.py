@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.examination import Examination
+from probes.base.unknown import Reason, Unknown
+from probes.facts.system.services import ServiceState
 from probes.plans.services import lift_memlock, start_imex
-from probes.services import ServiceState
-from probes.unknown import Reason, Unknown
+from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_gpus, with_module, with_nvml, with_service, without
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.plans.looks import commands, plan, undone, why_not

@@ -1,10 +1,11 @@
 """A simulated node that is given commands."""
 
-from probes.checks.finding import Finding, Status
+from probes.base.plan import Step
 from probes.checks.registry import findings
-from probes.examination import examine
-from probes.plan import Step
-from probes.simulation import Performed, SimulatedHost
+from probes.queries.finding import Finding, Status
+from probes.simulation.commands.command_result import Performed
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 
 
 def node(name: str) -> SimulatedHost:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.nvml import NvmlLive
-from probes.simulation import SimulatedHost
-from probes.simulation.ports import port_of
-from probes.simulation.processes import add_rank
-from probes.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown
+from probes.host.nvml import NvmlLive
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.ports import port_of
+from probes.simulation.node.processes import add_rank
 from tests.probes.simulation.node import end_job
 
 COMER = 4242

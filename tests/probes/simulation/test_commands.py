@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.nvml import NvmlFacts
-from probes.services import ServiceFacts, ServiceState
-from probes.services import probe as probe_services
-from probes.simulation import SimulatedHost
+from probes.base.unknown import Maybe
+from probes.facts.system.services import ServiceFacts, ServiceState
+from probes.facts.system.services import probe as probe_services
+from probes.host.nvml import NvmlFacts
 from probes.simulation.commands.catalogue import OBEYED
-from probes.simulation.config_space import ACS_CONTROL, DEVICES
-from probes.unknown import Maybe
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.config_space import ACS_CONTROL, DEVICES
 from tests.probes.simulation.node import end_job, found_on, node, told
 
 PORT = "0000:17:00.0"  # above a GPU of hgx-h100

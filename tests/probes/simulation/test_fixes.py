@@ -2,9 +2,9 @@
 
 import pytest
 
-from probes.plan import Plan, Step
-from probes.simulation.faults import FAULTS
-from probes.simulation.services import set_fabric_manager_version
+from probes.base.plan import Plan, Step
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.node.services import set_fabric_manager_version
 from tests.probes.simulation.node import end_job, found_on, node, run_step, told
 
 # gdrtop never runs these.

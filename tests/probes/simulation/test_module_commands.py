@@ -2,11 +2,11 @@
 
 import pytest
 
-from probes.modules import ModuleFacts, ModuleState
-from probes.node import probe_node
-from probes.nvml import NvmlFacts
-from probes.rdma import RdmaFacts
-from probes.simulation import SimulatedHost
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.node import probe_node
+from probes.facts.rdma.devices import RdmaFacts
+from probes.host.nvml import NvmlFacts
+from probes.simulation.host import SimulatedHost
 from tests.probes.simulation.node import end_job, node, told
 
 PEERMEM = "nvidia_peermem"

@@ -4,21 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from probes.checks.verdict import State, judge
-from probes.gpudirect import GdrPath
-from probes.gpus import GpuFacts
-from probes.host import LocalHost
-from probes.modules import ModuleFacts, ModuleState
-from probes.node import Node, probe_node
-from probes.numa import NumaFacts
-from probes.origin import Source
-from probes.pci import PciFacts, PciKind
-from probes.platform import Environment, PlatformFacts
-from probes.rates import port_rates, read
-from probes.rdma import RdmaFacts
-from probes.simulation import SimulatedHost, simulated_names, title
-from probes.topology import build
-from probes.unknown import Unknown
+from probes.base.origin import Source
+from probes.base.unknown import Unknown
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpudirect import GdrPath
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.node import Node, probe_node
+from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.numa import NumaFacts
+from probes.facts.system.platform import Environment, PlatformFacts
+from probes.host.local import LocalHost
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names, title
+from probes.snapshot.rates import port_rates, read
+from probes.snapshot.verdict import State, judge
+from probes.topology.paths import build
 from tests.simulated_tree import write_tree
 
 SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.origin import Origin, Source
+from probes.base.plan import FileChange, Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
-from probes.examination import Examination, examine
-from probes.host import LocalHost
-from probes.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
-from probes.origin import Origin, Source
-from probes.plan import FileChange, Plan, Step, instruction
-from probes.plans.offers import Offer
-from probes.processes import ProcessFacts
-from probes.running import begin
-from probes.simulation import SimulatedHost
-from probes.simulation.network import route_over
-from probes.unknown import Reason, Unknown
-from tui.actions.by_hand import runnable, why_by_hand
+from probes.facts.jobs.processes import ProcessFacts
+from probes.facts.system.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
+from probes.host.local import LocalHost
+from probes.host.probe_thread import begin
+from probes.plans.catalogue import Offer
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.network import route_over
+from probes.snapshot.examination import Examination, examine
 from tui.actions.dispatcher import Dispatcher, MemoryLog, Prepared
+from tui.actions.events import Event, Outcome
 from tui.actions.guards import clearance, unloads_driver
-from tui.actions.outcome import Event, Outcome
+from tui.actions.manual_steps import runnable, why_by_hand
 
 BUSY = "hgx-h100"  # a job runs on it, through nvidia-peermem
 IDLE = "hgx-h100+peermem-not-loaded"

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from probes.host import LocalHost
-from probes.plan import FileChange, Plan, Step, instruction
-from probes.simulation import SimulatedHost
-from tui.actions.audit import Actor, Audit, AuditError, past_runs
+from probes.base.plan import FileChange, Plan, Step, instruction
+from probes.host.local import LocalHost
+from probes.simulation.host import SimulatedHost
+from tui.actions.audit_log import Actor, Audit, AuditError, past_runs
 from tui.actions.dispatcher import MemoryLog
-from tui.actions.lock import ActionLock, LockTaken
-from tui.actions.outcome import Event, Outcome, Printed, RunEnded, StepBegan, StepEnded
+from tui.actions.events import Event, Outcome, Printed, RunEnded, StepBegan, StepEnded
 from tui.actions.runner import Ended, LocalCommands, Runner
+from tui.runtime.lock import ActionLock, LockTaken
 
 HERE = Actor("h100-07", "boot-1", "root", 4242)
 
@@ -65,7 +65,7 @@ def command(*argv: str) -> Step:
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     # What is by hand is another test's: here the harmless programs of this machine are run.
     monkeypatch.setattr(
-        "tui.actions.by_hand._RUN", {"printf", "false", "sleep", "env", "true", "seq", "sh", "setpci"}
+        "tui.actions.manual_steps._RUN", {"printf", "false", "sleep", "env", "true", "seq", "sh", "setpci"}
     )
     return Told()
 
@@ -110,7 +110,7 @@ def test_the_environment_is_clean(told: Told, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_program_that_is_not_installed_says_so(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.actions.by_hand._RUN", {"no-such-program"})
+    monkeypatch.setattr("tui.actions.manual_steps._RUN", {"no-such-program"})
     ended = told.run(LocalCommands(), command("no-such-program"))
     assert ended.outcome is Outcome.FAILED
     assert "not installed" in ended.why
@@ -181,7 +181,7 @@ def test_what_a_killed_gdrtop_had_begun_goes_on_and_keeps_the_lock(tmp_path: Pat
     done = tmp_path / "done"
     code = f"""
 import sys
-from tui.actions.lock import ActionLock
+from tui.runtime.lock import ActionLock
 from tui.actions.runner import LocalCommands
 with ActionLock({name!r}) as lock:
     argv = ("sh", "-c", "echo begun; sleep 1; echo to nobody; touch {done}")
@@ -249,12 +249,12 @@ def test_the_lock_is_for_its_owner_alone_and_follows_no_link(tmp_path: Path) -> 
 def test_a_users_lock_waits_for_roots_and_root_for_no_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tui.actions.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
+    monkeypatch.setattr("tui.runtime.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
     with ActionLock(str(tmp_path / "roots")):
-        monkeypatch.setattr("tui.actions.lock._is_root", lambda: False)
+        monkeypatch.setattr("tui.runtime.lock._is_root", lambda: False)
         with pytest.raises(LockTaken, match="user root"), ActionLock(str(tmp_path / "users")):
             pass
-        monkeypatch.setattr("tui.actions.lock._is_root", lambda: True)
+        monkeypatch.setattr("tui.runtime.lock._is_root", lambda: True)
     with ActionLock(str(tmp_path / "users")), ActionLock(str(tmp_path / "roots")):
         pass
 
@@ -263,7 +263,7 @@ def test_roots_lock_is_seen_among_the_many_of_a_busy_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel hands out /proc/locks a page at a time: about 70 of them."""
-    monkeypatch.setattr("tui.actions.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
+    monkeypatch.setattr("tui.runtime.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
     with contextlib.ExitStack() as stack:
 
         def lock_others() -> None:
@@ -273,7 +273,7 @@ def test_roots_lock_is_seen_among_the_many_of_a_busy_node(
         lock_others()
         stack.enter_context(ActionLock(str(tmp_path / "roots")))
         lock_others()
-        monkeypatch.setattr("tui.actions.lock._is_root", lambda: False)
+        monkeypatch.setattr("tui.runtime.lock._is_root", lambda: False)
         with pytest.raises(LockTaken, match="user root"), ActionLock(str(tmp_path / "users")):
             pass
 

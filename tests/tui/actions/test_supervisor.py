@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from probes.plan import FileChange, Plan, Step
-from probes.unknown import Reason, Unknown
+from probes.base.plan import FileChange, Plan, Step
+from probes.base.unknown import Reason, Unknown
 from tests.tui.actions.test_runner import free, until
 from tests.tui.test_cli import ROOT
 from tui.actions import supervisor
-from tui.actions.audit import Actor, past_runs
 from tui.actions.audit_file import LogOnDisk
-from tui.actions.lock import ActionLock
-from tui.actions.outcome import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from tui.actions.audit_log import Actor, past_runs
+from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
 from tui.actions.supervisor import DetachedRun, Order
+from tui.runtime.lock import ActionLock
 
 HERE = Actor("h100-07", "boot-1", "root (sudo by alice)", 1)
 # The supervisor is a program of its own: what its allow-list takes is said there.

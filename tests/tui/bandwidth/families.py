@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tui.bandwidth import keeper
+from tui.bandwidth import supervisor as keeper
 from tui.bandwidth.processes import Ended, LocalProcesses, Process
 
 ROOT = Path(__file__).parents[3]

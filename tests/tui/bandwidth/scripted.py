@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from probes.bandwidth.choice import Choice
-from probes.bandwidth.planned import Series
-from probes.bandwidth.series import series_of
-from probes.examination import Examination, examine
-from probes.simulation import SimulatedHost
+from probes.bandwidth.model.planned_test import Series
+from probes.bandwidth.model.request import Choice
+from probes.bandwidth.planning.series import series_of
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import Examination, examine
 from tui.bandwidth.processes import Ended, Process
 
 BANNER = "* Waiting for client to connect... *"

@@ -1,8 +1,8 @@
 """The settings of a test: what the others take the meaning from does not count."""
 
-from probes.bandwidth.choice import MemoryPath, Scope, Setup
-from probes.examination import examine
-from probes.simulation import SimulatedHost
+from probes.bandwidth.model.request import MemoryPath, Scope, Setup
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from tui.bandwidth.settings import Settings
 
 

@@ -1,9 +1,9 @@
 """The text for a ticket: all that a reader asks for, in ASCII."""
 
-from probes.bandwidth.planned import LeftOut
-from probes.bandwidth.samples import HOST_MEMORY
+from probes.bandwidth.model.planned_test import LeftOut
+from probes.bandwidth.tools.samples import HOST_MEMORY
+from tests.probes.bandwidth.planning.test_series import node
 from tests.probes.bandwidth.results import MORNING, failed, result
-from tests.probes.bandwidth.test_series import node
 from tui.bandwidth.ticket import ticket_text, versions_of
 
 

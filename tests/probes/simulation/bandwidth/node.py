@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from probes.bandwidth.commands import Command
-from probes.bandwidth.defaults import perftest_defaults
-from probes.bandwidth.perftest_command import PerftestSettings, loopback
-from probes.bandwidth.perftest_output import PerftestOutput
-from probes.bandwidth.samples import About, Fact, Sample
-from probes.bandwidth.troubles import Memory, Trouble, explain
-from probes.examination import Examination, examine
-from probes.simulation import SimulatedHost, SimulatedTest
-from probes.tools import ToolFacts
+from probes.bandwidth.planning.defaults import perftest_defaults
+from probes.bandwidth.tools.command import Command
+from probes.bandwidth.tools.failures import Memory, Trouble, explain
+from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
+from probes.bandwidth.tools.perftest_output import PerftestOutput
+from probes.bandwidth.tools.samples import About, Fact, Sample
+from probes.facts.system.tools import ToolFacts
+from probes.simulation.host import SimulatedHost, SimulatedTest
+from probes.snapshot.examination import Examination, examine
 
 LONGEST_SECONDS = 300.0
 

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.bandwidth.troubles import explain
-from probes.tool_names import TEST_TOOLS
+from probes.bandwidth.tools.failures import explain
+from probes.facts.system.tool_names import TEST_TOOLS
 from tests.probes.simulation.bandwidth.node import Node
 
 KNOWN = [

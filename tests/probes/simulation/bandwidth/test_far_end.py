@@ -2,9 +2,9 @@
 
 import pytest
 
-from probes.bandwidth.commands import Command
-from probes.bandwidth.far_end import by_ssh
-from probes.bandwidth.samples import About
+from probes.bandwidth.tools.command import Command
+from probes.bandwidth.tools.samples import About
+from probes.bandwidth.tools.ssh import by_ssh
 from probes.simulation.bandwidth.far_end import parse
 from tests.probes.simulation.bandwidth.node import Node, both, settings_on
 

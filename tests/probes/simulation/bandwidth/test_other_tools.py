@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from probes.bandwidth.commands import Command, Refused
-from probes.bandwidth.gdrcopy_output import GdrcopyOutput
-from probes.bandwidth.limits import of_gpu
-from probes.bandwidth.nccl_tests_output import NcclTestsOutput
-from probes.bandwidth.nvbandwidth_output import NvbandwidthOutput
-from probes.bandwidth.other_commands import (
+from probes.bandwidth.model.limits import of_gpu
+from probes.bandwidth.tools.command import Command, Refused
+from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
+from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
+from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
+from probes.bandwidth.tools.other_commands import (
     GdrcopySettings,
     NcclSettings,
     NvbandwidthSettings,
@@ -17,10 +18,9 @@ from probes.bandwidth.other_commands import (
     nccl_tests,
     nvbandwidth,
 )
-from probes.bandwidth.samples import DONE, About, Fact, Sample
-from probes.bandwidth.troubles import Trouble
-from probes.rates import port_rates, read
-from probes.tool_names import NCCL_TESTS
+from probes.bandwidth.tools.samples import DONE, About, Fact, Sample
+from probes.facts.system.tool_names import NCCL_TESTS
+from probes.snapshot.rates import port_rates, read
 from tests.probes.simulation.bandwidth.node import Node, Run
 
 Told = Sample | Fact | Trouble

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.judgement import Verdict, best_of, judge
-from probes.bandwidth.limits import of_test
-from probes.bandwidth.samples import (
+from probes.bandwidth.model.limits import of_test
+from probes.bandwidth.model.rating import Verdict, best_of, judge
+from probes.bandwidth.tools.samples import (
     BY_DMABUF,
     BY_PEERMEM,
     CONNECTED,
@@ -18,9 +18,9 @@ from probes.bandwidth.samples import (
     About,
     Fact,
 )
-from probes.simulated_names import SIMULATED_NAMES
-from probes.tool_names import PERFTEST
-from probes.tools import ToolFacts
+from probes.facts.system.tool_names import PERFTEST
+from probes.facts.system.tools import ToolFacts
+from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.simulation.bandwidth.node import Node, Run, both, play, settings_on
 
 BY_DEFAULT = {"dgx-a100": BY_PEERMEM}

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.commands import Refused
-from probes.bandwidth.perftest_command import PerftestSettings, loopback
-from probes.bandwidth.samples import About
-from probes.bandwidth.troubles import Memory, Trouble
-from probes.simulation.faults import FAULTS
+from probes.bandwidth.tools.command import Refused
+from probes.bandwidth.tools.failures import Memory, Trouble
+from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
+from probes.bandwidth.tools.samples import About
+from probes.simulation.faults.catalogue import FAULTS
 from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, play, settings_on
 
 GENERIC = ("it ended with status", "the program was not found")

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from probes.rates import Reading, port_rates, read
-from probes.unknown import Unknown
+from probes.base.unknown import Unknown
+from probes.snapshot.rates import Reading, port_rates, read
 from tests.probes.simulation.bandwidth.node import Node, both, settings_on
 
 

@@ -1,0 +1,1 @@
+"""Bandwidth tests as data: request, planned test, limits, result, rating."""

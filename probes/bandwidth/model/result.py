@@ -1,0 +1,98 @@
+"""What a test gave: kept, compared and shown long after it has run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from probes.bandwidth.model.meaning import Settings
+from probes.bandwidth.model.planned_test import Pair, PlannedTest
+from probes.bandwidth.model.rating import Judgement
+from probes.bandwidth.tools.other_commands import GdrcopySettings
+from probes.bandwidth.tools.perftest_command import PerftestSettings
+from probes.bandwidth.tools.samples import Fact, Sample
+
+MOST_SAMPLES = 400
+
+
+class Ending(Enum):
+    """How a test ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test that was run."""
+
+    taken_at: float  # seconds since 1970, when it began
+    seconds: float
+    node: str  # host name
+    machine: str  # the machine's type, as baselines are kept by: "Supermicro SYS-821GE-TNHR, 8 × H100, …"
+    origin: str  # "live", or "simulated hgx-h100": never compared with each other
+    title: str
+    tool: str
+    setup: str  # value of choice.Setup
+    pair: Pair
+    memory: str  # as PlannedTest.memory
+    size_bytes: int | None  # None: all sizes, or the tool's own
+    queue_pairs: int
+    is_bidirectional: bool
+    commands: tuple[str, ...]  # of each end, as a shell would take it
+    ending: Ending
+    samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
+    facts: tuple[Fact, ...]
+    figure: Sample | None  # what stands for the whole; None: nothing was measured
+    judgement: Judgement
+    limit_gbps: float | None  # what the label of the limiting part says
+    limit_by: str  # "port 1 of mlx5_0"
+    trouble: str = ""  # why it failed, a sentence
+    trouble_raw: str = ""  # the line that says so
+    wants_nics: bool = False  # of a collective: it was to go over the NICs, not over NVLink or PCIe
+
+    @property
+    def gbps(self) -> float | None:
+        """The bandwidth that stands for it; of a collective its bus bandwidth; None for latencies."""
+        if self.figure is None:
+            return None
+        return self.figure.gbps if self.figure.bus_gbps is None else self.figure.bus_gbps
+
+    @property
+    def way(self) -> str:
+        """What it went over on this node, as `LeftOut.way`."""
+        return f"{self.pair.gpu_label} → {self.pair.nic}" if self.pair.gpu_label else self.pair.nic
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two results must have in common to be compared: all but node, machine and time."""
+        load = Load(self.size_bytes, self.queue_pairs, self.is_bidirectional)
+        return _key(self.pair, self.title, self.tool, self.setup, self.memory, load)
+
+
+class Load(NamedTuple):
+    """What is sent; None: all sizes, or the tool's own."""
+
+    size_bytes: int | None
+    queue_pairs: int
+    is_bidirectional: bool
+
+
+def load_of(settings: Settings) -> Load:
+    """What a test with these settings sends."""
+    if isinstance(settings, PerftestSettings):
+        return Load(settings.size_bytes, settings.queue_pairs, settings.is_bidirectional)
+    return Load(settings.size_bytes if isinstance(settings, GdrcopySettings) else None, 1, False)
+
+
+def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load) -> tuple[object, ...]:
+    # The title tells which GPU is at the far end, and collectives over NICs from those inside the node.
+    ends = (pair.gpu_label, pair.nic, pair.port, pair.far_nic, pair.peer)
+    return (*ends, title, tool, setup, memory, *load)
+
+
+def planned_key(test: PlannedTest) -> tuple[object, ...]:
+    """`Result.key` of the result that a test will have."""
+    return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, load_of(test.settings))

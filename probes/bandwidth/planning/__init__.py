@@ -1,0 +1,1 @@
+"""Which bandwidth tests to run, with which options, and whom they affect."""

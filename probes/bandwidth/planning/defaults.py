@@ -1,0 +1,161 @@
+"""The settings of a test that fit this node: the nearest NIC, an active port, GID, NUMA node and path.
+
+The GID is the one that NCCL, too, takes on RoCE: RoCE v2 with a routed address. InfiniBand needs none.
+"""
+
+from __future__ import annotations
+
+from probes.bandwidth.tools.command import Refused
+from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts
+from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.port_health import routable_gids
+from probes.facts.system.tools import ToolFacts
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import ORDER
+from probes.topology.paths import Topology, is_down
+
+SECONDS = 10
+LARGE_BYTES = 1 << 20
+"""Larger than 64 KiB, from where on the table of a healthy link is flat, and small enough for any BAR1."""
+_ROCE_V2 = "RoCE v2"
+
+
+def gid_index(port: RdmaPort) -> Maybe[int | None]:
+    """The GID index to name; None on InfiniBand, where none is needed; unknown where no GID will do."""
+    if isinstance(port.link_layer, Unknown):
+        return port.link_layer
+    if port.link_layer != "Ethernet":
+        return None
+    if isinstance(port.gids, Unknown):
+        return port.gids
+    routed = routable_gids(port.gids)
+    if routed:
+        return routed[0][0]
+    second = [gid for gid in port.gids if gid.type == _ROCE_V2]
+    chosen = next((gid for gid in second if not _is_link_local(gid)), second[0] if second else None)
+    if chosen is not None:
+        return chosen.index
+    return Unknown(Reason.NOT_THERE, f"port {port.number}", "no RoCE v2 GID: the netdev has no address")
+
+
+def _is_link_local(gid: Gid) -> bool:
+    return gid.gid.startswith("fe80:")
+
+
+def active_port(device: RdmaDevice) -> RdmaPort | None:
+    """The first port that is ACTIVE; else the first whose state is not known."""
+    ports = [port for port in device.ports if port.state == "ACTIVE"]
+    return next(iter(ports or [port for port in device.ports if isinstance(port.state, Unknown)]), None)
+
+
+def nearest_nic(topology: Topology, gpu: str) -> str | None:
+    """The name of the best RDMA device of a GPU that is not down."""
+    rdma = topology.node.rdma
+    devices = {one.name: one for one in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
+    return next((name for name in topology.best_nics.get(gpu, ()) if not is_down(devices.get(name))), None)
+
+
+def better_but_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str, ...]:
+    """The RDMA devices without an active port that a GPU would have in the place of this one.
+
+    They are nearer; or as near, and this one is another GPU's as well.
+    """
+    rdma = topology.node.rdma
+    used = topology.paths.get((gpu or "", nic))
+    if used is None or isinstance(used.nccl_pcie, Unknown) or not isinstance(rdma, RdmaFacts):
+        return ()
+    is_shared = sum(best[:1] == (nic,) for best in topology.best_nics.values()) > 1
+    farthest = ORDER[used.nccl_pcie] - (0 if is_shared else 1)
+    found = []
+    for device in rdma.devices:
+        path = topology.paths.get((gpu or "", device.name))
+        if path is not None and not isinstance(path.nccl_pcie, Unknown) and is_down(device):
+            found += [device.name] if ORDER[path.nccl_pcie] <= farthest else []
+    return tuple(found)
+
+
+def lacks_dmabuf(tools: ToolFacts) -> bool:
+    """Whether perftest is installed, with CUDA and without DMA-BUF."""
+    build = tools.perftest
+    return not isinstance(build, Unknown) and build.cuda is True and build.dmabuf is False
+
+
+def gpu_memory(
+    examination: Examination, gpu: Gpu, nic: str, dmabuf: bool | None = None
+) -> GpuMemory | Refused:
+    """A GPU's memory by the path that this node would use; `dmabuf` asks for one of the two."""
+    if dmabuf is not None:
+        return GpuMemory(gpu.index, gpu.bdf, dmabuf)
+    facts = examination.node.gpudirect
+    if not isinstance(facts, GpuDirectFacts):
+        return Refused(f"which path to GPU memory is usable is not known: {facts}")
+    of_nic = facts.nic_dmabuf.get(nic)
+    tools = examination.tools
+    is_too_old = not isinstance(tools, Unknown) and lacks_dmabuf(tools) and facts.peermem.usable is True
+    if facts.dmabuf.usable is True and of_nic is not False and not is_too_old:
+        return GpuMemory(gpu.index, gpu.bdf, True)
+    if facts.peermem.usable is True:
+        return GpuMemory(gpu.index, gpu.bdf, False)
+    if facts.dmabuf.usable is False and facts.peermem.usable is False:
+        return Refused(
+            "neither DMA-BUF nor nvidia-peermem is usable here: the doctor says why (gdrtop check);"
+            " host memory can be measured"
+        )
+    # What is not known is tried by what needs no module: the test will tell.
+    return GpuMemory(gpu.index, gpu.bdf, facts.preferred is not GdrPath.PEERMEM)
+
+
+def no_rdma(why: Unknown) -> Refused:
+    """Why nothing can be measured over RDMA where no device was found."""
+    if why.reason is Reason.NOT_THERE:
+        return Refused(
+            "there is no RDMA device here (/sys/class/infiniband): gdrtop check says why;"
+            " gdrcopy, nvbandwidth and nccl-tests need none"
+        )
+    return Refused(f"the RDMA devices are not known: {why}")
+
+
+def perftest_defaults(
+    examination: Examination, gpu: str | None = None, nic: str | None = None, dmabuf: bool | None = None
+) -> PerftestSettings | Refused:
+    """A bandwidth test of GPU memory over a NIC (its nearest, if none is named), or of host memory over one.
+
+    `gpu` is a BDF, `nic` an RDMA device.
+    """
+    node = examination.node
+    if not isinstance(node.rdma, RdmaFacts):
+        return no_rdma(node.rdma)
+    card: Gpu | None = None
+    if gpu is not None:
+        if not isinstance(node.gpus, GpuFacts):
+            return Refused(f"the GPUs are not known: {node.gpus}")
+        card = next((one for one in node.gpus.gpus if one.bdf == gpu), None)
+        if card is None:
+            return Refused(f"there is no GPU {gpu[:40]}")
+        nic = nic or nearest_nic(examination.topology, gpu)
+    if nic is None:
+        return Refused("no NIC is active" if gpu else "neither a GPU nor a NIC is named")
+    device = next((one for one in node.rdma.devices if one.name == nic), None)
+    if device is None:
+        return Refused(f"there is no RDMA device {nic[:64]}")
+    port = active_port(device)
+    if port is None:
+        return Refused(f"no port of {device.name} is active")
+    index = gid_index(port)
+    memory = None if card is None else gpu_memory(examination, card, device.name, dmabuf)
+    if isinstance(memory, Refused):
+        return memory
+    return PerftestSettings(
+        device=device.name,
+        port=port.number,
+        # Where no GID will do, perftest's own choice is as good as any, and its error tells.
+        gid_index=None if isinstance(index, Unknown) else index,
+        gpu=memory,
+        size_bytes=LARGE_BYTES,
+        duration_s=SECONDS,
+        # The buffers of the CPU's part, and the thread, belong beside the NIC.
+        numa_node=None if isinstance(device.numa_node, Unknown) else device.numa_node,
+    )

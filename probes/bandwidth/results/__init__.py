@@ -1,0 +1,1 @@
+"""Results of bandwidth tests: compared, saved as JSON, summarized."""

@@ -1,0 +1,1 @@
+"""The benchmark tools: argv, parsers of their output, failure patterns."""

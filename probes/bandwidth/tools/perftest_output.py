@@ -1,0 +1,211 @@
+"""The text that perftest's bandwidth and latency tests print, line by line.
+
+perftest src/perftest_parameters.{c,h}: RESULT_FMT*, REPORT_FMT*, ctx_print_test_info; src/cuda_memory.c: the
+lines before the table with GPU memory. The table's header names columns and unit, so it alone says how a row
+is read: a row without a header before it is no sample. The older "MB/sec" is MiB/s, for the divisor is
+0x100000 as with the later "MiB/sec".
+"""
+
+from __future__ import annotations
+
+import re
+
+from probes.bandwidth.tools.failures import Memory, Output, troubles_in
+from probes.bandwidth.tools.samples import (
+    BY_DMABUF,
+    BY_PEERMEM,
+    CONNECTED,
+    GPU_MEMORY,
+    HOST_MEMORY,
+    INTEGRATED_MEMORY,
+    LINE_LIMIT,
+    MEASURING,
+    WAITING,
+    About,
+    Fact,
+    Latency,
+    Sample,
+    in_gbps,
+    number_of,
+    shown,
+    whole_of,
+)
+
+_TITLE = re.compile(
+    r"^\s{1,80}(?P<verb>(?:Send|RDMA_Write)(?:_imm)?|RDMA_Read|Atomic)(?P<rest>(?: \w{1,20}){1,5}) Test\s*$"
+)
+_COLUMN = re.compile(
+    r"#bytes|#sl|#iterations|MsgRate(?: Port\d)?\[Mpps\]"
+    r"|BW (?P<bw>peak|average|Port\d)\[(?P<unit>\w{2,3}/sec)\]"
+    r"|t_(?P<t>min|max|typical|avg|stdev)\[usec\]|tps average|CPU_Util\[%\]"
+    r"|(?P<percentile>\d{1,2}(?:\.\d{1,3})?)% percentile\[usec\]"
+)
+_LATENCIES = {"min": "min", "max": "max", "typical": "typical", "avg": "average", "stdev": "deviation"}
+_SETTINGS = {
+    "Device": About.DEVICE,
+    "Number of qps": About.QUEUE_PAIRS,
+    "Transport type": About.TRANSPORT,
+    "Connection type": About.CONNECTION,
+    "PCIe relax order": About.RELAXED_ORDERING,
+    "Mtu": About.MTU_BYTES,
+    "Link type": About.LINK_TYPE,
+    "GID index": About.GID_INDEX,
+    "Gid index": About.GID_INDEX,
+    "rdma_cm QPs": About.RDMA_CM,
+}
+_SETTING = re.compile(rf"(?P<name>{'|'.join(_SETTINGS)})\s{{0,20}}:\s{{0,20}}(?P<value>[^\s:]{{1,64}})")
+_GPU_NAME = re.compile(r"^\[pid = \d{1,10}, dev = \d{1,6}\] device name = \[(?P<name>.{1,128})\]\s*$")
+_ENDS_OF_CUDA = re.compile(r"^(?:initializing CUDA|destroying current CUDA Ctx)")
+_DMABUF = re.compile(r"^Calling ibv_reg_(?:dmabuf_mr\(|mr_ex with dmabuf)")
+_WANTS_DMABUF = re.compile(r"^using DMA-BUF for GPU buffer")
+_ALLOCATED = re.compile(r"^allocated GPU buffer")
+_INTEGRATED = re.compile(r"^CUDA device integrated: 1\b")
+
+
+class PerftestOutput:
+    """Reads a test's output; stdout and stderr may come mixed, and several runs after each other."""
+
+    def __init__(self) -> None:
+        self._verb = ""
+        self._is_bidirectional = False
+        self._columns: tuple[re.Match[str], ...] = ()
+        self._memory_told = self._connection_told = False
+        self._no_peak = False
+        self._no_gpu()
+
+    def _no_gpu(self) -> None:
+        self._gpu = self._dmabuf = self._registered = self._integrated = False
+
+    def feed(self, line: str) -> tuple[Output, ...]:
+        """What a line tells; nothing for most lines."""
+        line = line[:LINE_LIMIT].rstrip("\r\n")
+        stripped = line.strip()
+        if not stripped.strip("-"):
+            return ()
+        if stripped[0].isdigit():
+            return self._row(line)
+        title = _TITLE.match(line)
+        if title:
+            return self._title(title, line)
+        if stripped.startswith("#bytes"):
+            return self._header(line)
+        if "Waiting for client to connect" in line:
+            return (Fact(About.PHASE, WAITING, shown(line)),)
+        if stripped.startswith("remote address:"):
+            return self._connected(line)
+        if "BW peak won't be measured" in line:
+            self._no_peak = True
+            return ()
+        settings = tuple(
+            Fact(_SETTINGS[one["name"]], one["value"].removesuffix("[B]"), shown(line))
+            for one in _SETTING.finditer(line)
+        )
+        if settings:
+            return settings
+        return self._of_gpu(line) or self._trouble(line)
+
+    def _title(self, title: re.Match[str], line: str) -> tuple[Output, ...]:
+        self._verb = title["verb"]
+        self._is_bidirectional = "Bidirectional" in title["rest"]
+        self._columns = ()
+        self._memory_told = self._connection_told = False
+        return (Fact(About.TEST, shown(line), shown(line)),)
+
+    def _connected(self, line: str) -> tuple[Output, ...]:
+        if self._connection_told:  # each queue pair has such a line
+            return ()
+        self._connection_told = True
+        return (*self._memory(line), Fact(About.PHASE, CONNECTED, shown(line)))
+
+    def _header(self, line: str) -> tuple[Output, ...]:
+        self._columns = tuple(_COLUMN.finditer(line))
+        return (*self._memory(line), Fact(About.PHASE, MEASURING, shown(line)))
+
+    def _memory(self, line: str) -> tuple[Output, ...]:
+        """Memory is registered before the ends exchange addresses: what was not said by then is not so."""
+        if self._memory_told:
+            return ()
+        self._memory_told = True
+        if self._integrated:
+            return (Fact(About.MEMORY, INTEGRATED_MEMORY, shown(line)),)
+        if not self._gpu:
+            return (Fact(About.MEMORY, HOST_MEMORY, shown(line)),)
+        by = BY_DMABUF if self._registered or self._dmabuf else BY_PEERMEM
+        return Fact(About.MEMORY, GPU_MEMORY, shown(line)), Fact(About.REGISTERED, by, shown(line))
+
+    def _of_gpu(self, line: str) -> tuple[Output, ...]:
+        if _ENDS_OF_CUDA.match(line):
+            self._no_gpu()
+        name = _GPU_NAME.match(line)
+        if name:
+            return (Fact(About.GPU, shown(name["name"]), shown(line)),)
+        if _INTEGRATED.match(line):
+            self._integrated = True
+        elif _ALLOCATED.match(line):
+            self._gpu = True
+        elif _WANTS_DMABUF.match(line):
+            self._gpu = self._dmabuf = True
+        elif _DMABUF.match(line):
+            self._gpu = self._registered = True
+        return ()
+
+    def _trouble(self, line: str) -> tuple[Output, ...]:
+        return troubles_in(line, Memory(self._gpu or None, self._dmabuf or None))
+
+    def _row(self, line: str) -> tuple[Output, ...]:
+        fields = line.split()
+        if not self._columns or len(fields) != len(self._columns):
+            return self._trouble(line)
+        numbers: list[float] = []
+        for field in fields:
+            number = number_of(field)
+            if number is None:
+                return ()
+            numbers.append(number)
+        size = iterations = None
+        average = peak = rate = None
+        latencies: list[Latency] = []
+        for column, field, number in zip(self._columns, fields, numbers, strict=True):
+            name = column.group()
+            if name == "#bytes":
+                size = whole_of(field)
+            elif name == "#iterations":
+                iterations = whole_of(field)
+            elif column["bw"] == "average":
+                average = _gbps(number, column["unit"])
+            elif column["bw"] == "peak":
+                peak = _gbps(number, column["unit"])
+            elif name == "MsgRate[Mpps]":
+                rate = number * 1e6
+            elif name == "tps average":
+                rate = number
+            elif column["t"]:
+                latencies.append(Latency(number, _LATENCIES[column["t"]]))
+            elif column["percentile"]:
+                latencies.append(Latency(number, f"{column['percentile']} %"))
+        if size is None or iterations is None:
+            return ()
+        if iterations and rate == 0 and average == 0:
+            return ()  # messages have gone, but at the first second of an endless test no clock is set yet
+        # With -D and --run_infinitely nobody measures the peak, and 0.00 is printed in its place.
+        has_peak = not self._no_peak and (bool(peak) or not average)
+        return (
+            Sample(
+                what=self._verb,
+                raw=shown(line),
+                size_bytes=size,
+                gbps=average,
+                peak_gbps=peak if has_peak else None,
+                messages_per_second=rate,
+                iterations=iterations,
+                latencies=tuple(latencies),
+                is_bidirectional=self._is_bidirectional,
+            ),
+        )
+
+
+def _gbps(number: float, unit: str) -> float | None:
+    try:
+        return in_gbps(number, unit)
+    except KeyError:
+        return None

@@ -1,0 +1,1 @@
+"""What every other package uses: unknown values, text, origins, plans as data."""

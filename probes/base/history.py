@@ -1,0 +1,55 @@
+"""The last minutes of one figure, bounded."""
+
+from __future__ import annotations
+
+from array import array
+
+from probes.base.unknown import Maybe, Unknown
+
+MAX_SAMPLES = 4096
+HISTORY_SECONDS = 300.0
+
+
+class History:
+    """A ring of (time, value): the last `seconds`, at most `max_samples` of them; 16 bytes a sample."""
+
+    def __init__(self, seconds: float = HISTORY_SECONDS, max_samples: int = MAX_SAMPLES) -> None:
+        self._seconds = seconds
+        self._max_samples = max_samples
+        self._times = array("d")
+        self._values = array("d")
+        self._newest = 0.0  # of the last reading, also of one that was unknown
+
+    def add(self, at: float, value: Maybe[float]) -> None:
+        """Add a reading taken `at` seconds, not before the last one; an unknown one leaves a gap."""
+        self._newest = at
+        if not isinstance(value, Unknown):
+            self._times.append(at)
+            self._values.append(value)
+        old = max(0, len(self._times) - self._max_samples)
+        while old < len(self._times) and self._times[old] < at - self._seconds:
+            old += 1
+        del self._times[:old], self._values[:old]
+
+    def samples(self) -> tuple[tuple[float, float], ...]:
+        """Return all that is kept, oldest first."""
+        return tuple(zip(self._times, self._values, strict=True))
+
+    def buckets(self, count: int, seconds: float) -> list[float | None]:
+        """The greatest value in each of `count` stretches of `seconds`, the newest reading in the last.
+
+        None stands for a stretch in which nothing was read. Stretches begin at multiples of `seconds`,
+        so that a sparkline moves by whole columns and not at every reading.
+        """
+        values: list[float | None] = [None] * count
+        if seconds <= 0:
+            return values
+        last = self._newest // seconds
+        for at, value in zip(reversed(self._times), reversed(self._values), strict=True):
+            place = count - 1 - (last - at // seconds)
+            if place < 0:
+                break
+            if place < count:
+                before = values[int(place)]
+                values[int(place)] = value if before is None else max(before, value)
+        return values

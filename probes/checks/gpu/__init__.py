@@ -1,0 +1,1 @@
+"""Checks of GPUs, their driver and NVLink."""

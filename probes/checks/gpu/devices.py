@@ -1,0 +1,361 @@
+"""Checks of GPUs as devices: driver, NVML, the bus, and the nearest NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.gpus import NOT_LISTED, Gpu
+from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.facts.pci.functions import is_for_guests
+from probes.facts.system.platform import in_container
+from probes.host.nvml import NvmlGpu
+from probes.queries.evidence_list import at_most, needs, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.kernel_log import needs_log
+from probes.queries.references import DRIVER_README
+from probes.snapshot.examination import Examination
+from probes.topology.smi_words import Smi
+
+AREA = Area("gpu")
+NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
+GPUS = "the GPUs"
+LOST_GPU, GSP_TIMEOUT = "xid-79-fell-off-bus", "xid-119-gsp-timeout"
+_XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
+_OFF_THE_BUS = "fallen off the bus"
+_ALL_ONES = "all ones"
+
+
+def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
+    """The node's GPUs."""
+    facts = examination.node.gpus
+    return facts if isinstance(facts, Unknown) else facts.gpus
+
+
+def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
+    """Whether NVML answers for all of these GPUs."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown) or not bdfs:
+        return False
+    return set(bdfs) <= {gpu.bdf for gpu in gpus if not isinstance(gpu.nvml, Unknown)}
+
+
+def names_of(gpus: Iterable[Gpu]) -> str:
+    """As "GPU0, GPU3 and 2 more"."""
+    return several(f"GPU{gpu.index}" for gpu in gpus)
+
+
+def bdfs_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """The functions that a finding marks."""
+    return tuple(gpu.bdf for gpu in gpus)
+
+
+def asked(
+    examination: Examination, fact: Callable[[NvmlGpu], Maybe[bool]], source: str
+) -> tuple[list[Gpu], Outcome]:
+    """The GPUs for which NVML says that it is so, and what the check says where there is none."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return [], unsure(needs(GPUS, gpus))
+    chosen: list[Gpu] = []
+    missing: Outcome | None = None
+    no: list[Evidence] = []
+    for gpu in gpus:
+        answer = gpu.nvml if isinstance(gpu.nvml, Unknown) else fact(gpu.nvml)
+        if isinstance(answer, Unknown):
+            missing = missing or unsure(needs_nvml(gpu, answer))
+        elif answer:
+            chosen.append(gpu)
+        else:
+            no.append(Evidence(f"{source} of GPU{gpu.index}", "no"))
+    return chosen, missing or passed(*at_most(no) or (NO_GPU,))
+
+
+def needs_nvml(gpu: Gpu, why: Unknown) -> str:
+    """What a check needs where NVML does not answer for a GPU."""
+    return needs(f"NVML for GPU{gpu.index}", why)
+
+
+def _driver(gpu: Gpu) -> Evidence:
+    return Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/driver", known(gpu.driver, "none"))
+
+
+def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -> Outcome | list[Gpu]:
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    chosen = [gpu for gpu in gpus if wanted(gpu.driver)]
+    if chosen:
+        return chosen
+    for gpu in gpus:
+        if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
+            return unsure(needs(f"the driver of GPU{gpu.index}", gpu.driver))
+    return passed(*at_most(_driver(gpu) for gpu in gpus) or (NO_GPU,))
+
+
+@AREA.check(
+    "gpu-without-driver",
+    Severity.CRITICAL,
+    "A GPU has no driver",
+    DRIVER_README,
+    ok="Every GPU has a driver",
+    impact="CUDA cannot use this GPU.",
+)
+def without_driver(examination: Examination) -> Outcome:
+    """Find GPUs without a kernel driver."""
+    chosen = _by_driver(
+        examination, lambda driver: isinstance(driver, Unknown) and driver.reason is Reason.NOT_THERE
+    )
+    if isinstance(chosen, Outcome):
+        return chosen
+    return found(
+        f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
+        *at_most(_driver(gpu) for gpu in chosen),
+        fix=Plan(
+            "Load the driver",
+            (
+                Step("Load the driver where it is not loaded", ("modprobe", "nvidia")),
+                instruction("If it is loaded, search the kernel log for NVRM lines about this GPU"),
+            ),
+        ),
+        devices=bdfs_of(chosen),
+    )
+
+
+@AREA.check(
+    "gpu-without-driver-nouveau",
+    Severity.CRITICAL,
+    "A GPU uses nouveau instead of NVIDIA's driver",
+    DRIVER_README,
+    ok="No GPU uses nouveau",
+    impact="CUDA cannot use this GPU.",
+)
+def nouveau(examination: Examination) -> Outcome:
+    """Find GPUs bound to nouveau or nova."""
+    chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
+    if isinstance(chosen, Outcome):
+        return chosen
+    return found(
+        f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver.",
+        *at_most(_driver(gpu) for gpu in chosen),
+        fix=Plan(
+            "Blacklist nouveau",
+            (
+                instruction(
+                    "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
+                    " /etc/modprobe.d"
+                ),
+                instruction("Rebuild the initramfs (update-initramfs -u or dracut -f), and reboot"),
+            ),
+            needs_reboot=True,
+            disturbs="every job on this node",
+        ),
+        devices=bdfs_of(chosen),
+    )
+
+
+@AREA.check(
+    "gpu-without-driver-passed-through",
+    Severity.NOTE,
+    "A GPU is reserved for a virtual machine",
+    "Linux, Documentation/driver-api/vfio.rst",
+    ok="No GPU is reserved for a virtual machine",
+    impact="Programs of this node cannot use this GPU.",
+)
+def passed_through(examination: Examination) -> Outcome:
+    """Find GPUs bound to a driver that passes them to virtual machines."""
+    chosen = _by_driver(examination, is_for_guests)
+    if isinstance(chosen, Outcome):
+        return chosen
+    return found(
+        f"{names_of(chosen)}: bound to a driver that passes the GPU to a virtual machine.",
+        *at_most(_driver(gpu) for gpu in chosen),
+        devices=bdfs_of(chosen),
+    )
+
+
+@AREA.check(
+    LOST_GPU,
+    Severity.CRITICAL,
+    "A GPU has fallen off the bus",
+    _XIDS,
+    ok="No GPU has fallen off the bus",
+    impact="Jobs on this GPU are dead, and their peers report completion error 12.",
+)
+def fell_off_the_bus(examination: Examination) -> Outcome:
+    """Look for Xid 79, NVML's "GPU is lost", and configuration space that reads as ones."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    evidence: list[Evidence] = []
+    lost: list[str] = []
+    answering = [gpu for gpu in gpus if not isinstance(gpu.nvml, Unknown)]
+    for gpu in gpus:
+        if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail:
+            evidence.append(Evidence(f"NVML, GPU{gpu.index}", gpu.nvml.detail))
+            lost.append(gpu.bdf)
+        space = _config(examination, gpu.bdf)
+        if isinstance(space, Unknown) and _ALL_ONES in space.detail:
+            evidence.append(Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/config", "ff ff ff ff"))
+            lost.append(gpu.bdf)
+    log = examination.kernel_log
+    messages: list[KernelMessage] = []
+    if not isinstance(log, Unknown):
+        messages = [
+            one
+            for one in log.messages
+            if one.kind is LogKind.GPU_LOST or (one.kind is LogKind.XID and one.number == 79)
+        ]
+        evidence += [Evidence(log.source, one.text) for one in reversed(messages)]
+    if evidence:
+        named = [one.bdf for one in messages if one.bdf]
+        back = not lost and answer_now(examination, named)
+        where = tuple(dict.fromkeys([*lost, *named]))
+        return found(
+            f"{several(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
+            + (" It answers again now." if back else ""),
+            *at_most(evidence),
+            fix=Plan(
+                "Power-cycle the node",
+                (
+                    instruction("Drain the node and power-cycle it (a reboot is often not enough)"),
+                    instruction("Reseat GPU, riser and cables, and replace the GPU if it happens again"),
+                ),
+                needs_reboot=True,
+                disturbs="every job on this node",
+            ),
+            severity=Severity.WARNING if back else None,
+            impact="Jobs that ran on this GPU are dead." if back else "",
+            devices=where,
+        )
+    if len(answering) == len(gpus):
+        return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))
+    if isinstance(log, Unknown):
+        return unsure(needs_log(log))
+    return passed(Evidence(log.source, "no Xid 79"))
+
+
+def _config(examination: Examination, bdf: str) -> object:
+    facts = examination.config_space
+    return None if isinstance(facts, Unknown) else facts.functions.get(bdf)
+
+
+@AREA.check(
+    "gpu-missing-from-nvml",
+    Severity.CRITICAL,
+    "A GPU with a driver is missing from NVML",
+    "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
+    ok="NVML answers for every GPU that has a driver",
+    impact="CUDA does not see this GPU.",
+)
+def missing_from_nvml(examination: Examination) -> Outcome:
+    """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
+    facts = examination.node.gpus
+    if isinstance(facts, Unknown):
+        return unsure(needs(GPUS, facts))
+    if facts.unplaced:
+        return unsure(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
+    if facts.driver.nvml is not None and facts.gpus:
+        return unsure(needs("NVML", facts.driver.nvml))
+    driven = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
+    silent = [
+        gpu for gpu in driven if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
+    ]
+    if silent and in_container(examination.node.platform):
+        hidden = [gpu for gpu in silent if isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED]
+        if hidden == silent:
+            return passed(Evidence("NVML", f"{names_of(hidden)} not passed into this container"))
+    if silent:
+        return found(
+            f"{names_of(silent)}: the driver could not start the GPU, or the GPU hangs.",
+            *at_most(
+                Evidence(f"NVML, {gpu.bdf}", gpu.nvml.detail or gpu.nvml.reason.value)
+                for gpu in silent
+                if isinstance(gpu.nvml, Unknown)
+            ),
+            fix=Plan(
+                "Reset the GPU",
+                (
+                    instruction("Search the kernel log for NVRM and Xid lines about this GPU"),
+                    instruction("Drain the node, then reset the GPU or reboot"),
+                    instruction("Replace the GPU if it happens again"),
+                ),
+                disturbs="every job on this node",
+            ),
+            devices=bdfs_of(silent),
+            part_of=reported_in_log(examination, bdfs_of(silent)),
+        )
+    for gpu in driven:
+        if isinstance(gpu.nvml, Unknown):
+            return unsure(needs_nvml(gpu, gpu.nvml))
+    return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
+
+
+def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[str, ...]:
+    """The id of the finding that says why all of these GPUs do not answer: off the bus, or a GSP timeout."""
+    gpus = gpus_of(examination)
+    lost = {
+        gpu.bdf
+        for gpu in (() if isinstance(gpus, Unknown) else gpus)
+        if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail
+    }
+    log = examination.kernel_log
+    messages = () if isinstance(log, Unknown) else log.messages
+    xids = [one for one in messages if one.kind is LogKind.XID]
+    lost |= {one.bdf for one in xids if one.bdf and one.number == 79}
+    timed_out = {one.bdf for one in xids if one.number in (119, 120)}
+    if bdfs and set(bdfs) <= lost:
+        return (LOST_GPU,)
+    return (GSP_TIMEOUT,) if bdfs and set(bdfs) <= timed_out else ()
+
+
+_NEAR = (Smi.PIX, Smi.PXB)
+
+
+@AREA.check(
+    "gpu-without-near-nic",
+    Severity.WARNING,
+    "Some GPUs have no NIC below their PCIe switch",
+    "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
+    ok="All GPUs are equally near to a NIC",
+    impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
+    data_path=True,
+)
+def without_near_nic(examination: Examination) -> Outcome:
+    """Find GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""
+    topology = examination.topology
+    if not topology.gpus or not topology.nics:
+        return passed(Evidence("/sys/bus/pci/devices", "no GPU or no RDMA NIC here"))
+    far: list[tuple[str, str]] = []
+    near = 0
+    for gpu in topology.gpus:
+        words = [topology.paths[gpu.id, nic.id].smi for nic in topology.nics]
+        if any(word in _NEAR for word in words):
+            near += 1
+            continue
+        if any(isinstance(word, Unknown) for word in words):
+            return unsure("needs the PCIe paths between GPUs and NICs, which this machine does not show")
+        if any(word in (Smi.PHB, Smi.NODE) for word in words):
+            far.append((gpu.id, gpu.label))
+    if far and near:
+        best = [
+            Evidence(f"nvidia-smi topo -m, {label}", str(known(topology.paths[gpu, nic].smi, Smi.SYS).value))
+            for gpu, label in far
+            for nic in topology.best_nics[gpu][:1]
+        ]
+        return found(
+            f"{several(label for _, label in far)}: the nearest NIC is behind a host bridge. By default NCCL"
+            " uses GPUDirect RDMA below one switch only (PXB).",
+            *at_most(best),
+            fix=Plan(
+                "Give these GPUs a near NIC",
+                (
+                    instruction("Move a NIC below the GPU's switch if the chassis allows it", False),
+                    instruction("Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure", False),
+                ),
+            ),
+            devices=tuple(gpu for gpu, _ in far),
+        )
+    shown = f"{near} of {len(topology.gpus)} GPUs have a NIC below their switch"
+    return passed(Evidence("/sys/bus/pci/devices", shown))

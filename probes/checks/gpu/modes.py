@@ -1,0 +1,318 @@
+"""Checks of a GPU's kind and mode: generation, MIG, vGPU, confidential computing, Grace."""
+
+from __future__ import annotations
+
+import re
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Unknown, known
+from probes.checks.gpu.devices import GPUS, NO_GPU, asked, bdfs_of, gpus_of, names_of, needs_nvml
+from probes.facts.gpu.gpus import Gpu, is_vgpu
+from probes.nccl.settings import parse_level
+from probes.plans.mig import mig_off
+from probes.queries.evidence_list import at_most, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.jobs import RESTARTS, about, affected, jobs_of
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import ORDER, Nccl
+
+AREA = Area("gpu")
+_GDR = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
+_KEPLER = (3, 0)
+_AMPERE = (8, 0)
+_C2C_SINCE, _C2C_VARIABLE = (2, 27), (2, 26)
+
+
+def _name(gpu: Gpu) -> Evidence:
+    return Evidence(f"nvidia-smi -L, GPU{gpu.index}", gpu.name)
+
+
+@AREA.check(
+    "mig-with-gdr",
+    Severity.NOTE,
+    "MIG is enabled",
+    "NVIDIA MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
+    ok="MIG is disabled",
+    impact="MIG instances have no P2P, so NCCL's traffic between GPUs uses NICs, and older NCCL fails.",
+)
+def mig(examination: Examination) -> Outcome:
+    """Read NVML's MIG mode."""
+    chosen, otherwise = asked(examination, lambda nvml: nvml.mig, "MIG mode")
+    if not chosen:
+        return otherwise
+    return found(
+        f"{names_of(chosen)}: MIG suits many small jobs, not training over several GPUs.",
+        *at_most(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
+        fix=mig_off(chosen),
+        devices=bdfs_of(chosen),
+    )
+
+
+@AREA.check(
+    "vgpu-without-gdr",
+    Severity.NOTE,
+    "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
+    "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
+    ok="No GPU is a vGPU without GPUDirect RDMA",
+    impact="If the profile does not support it, jobs copy through host memory.",
+)
+def vgpu(examination: Examination) -> Outcome:
+    """Read NVML's virtualization mode and the names of vGPU profiles, unless libcuda reports support."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    chosen = [gpu for gpu in gpus if is_vgpu(gpu) is True and not _has_support(examination, gpu)]
+    if chosen:
+        return found(
+            f"{names_of(chosen)}: the hypervisor shares this GPU, and its vGPU profile decides.",
+            *at_most(_name(gpu) for gpu in chosen),
+            fix=Plan(
+                "Ask the hypervisor's admin for another profile",
+                (instruction("Pass the whole GPU through, or use a profile with GPUDirect RDMA", False),),
+                disturbs="the virtual machine, which has to be restarted",
+            ),
+            devices=bdfs_of(chosen),
+        )
+    for gpu in gpus:
+        answer = is_vgpu(gpu)
+        if isinstance(answer, Unknown):
+            return unsure(needs_nvml(gpu, answer))
+    return passed(*at_most(_name(gpu) for gpu in gpus) or (NO_GPU,))
+
+
+def _has_support(examination: Examination, gpu: Gpu) -> bool:
+    """Whether libcuda says that this GPU supports a path of GPUDirect RDMA."""
+    direct = examination.node.gpudirect
+    support = None if isinstance(direct, Unknown) else direct.gpu_support.get(gpu.bdf)
+    return support is not None and (support.dmabuf is True or support.peermem is True)
+
+
+_STAGES = "Jobs copy through host memory. No setting changes that."
+
+
+@AREA.check(
+    "geforce-no-gdr",
+    Severity.NOTE,
+    "GeForce GPUs do not support GPUDirect RDMA",
+    _GDR,
+    ok="No GPU is a GeForce without GPUDirect RDMA",
+    impact=_STAGES,
+)
+def geforce(examination: Examination) -> Outcome:
+    """Find GPUs whose name says GeForce."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    named = [gpu for gpu in gpus if "geforce" in gpu.name.casefold()]
+    chosen = [gpu for gpu in named if not _has_support(examination, gpu)]
+    if chosen:
+        return found(
+            f"{names_of(chosen)}: by design. libcuda refuses to register the memory of a GeForce GPU.",
+            *at_most(_name(gpu) for gpu in chosen),
+            devices=bdfs_of(chosen),
+        )
+    return passed(*at_most(_name(gpu) for gpu in gpus) or (NO_GPU,))
+
+
+def _capability(gpu: Gpu) -> Evidence:
+    shown = gpu.compute_capability
+    value = "unknown" if isinstance(shown, Unknown) else f"{shown[0]}.{shown[1]}"
+    return Evidence(f"nvidia-smi --query-gpu=compute_cap, GPU{gpu.index}", value)
+
+
+def _capability_unknown(gpus: tuple[Gpu, ...]) -> Outcome:
+    for gpu in gpus:
+        if isinstance(gpu.compute_capability, Unknown):
+            return unsure(needs_nvml(gpu, gpu.compute_capability))
+    return passed(*at_most(_capability(gpu) for gpu in gpus) or (NO_GPU,))
+
+
+@AREA.check(
+    "gpu-too-old-for-gdr",
+    Severity.CRITICAL,
+    "A GPU is too old for GPUDirect RDMA",
+    _GDR,
+    ok="Every GPU is new enough for GPUDirect RDMA",
+    impact=_STAGES,
+)
+def too_old(examination: Examination) -> Outcome:
+    """Find compute capabilities below 3.0 (Kepler), the first with GPUDirect RDMA."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    old = [gpu for gpu in gpus if known(gpu.compute_capability, _KEPLER) < _KEPLER]
+    if old:
+        return found(
+            f"{names_of(old)}: GPUDirect RDMA needs compute capability 3.0 (Kepler) or newer.",
+            *at_most(_capability(gpu) for gpu in old),
+            devices=bdfs_of(old),
+        )
+    return _capability_unknown(gpus)
+
+
+@AREA.check(
+    "gdr-read-off-on-old-gpus",
+    Severity.NOTE,
+    "NCCL sends from host memory on GPUs before Ampere without NVLink",
+    "NVIDIA NCCL environment variables, NCCL_NET_GDR_READ",
+    ok="NCCL sends from GPU memory on these GPUs",
+    impact="Everything that a job sends is copied to host memory first.",
+)
+def read_off(examination: Examination) -> Outcome:
+    """Find compute capabilities below 8.0 without NVLink, on which NCCL receives only by GPUDirect."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    old = [gpu for gpu in gpus if known(gpu.compute_capability, _AMPERE) < _AMPERE]
+    unlinked = [gpu for gpu in old if not isinstance(gpu.nvlinks, Unknown) and not gpu.nvlinks]
+    if unlinked:
+        return found(
+            f"{names_of(unlinked)}: by design. In NCCL's log only the receiving side shows /GDRDMA.",
+            *at_most(_capability(gpu) for gpu in unlinked),
+            fix=Plan(
+                "Measure whether GPUDirect RDMA is faster for sending",
+                (instruction("Set NCCL_NET_GDR_READ=1 in the job, and compare", False),),
+                disturbs=RESTARTS,
+            ),
+            devices=bdfs_of(unlinked),
+        )
+    for gpu in old:
+        if isinstance(gpu.nvlinks, Unknown):
+            return unsure(needs_nvml(gpu, gpu.nvlinks))
+    return _capability_unknown(gpus)
+
+
+@AREA.check(
+    "confidential-computing-on",
+    Severity.NOTE,
+    "Confidential computing is on, which excludes GPUDirect RDMA",
+    "NVIDIA confidential computing documents, https://docs.nvidia.com/confidential-computing/",
+    ok="Confidential computing is off",
+    impact="All traffic goes through bounce buffers in host memory.",
+)
+def confidential(examination: Examination) -> Outcome:
+    """Read NVML's state of confidential computing."""
+    facts = examination.node.gpus
+    if isinstance(facts, Unknown):
+        return unsure(needs(GPUS, facts))
+    if not facts.gpus:
+        return passed(NO_GPU)
+    state = facts.driver.confidential_computing
+    if isinstance(state, Unknown):
+        return unsure(needs("NVML", state))
+    source = "nvidia-smi conf-compute -f"
+    if not state:
+        return passed(Evidence(source, "OFF"))
+    return found(
+        "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is on.",
+        Evidence(source, "ON"),
+        fix=Plan(
+            "Turn confidential computing off, if the data allow it",
+            (instruction("Turn it off with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
+            needs_reboot=True,
+            disturbs="every job on this node",
+        ),
+        devices=bdfs_of(facts.gpus),
+    )
+
+
+@AREA.check(
+    "c2c-grace-specifics",
+    Severity.WARNING,
+    "NCCL is too old to use GPUDirect RDMA over C2C",
+    "NVIDIA NCCL environment variables, NCCL_NET_GDR_C2C",
+    ok="NCCL uses GPUDirect RDMA over C2C, or no GPU has C2C links",
+    impact="Jobs with this NCCL copy through host memory.",
+)
+def c2c(examination: Examination) -> Outcome:
+    """Find NCCL before 2.27, on the node or in its jobs, where GPUs are attached to Grace CPUs by C2C."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    joined = [gpu for gpu in gpus if known(gpu.c2c_links, 0)]
+    if not joined:
+        for gpu in gpus:
+            if isinstance(gpu.c2c_links, Unknown):
+                return unsure(needs_nvml(gpu, gpu.c2c_links))
+        return passed(Evidence("NVML", "no GPU has C2C links"))
+    versions = _nccl_versions(examination)
+    old = [one for one in versions if _version(one.value) < _C2C_SINCE]
+    if old:
+        # NCCL_NET_GDR_C2C came with 2.26 (default 0; 1 since 2.27.3); before, the level alone decides.
+        has_variable = {_version(one.value) >= _C2C_VARIABLE for one in old}
+        until_then = [
+            instruction(f"Until then, set {setting} in jobs with NCCL {which}", False)
+            for condition, setting, which in (
+                (True, "NCCL_NET_GDR_C2C=1", "2.26"),
+                (False, "NCCL_NET_GDR_LEVEL=PHB", "2.25 or older"),
+            )
+            if condition in has_variable
+        ]
+        by_jobs = any(one.source.startswith("/proc/") for one in old)
+        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27."
+        return found(
+            about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
+            *at_most(old),
+            fix=Plan(
+                "Use NCCL 2.27 or later",
+                (instruction("Use an image or package with NCCL 2.27 or later", False), *until_then),
+                disturbs=RESTARTS,
+                note="Do not change ACS or the SMMU here, as advice for x86 does not apply",
+            ),
+            devices=bdfs_of(joined),
+            data_path=by_jobs,
+        )
+    if not versions:
+        return unsure("needs NCCL's version (no libnccl on this node or in a job)")
+    return passed(*at_most(versions))
+
+
+def _nccl_versions(examination: Examination) -> list[Evidence]:
+    """The NCCL versions on the node, and in jobs whose settings do not allow the C2C path."""
+    found_here: list[Evidence] = []
+    if not isinstance(examination.libraries, Unknown):
+        for library in examination.libraries.found.get("libnccl.so.2", ()):
+            if not isinstance(library.version, Unknown):
+                found_here.append(Evidence(library.path, library.version))
+    processes = () if isinstance(examination.processes, Unknown) else examination.processes.processes
+    for process in processes:
+        environment = known(process.environment, {})
+        level = parse_level(environment.get("NCCL_NET_GDR_LEVEL", ""))
+        if environment.get("NCCL_NET_GDR_C2C") == "1" or (level and level.rank >= ORDER[Nccl.PHB]):
+            continue
+        for mapped in known(process.libraries, ()):
+            if mapped.name == "libnccl" and not isinstance(mapped.version, Unknown):
+                found_here.append(Evidence(f"/proc/{process.pid}/maps: {mapped.path}"[:200], mapped.version))
+    return found_here
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+
+
+@AREA.check(
+    "c2c-grace-specifics-gb10",
+    Severity.NOTE,
+    "GB10 (DGX Spark) does not support GPUDirect RDMA",
+    "NVIDIA DGX Spark porting guide, https://docs.nvidia.com/dgx/dgx-spark-porting-guide/",
+    ok="No GPU is a GB10 without GPUDirect RDMA",
+    impact=_STAGES,
+)
+def gb10(examination: Examination) -> Outcome:
+    """Find GPUs named GB10."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    named = [gpu for gpu in gpus if re.search(r"\bGB10\b", gpu.name)]
+    chosen = [gpu for gpu in named if not _has_support(examination, gpu)]
+    if chosen:
+        return found(
+            "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
+            *at_most(_name(gpu) for gpu in chosen),
+            fix=Plan(
+                "Register host memory instead",
+                (instruction("Allocate with cudaHostAlloc and register that memory", False),),
+            ),
+            devices=bdfs_of(chosen),
+        )
+    return passed(*at_most(_name(gpu) for gpu in gpus) or (NO_GPU,))

@@ -1,0 +1,272 @@
+"""Checks of what NVLink needs: Fabric Manager, IMEX, and all of its links."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.checks.gpu.devices import GPUS, bdfs_of, gpus_of, names_of, needs_nvml
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.pci.functions import PciKind
+from probes.facts.system.platform import in_container
+from probes.facts.system.services import Service, ServiceState
+from probes.plans.services import start_imex
+from probes.queries.evidence_list import at_most, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.jobs import has_pods
+from probes.snapshot.examination import Examination
+
+AREA = Area("gpu")
+_FABRIC = (
+    "NVIDIA Fabric Manager user guide, "
+    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
+)
+_IMEX = "NVIDIA IMEX guide, https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/"
+_MANAGER = "nvidia-fabricmanager"
+_NO_CUDA = "CUDA fails with error 802 (system not yet initialized), so no GPU job starts."
+_NEEDS_HOST = "needs the host (services are not visible in a container)"
+
+
+def _switches(examination: Examination) -> Outcome | tuple[str, ...]:
+    """The node's NVSwitches; else what the check says."""
+    pci = examination.node.pci
+    if isinstance(pci, Unknown):
+        return unsure(needs("the PCI functions", pci))
+    switches = tuple(bdf for bdf, one in pci.functions.items() if one.kind is PciKind.NVSWITCH)
+    return switches or passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here"))
+
+
+def _service(examination: Examination, name: str) -> Maybe[Service]:
+    services = examination.services
+    return services if isinstance(services, Unknown) else services.services[name]
+
+
+def _runs(examination: Examination) -> bool:
+    service = _service(examination, _MANAGER)
+    return not isinstance(service, Unknown) and service.state is ServiceState.ACTIVE
+
+
+def _state(name: str, value: str) -> Evidence:
+    return Evidence(f"systemctl is-active {name}", value)
+
+
+@AREA.check(
+    "fabric-manager-down",
+    Severity.CRITICAL,
+    "Fabric Manager does not run",
+    _FABRIC,
+    ok="Fabric Manager runs, or there is no NVSwitch",
+    impact=_NO_CUDA,
+)
+def fabric_manager_down(examination: Examination) -> Outcome:
+    """Check that Fabric Manager runs on a machine with NVSwitches."""
+    switches = _switches(examination)
+    if isinstance(switches, Outcome):
+        return switches
+    service = _service(examination, _MANAGER)
+    if isinstance(service, Unknown):
+        return unsure(needs("the services", service))
+    if isinstance(service.state, Unknown):
+        if service.state.reason is Reason.NOT_THERE and isinstance(service.path, Unknown):
+            return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
+        return unsure(needs("the services", service.state))
+    if service.state is ServiceState.ACTIVE:
+        return passed(_state(_MANAGER, "active"))
+    return found(
+        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up."
+        + (" Its service failed." if service.state is ServiceState.FAILED else ""),
+        _state(_MANAGER, service.state.value),
+        fix=Plan(
+            "Start Fabric Manager",
+            (_start_manager(), instruction("If it fails, read /var/log/fabricmanager.log")),
+        ),
+        devices=switches,
+        part_of=("fabric-manager-down-version",),
+    )
+
+
+def _start_manager() -> Step:
+    return Step(
+        "Start Fabric Manager now and at boot",
+        ("systemctl", "enable", "--now", _MANAGER),
+        undo=("systemctl", "disable", "--now", _MANAGER),
+    )
+
+
+@AREA.check(
+    "fabric-manager-down-absent",
+    Severity.CRITICAL,
+    "Fabric Manager is not installed",
+    _FABRIC,
+    ok="Fabric Manager is installed, or there is no NVSwitch",
+    impact=_NO_CUDA,
+)
+def fabric_manager_absent(examination: Examination) -> Outcome:
+    """Check that Fabric Manager is installed on a machine with NVSwitches."""
+    switches = _switches(examination)
+    if isinstance(switches, Outcome):
+        return switches
+    service = _service(examination, _MANAGER)
+    if isinstance(service, Unknown):
+        return unsure(needs("the services", service))
+    if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
+        return passed(Evidence(known(service.path, "a process of Fabric Manager"), "installed"))
+    if service.path.reason is not Reason.NOT_THERE:
+        return unsure(needs("the services", service.path))
+    if in_container(examination.node.platform):
+        return unsure(_NEEDS_HOST)
+    return found(
+        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up.",
+        Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
+        fix=Plan(
+            "Install Fabric Manager",
+            (
+                instruction(f"Install the package {_MANAGER} of exactly the driver's version"),
+                _start_manager(),
+            ),
+        ),
+        devices=switches,
+    )
+
+
+@AREA.check(
+    "fabric-manager-down-version",
+    Severity.CRITICAL,
+    "Fabric Manager and the driver have different versions",
+    _FABRIC,
+    ok="Fabric Manager has the driver's version, or there is no NVSwitch",
+    impact=_NO_CUDA,
+)
+def fabric_manager_version(examination: Examination) -> Outcome:
+    """Compare Fabric Manager's version with the driver's."""
+    switches = _switches(examination)
+    if isinstance(switches, Outcome):
+        return switches
+    gpus, tools = examination.node.gpus, examination.tools
+    if isinstance(gpus, Unknown):
+        return unsure(needs("the driver's version", gpus))
+    if isinstance(tools, Unknown):
+        return unsure(needs("the installed tools", tools))
+    driver, manager = gpus.driver.version, tools.fabric_manager
+    if isinstance(manager, Unknown):
+        if manager.reason is Reason.NOT_THERE:
+            return passed(Evidence("nv-fabricmanager --version", "not installed here"))
+        return unsure(needs("the installed tools", manager))
+    if isinstance(driver, Unknown):
+        return unsure(needs("the driver's version", driver))
+    seen = (
+        Evidence("nv-fabricmanager --version", manager),
+        Evidence("/sys/module/nvidia/version", driver),
+    )
+    if manager == driver:
+        return passed(*seen)
+    runs = _runs(examination)
+    return found(
+        "Fabric Manager refuses to start with a driver of another version.",
+        *seen,
+        fix=Plan(
+            "Install the driver's version of Fabric Manager",
+            (
+                instruction(f"Install the package {_MANAGER} of version {driver}"),
+                Step("Start the new version", ("systemctl", "restart", _MANAGER)),
+            ),
+            disturbs="jobs that use NVLink, while Fabric Manager restarts",
+        ),
+        severity=Severity.WARNING if runs else None,
+        impact="After the next start of Fabric Manager or the driver CUDA fails with error 802."
+        if runs
+        else "",
+        devices=switches,
+        part_of=("driver-library-mismatch",),
+    )
+
+
+@AREA.check(
+    "imex-down",
+    Severity.WARNING,
+    "IMEX does not run, so there is no NVLink to other nodes",
+    _IMEX,
+    ok="IMEX runs, or something else starts it for jobs",
+    impact="NCCL jobs over several nodes of one NVLink domain end with ncclSystemError (“MNNVL … is available"
+    " but not working on this system”).",
+)
+def imex_down(examination: Examination) -> Outcome:
+    """Check that IMEX runs where NVLink may reach other nodes (GB200, GB300) and nothing else starts it."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    for gpu in gpus:
+        if isinstance(gpu.c2c_links, Unknown) or isinstance(gpu.nvlinks, Unknown):
+            links = gpu.c2c_links if isinstance(gpu.c2c_links, Unknown) else gpu.nvlinks
+            assert isinstance(links, Unknown)
+            return unsure(needs_nvml(gpu, links))
+    if not any(known(gpu.c2c_links, 0) and known(gpu.nvlinks, 0) for gpu in gpus):
+        return passed(Evidence("NVML", "no GPU with both C2C links and NVLinks"))
+    service = _service(examination, "nvidia-imex")
+    if isinstance(service, Unknown):
+        return unsure(needs("the services", service))
+    if service.state is ServiceState.ACTIVE:
+        return passed(_state("nvidia-imex", "active"))
+    if service.masked:  # as NVIDIA's DRA driver for Kubernetes demands (NVIDIA/cloud-native-docs#453)
+        return passed(_state("nvidia-imex", "masked"))
+    if has_pods(examination):
+        return passed(Evidence("/sys/fs/cgroup/kubepods.slice", "Kubernetes starts IMEX for each job"))
+    if not isinstance(examination.memlock, Unknown) and "kubelet.service" in examination.memlock.services:
+        return passed(Evidence("/etc/systemd/system/kubelet.service", "Kubernetes starts IMEX for each job"))
+    absent = isinstance(service.state, Unknown)
+    if isinstance(service.state, Unknown):
+        if service.state.reason is not Reason.NOT_THERE:
+            return unsure(needs("the services", service.state))
+        if in_container(examination.node.platform):
+            return unsure(_NEEDS_HOST)
+    return found(
+        "The nvidia-imex service does not run. Single-node jobs are not affected, nor are jobs whose Slurm"
+        " prolog starts IMEX.",
+        _state(
+            "nvidia-imex", "not installed" if absent else known(service.state, ServiceState.INACTIVE).value
+        ),
+        fix=start_imex(examination),
+    )
+
+
+@AREA.check(
+    "nvlink-down",
+    Severity.WARNING,
+    "A GPU has fewer active NVLinks than the others",
+    "nvidia-smi(1), nvlink --status",
+    ok="All GPUs of one model have the same number of NVLinks",
+    impact="Jobs over several GPUs run at the speed of the slowest GPU, or do not start.",
+)
+def nvlink_down(examination: Examination) -> Outcome:
+    """Compare the active NVLinks of GPUs of one model."""
+    gpus = gpus_of(examination)
+    if isinstance(gpus, Unknown):
+        return unsure(needs(GPUS, gpus))
+    most: dict[str, int] = {}
+    missing: Outcome | None = None
+    for gpu in gpus:
+        if isinstance(gpu.nvlinks, Unknown):
+            missing = missing or unsure(needs_nvml(gpu, gpu.nvlinks))
+        else:
+            most[gpu.name] = max(most.get(gpu.name, 0), gpu.nvlinks)
+    fewer = [gpu for gpu in gpus if known(gpu.nvlinks, most.get(gpu.name, 0)) < most.get(gpu.name, 0)]
+    if fewer:
+        return found(
+            f"{names_of(fewer)}: other GPUs have {most[fewer[0].name]} active links.",
+            *at_most(_links(gpu) for gpu in fewer),
+            fix=Plan(
+                "Reset the links",
+                (
+                    Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
+                    instruction("Drain, and reset all GPUs or reboot"),
+                    instruction("Replace the part if a link stays down"),
+                ),
+                disturbs="every job on this node",
+            ),
+            devices=bdfs_of(fewer),
+            part_of=("fabric-manager-down", "fabric-manager-down-absent", "xid-nvlink-error"),
+        )
+    return missing or passed(*at_most(_links(gpu) for gpu in gpus) or (Evidence("NVML", "no GPU"),))
+
+
+def _links(gpu: Gpu) -> Evidence:
+    return Evidence(f"nvidia-smi nvlink --status -i {gpu.index}", f"{known(gpu.nvlinks, 0)} links up")

@@ -1,0 +1,179 @@
+"""Checks of the kernel log's messages about GPUs and NVSwitches: Xids and SXids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.base.plan import Plan, instruction
+from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
+from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.queries.evidence_list import SHOWN
+from probes.queries.finding import Area, Outcome, Severity
+from probes.queries.kernel_log import log_messages, of_log
+from probes.snapshot.examination import Examination
+
+AREA = Area("gpu")
+_XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
+_FABRIC = (
+    "NVIDIA Fabric Manager user guide, SXid errors, "
+    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
+)
+# By NVIDIA's Xid catalogue.
+_LOST = (79,)  # xid-79-fell-off-bus
+_GSP = (119, 120)
+_MEMORY = (48, 63, 64, 92, 94, 95)
+_NVLINK = (74, 144, 145, 146, 147, 148, 149, 150)
+_PROGRAM = (13, 31, 43, 45, 68)
+
+_RECOVERY = 154  # "GPU recovery action changed"
+_WITH_RECOVERY = (LOST_GPU, GSP_TIMEOUT, "xid-memory-error", "xid-nvlink-error")
+_DRAIN = "every job on this GPU, or on the node where it is rebooted"
+
+
+def _xids(examination: Examination, numbers: tuple[int, ...]) -> Outcome | list[KernelMessage]:
+    return log_messages(examination, LogKind.XID, lambda one: one.number in numbers)
+
+
+@AREA.check(
+    GSP_TIMEOUT,
+    Severity.CRITICAL,
+    "A GPU's system processor (GSP) timed out",
+    _XIDS,
+    ok="No GSP timeout in the kernel log",
+    impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",
+)
+def gsp_timeout(examination: Examination) -> Outcome:
+    """Find Xid 119 and 120."""
+    messages = _xids(examination, _GSP)
+    if isinstance(messages, Outcome):
+        return messages
+    fix = Plan(
+        "Reset the GPU",
+        (
+            instruction("Drain the node, then run nvidia-smi --gpu-reset -i N or reboot"),
+            instruction("Update the driver if it happens again"),
+            instruction("With the closed kernel modules NVreg_EnableGpuFirmware=0 disables the GSP"),
+        ),
+        disturbs=_DRAIN,
+    )
+    if answer_now(examination, {one.bdf for one in messages}):
+        cause = "the GSP did not answer the driver in time. The GPU answers now."
+        outcome = of_log(examination, messages, cause, fix, Severity.WARNING)
+        return replace(outcome, impact="Jobs of that time died or hung. It often happens again.")
+    return of_log(examination, messages, "the GSP did not answer the driver in time.", fix)
+
+
+@AREA.check(
+    "xid-memory-error",
+    Severity.WARNING,
+    "A GPU has memory errors",
+    _XIDS,
+    ok="No GPU memory error in the kernel log",
+    impact="Jobs may have died of it.",
+)
+def memory_errors(examination: Examination) -> Outcome:
+    """Find Xids of ECC errors and of remapped rows or retired pages: 48, 63, 64, 92, 94, 95."""
+    messages = _xids(examination, _MEMORY)
+    if isinstance(messages, Outcome):
+        return messages
+    fix = Plan(
+        "Reset the GPU",
+        (
+            instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
+            instruction("Drain and reset the GPU"),
+            instruction("Replace the GPU if remapping failed (Xid 64)"),
+        ),
+        disturbs=_DRAIN,
+    )
+    return of_log(examination, messages, "a remapped row takes effect with the next reset of the GPU.", fix)
+
+
+@AREA.check(
+    "xid-nvlink-error",
+    Severity.WARNING,
+    "An NVLink has errors",
+    _XIDS,
+    ok="No NVLink error in the kernel log",
+    impact="Jobs over several GPUs die or slow down.",
+)
+def nvlink_errors(examination: Examination) -> Outcome:
+    """Find Xids of NVLink: 74, and 144 to 150 on later GPUs."""
+    messages = _xids(examination, _NVLINK)
+    if isinstance(messages, Outcome):
+        return messages
+    fix = Plan(
+        "Reset the GPUs of the NVLink domain",
+        (
+            instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
+            instruction("Drain, and reset all GPUs of the NVLink domain"),
+            instruction("Replace the part if errors return"),
+        ),
+        disturbs="every job on this node",
+    )
+    return of_log(examination, messages, "the driver reported errors of an NVLink.", fix)
+
+
+@AREA.check(
+    "xid-of-a-program",
+    Severity.NOTE,
+    "A program's error ended its work on a GPU",
+    _XIDS,
+    ok="No program error in the kernel log",
+    impact="That program ended. Other jobs are not affected.",
+)
+def program_errors(examination: Examination) -> Outcome:
+    """Find Xids that are mostly a program's own: 13, 31, 43, 45, 68."""
+    messages = _xids(examination, _PROGRAM)
+    if isinstance(messages, Outcome):
+        return messages
+    cause = "usually a bug of the program, or its peers died. If many programs have it, suspect the hardware."
+    return of_log(examination, messages, cause, None)
+
+
+@AREA.check(
+    "xid-other",
+    Severity.WARNING,
+    "The driver reported a GPU error",
+    _XIDS,
+    ok="No other GPU error in the kernel log",
+    impact="Depends on the Xid number. Jobs on this GPU may have died.",
+)
+def other_xids(examination: Examination) -> Outcome:
+    """Find every other Xid."""
+    elsewhere = (*_LOST, *_GSP, *_MEMORY, *_NVLINK, *_PROGRAM)
+    messages = log_messages(examination, LogKind.XID, lambda one: one.number not in elsewhere)
+    if isinstance(messages, Outcome):
+        return messages
+    numbers = sorted({one.number for one in messages if one.number is not None})
+    fix = Plan("Look up the Xid", (instruction("Follow NVIDIA's Xid manual for this number", False),))
+    shown = ", ".join(str(number) for number in numbers[:SHOWN])
+    outcome = of_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
+    # Xid 154 says what another Xid makes necessary: a reset, a reboot.
+    return replace(outcome, part_of=_WITH_RECOVERY) if numbers == [_RECOVERY] else outcome
+
+
+@AREA.check(
+    "sxid",
+    Severity.WARNING,
+    "An NVSwitch reported errors",
+    _FABRIC,
+    ok="No NVSwitch error in the kernel log",
+    impact="After a fatal SXid CUDA returns error 802 until a reset.",
+)
+def sxids(examination: Examination) -> Outcome:
+    """Find SXids of NVSwitches."""
+    messages = log_messages(examination, LogKind.SXID)
+    if isinstance(messages, Outcome):
+        return messages
+    fix = Plan(
+        "Reset the GPUs after a fatal SXid",
+        (
+            instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
+            instruction("After a fatal SXid drain, stop Fabric Manager, reset all GPUs and start it again"),
+        ),
+        disturbs="every job on this node",
+    )
+    if all("non-fatal" in one.text.casefold() for one in messages):
+        outcome = of_log(examination, messages, "all of them are non-fatal.", fix, Severity.NOTE)
+        return replace(outcome, impact="None now. A link with many non-fatal errors may fail.")
+    return of_log(examination, messages, "a link or a port of the NVSwitch had an error.", fix)

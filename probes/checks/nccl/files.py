@@ -1,0 +1,149 @@
+"""The files that steer NCCL: topology, graph and configuration."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
+from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
+from probes.queries.evidence_list import few, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.jobs import affected, jobs_of, settle, values_of, without_variable
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+
+AREA = Area("nccl")
+
+
+@AREA.check(
+    "nccl-topo-file-missing",
+    Severity.WARNING,
+    "NCCL_TOPO_FILE names a missing file",
+    NCCL_VARIABLES + "#nccl-topo-file",
+    ok="Every NCCL_TOPO_FILE exists",
+    impact="NCCL reads sysfs instead. On a virtual machine it may then choose far NICs.",
+)
+def nccl_topo_file_missing(examination: Examination) -> Outcome:
+    """Look for the file as the process sees it."""
+    facts = examination.topology_files
+    if isinstance(facts, Unknown):
+        return unsure(needs("the topology files", facts))
+    gone = [
+        Evidence(file.path, "not there")
+        for file in facts.files
+        if file.pid is not None
+        and isinstance(file.endpoints, Unknown)
+        and file.endpoints.reason is Reason.NOT_THERE
+    ]
+    return settle(
+        jobs_of(examination),
+        gone,
+        "NCCL does not report the missing file. In a container the path must exist inside the container.",
+        fix=without_variable(VARIABLE, "or mount the file into the container"),
+    )
+
+
+@AREA.check(
+    "nccl-topo-file-stale",
+    Severity.WARNING,
+    "NCCL's topology file describes another machine",
+    NCCL_VARIABLES + "#nccl-topo-file",
+    ok="NCCL's topology file matches this machine, or there is none",
+    impact="NCCL chooses the wrong NICs, or fails with “Could not find real path of /sys/class/pci_bus/…”.",
+    data_path=True,
+)
+def nccl_topo_file_stale(examination: Examination) -> Outcome:
+    """Compare the bus ids of GPUs and NICs in the file with the PCI bus."""
+    facts, pci = examination.topology_files, examination.node.pci
+    if isinstance(facts, Unknown):
+        return unsure(needs("the topology files", facts))
+    if isinstance(pci, Unknown):
+        return unsure(needs("the PCI functions", pci))
+    here = {bdf.rpartition(".")[0] for bdf in pci.functions}
+    evidence: list[Evidence] = []
+    unread: TopologyFile | None = None
+    read = 0
+    for file in facts.files:
+        if isinstance(file.endpoints, Unknown):
+            unread = unread if file.endpoints.reason is Reason.NOT_THERE else file
+            continue
+        read += 1
+        strange = [bus for bus in file.endpoints if bus.partition(".")[0] not in here]
+        if strange:
+            shown = f"{', '.join(strange[:4])}: {len(strange)} of {len(file.endpoints)} are not on this node"
+            evidence.append(Evidence(file.path, shown))
+    if evidence:
+        default = [one for one in evidence if one.source == VIRTUAL]
+        step = instruction("Create the file again for this machine, or remove it (bare metal needs none)")
+        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start")
+        return found(
+            f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
+            " NICs from this file instead of sysfs.",
+            *few(default + evidence),
+            fix=fix,
+        )
+    if unread is not None and isinstance(unread.endpoints, Unknown):
+        return unsure(needs(unread.path, unread.endpoints))
+    jobs = jobs_of(examination)
+    if jobs.unseen or jobs.unread:
+        return unsure(jobs.unseen or jobs.unread)
+    return passed(Evidence(VIRTUAL, f"{read} read, all of this node" if read else "not there"))
+
+
+@AREA.check(
+    "nccl-graph-file-left",
+    Severity.NOTE,
+    "NCCL_GRAPH_FILE fixes NCCL's rings and trees",
+    NCCL_VARIABLES,
+    ok="No job sets NCCL_GRAPH_FILE",
+    impact="NCCL does not search for the best use of the links.",
+)
+def nccl_graph_file_left(examination: Examination) -> Outcome:
+    """Find NCCL_GRAPH_FILE."""
+    name = "NCCL_GRAPH_FILE"
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, value: "" if value else None),
+        "NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
+        fix=without_variable(name),
+    )
+
+
+@AREA.check(
+    "nccl-conf-ignored-lines",
+    Severity.WARNING,
+    "NCCL ignores lines of nccl.conf",
+    NCCL_VARIABLES + " (configuration files)",
+    ok="Every line of nccl.conf sets a variable",
+    impact="These settings have no effect, and NCCL does not report it.",
+)
+def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
+    """Find lines with a leading blank, "export", or blanks around the “=”."""
+    facts = examination.processes
+    if isinstance(facts, Unknown):
+        return unsure(needs("the processes", facts))
+    confs = [(NCCL_CONF, facts.nccl_conf)]
+    for process in facts.processes:
+        if process.nccl_conf != facts.nccl_conf:
+            confs.append((f"/proc/{process.pid}/root{NCCL_CONF}", process.nccl_conf))
+    evidence = [
+        Evidence(path, line) for path, conf in confs if isinstance(conf, NcclConf) for line in conf.ignored
+    ]
+    if evidence:
+        return found(
+            "NCCL takes blanks and the word “export” as part of a variable's name, so these lines set no"
+            " variable that it knows.",
+            *few(evidence),
+            fix=Plan(
+                "Correct the lines",
+                (instruction("Write NAME=value, without blanks and without “export”"),),
+                note="Jobs read the file when they start",
+            ),
+        )
+    jobs = jobs_of(examination)
+    if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
+        return unsure(needs(NCCL_CONF, facts.nccl_conf))
+    if jobs.unseen:
+        return unsure(jobs.unseen)
+    there = not isinstance(facts.nccl_conf, Unknown)
+    return passed(Evidence(NCCL_CONF, "every line sets a variable" if there else "not there"))

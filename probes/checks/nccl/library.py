@@ -1,0 +1,291 @@
+"""The NCCL that jobs map: its version, its plugins, and whether it can use DMA-BUF and nvidia-peermem."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.jobs.processes import MappedLibrary, Process
+from probes.nccl.settings import parse_number
+from probes.queries.evidence_list import needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unsure
+from probes.queries.jobs import (
+    RESTART,
+    RESTARTS,
+    STAGED,
+    Settings,
+    jobs_of,
+    maps,
+    no_fault,
+    settle,
+    values_of,
+    without_variable,
+)
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+
+AREA = Area("nccl")
+_DMABUF = "NCCL_DMABUF_ENABLE"
+_FIRST_WITH_DMABUF = (2, 13, 4)
+# NCCL's own code takes ports of the link layers InfiniBand and Ethernet only (src/transport/net_ib/init.cc).
+_PLUGIN_ONLY = ("efa", "cxi")  # how the names of the PCI drivers of EFA and Slingshot begin
+_NEWER = Plan(
+    "Use a newer NCCL",
+    (
+        instruction("Install NCCL 2.23.4 or later in the job's image", needs_root=False),
+        RESTART,
+    ),
+    disturbs=RESTARTS,
+)
+
+
+def _versions(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tuple[int, ...]]]:
+    """The libraries of a name that a process maps, with their versions where they are known."""
+    for library in () if isinstance(process.libraries, Unknown) else process.libraries:
+        if library.name == name and not isinstance(library.version, Unknown):
+            numbers = tuple(int(part) for part in re.findall(r"[0-9]{1,6}", library.version))
+            yield library, numbers
+
+
+def _mapped(process: Process, library: MappedLibrary) -> Evidence:
+    return Evidence(f"/proc/{process.pid}/maps", library.path)
+
+
+def _version_unknown(examination: Examination) -> str:
+    """What is needed where the version of a process's NCCL is unknown; "" where it is not."""
+    for process in jobs_of(examination).processes:
+        for library in () if isinstance(process.libraries, Unknown) else process.libraries:
+            if library.name == "libnccl" and isinstance(library.version, Unknown):
+                return needs_version(library.path)
+    return ""
+
+
+def needs_version(path: str) -> str:
+    """What is needed where the name of a library does not show its version."""
+    return f"needs the version of {path}, which its name does not show"
+
+
+def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
+    """Whether DMA-BUF and nvidia-peermem can be used on this node."""
+    direct = examination.node.gpudirect
+    return (direct, direct) if isinstance(direct, Unknown) else (direct.dmabuf.usable, direct.peermem.usable)
+
+
+@AREA.check(
+    "nccl-dmabuf-disabled",
+    Severity.CRITICAL,
+    "NCCL_DMABUF_ENABLE=0 keeps a job from using DMA-BUF",
+    NCCL_VARIABLES + "#nccl-dmabuf-enable",
+    ok="No job disables DMA-BUF in NCCL",
+    impact=f"No GPUDirect RDMA for this job. {STAGED}",
+    data_path=True,
+)
+def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
+    """Find NCCL_DMABUF_ENABLE=0 (default 1); a note where nvidia-peermem serves the job."""
+    dmabuf, peermem = usable(examination)
+    evidence = list(
+        values_of(examination, _DMABUF, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None)
+    )
+    if evidence and isinstance(peermem, Unknown):
+        return unsure(needs("the GPUDirect RDMA paths of this node", peermem), *evidence)
+    served = not isinstance(peermem, Unknown) and peermem
+    return settle(
+        jobs_of(examination),
+        evidence,
+        "NCCL uses nvidia-peermem instead, which works here."
+        if served
+        else "The only other path is nvidia-peermem, which is not usable here.",
+        fix=without_variable(_DMABUF),
+        severity=Severity.NOTE if served or dmabuf is False else None,
+        impact="None, as nvidia-peermem serves the job." if served else "",
+    )
+
+
+@AREA.check(
+    "nccl-too-old-for-dmabuf",
+    Severity.CRITICAL,
+    "A job's NCCL is too old for DMA-BUF",
+    "NCCL release notes, 2.13.4, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
+    ok="Every job's NCCL can use this node's GPUDirect RDMA path",
+    impact=f"No GPUDirect RDMA for this job. {STAGED}",
+    data_path=True,
+)
+def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
+    """Find versions below 2.13.4 where DMA-BUF is the node's only path."""
+    jobs = jobs_of(examination)
+    if not jobs.processes and not jobs.unseen:
+        return no_fault(jobs)
+    dmabuf, peermem = usable(examination)
+    if isinstance(peermem, Unknown) or isinstance(dmabuf, Unknown):
+        why = peermem if isinstance(peermem, Unknown) else dmabuf
+        assert isinstance(why, Unknown)
+        return unsure(needs("the GPUDirect RDMA paths of this node", why))
+    if peermem or not dmabuf:
+        return passed(Evidence("nvidia-peermem", "usable" if peermem else "not usable, nor is DMA-BUF"))
+    evidence = [
+        _mapped(process, library)
+        for process in jobs.processes
+        for library, version in _versions(process, "libnccl")
+        if version < _FIRST_WITH_DMABUF
+    ]
+    if not evidence and (missing := _version_unknown(examination)):
+        return unsure(missing)
+    cause = "NCCL uses DMA-BUF since 2.13.4, and nvidia-peermem is not usable here."
+    return settle(jobs, evidence, cause, _NEWER)
+
+
+@AREA.check(
+    "nccl-twice-in-process",
+    Severity.WARNING,
+    "One process maps two NCCL libraries",
+    "dlopen(3), https://man7.org/linux/man-pages/man3/dlopen.3.html",
+    ok="Every process maps one NCCL library",
+    impact="The job may hang, fail, or run with the older NCCL.",
+)
+def nccl_twice_in_process(examination: Examination) -> Outcome:
+    """Find different libnccl files in one process."""
+    jobs = jobs_of(examination)
+    evidence: list[Evidence] = []
+    for process in jobs.processes:
+        paths = [] if isinstance(process.libraries, Unknown) else process.libraries
+        twice = [library for library in paths if library.name == "libnccl"]
+        if len(twice) > 1:
+            evidence.extend(_mapped(process, library) for library in twice)
+    return settle(
+        jobs,
+        evidence,
+        "A framework brings its own NCCL and something else loads another. The load order decides which one"
+        " is used.",
+        fix=Plan(
+            "Keep one NCCL",
+            (
+                instruction("Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image", needs_root=False),
+                RESTART,
+            ),
+            disturbs=RESTARTS,
+        ),
+    )
+
+
+@AREA.check(
+    "nccl-versions-differ",
+    Severity.NOTE,
+    "Processes of one user map different versions of NCCL",
+    "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
+    ok="The processes of each user map one version of NCCL",
+    impact="If they belong to one job, it hangs or fails when it starts.",
+)
+def nccl_versions_differ(examination: Examination) -> Outcome:
+    """Compare the versions of libnccl over the processes of each user."""
+    jobs = jobs_of(examination)
+    by_user: dict[int, dict[tuple[int, ...], Evidence]] = {}
+    for process in jobs.processes:
+        if isinstance(process.uid, Unknown):
+            continue
+        for library, version in _versions(process, "libnccl"):
+            by_user.setdefault(process.uid, {}).setdefault(version, _mapped(process, library))
+    evidence = [one for versions in by_user.values() if len(versions) > 1 for one in versions.values()]
+    if not evidence and (missing := _version_unknown(examination)):
+        return unsure(missing)
+    cause = "All ranks of one job need the same NCCL. Two jobs of one user may differ."
+    return settle(jobs, evidence, cause, part_of=("nccl-twice-in-process",))
+
+
+def _plugins(process: Process) -> list[str]:
+    libraries = () if isinstance(process.libraries, Unknown) else process.libraries
+    return [one.path for one in libraries if one.name.startswith("libnccl-net")]
+
+
+@AREA.check(
+    "nccl-net-plugin-trouble",
+    Severity.NOTE,
+    "A network plugin replaces NCCL's own InfiniBand code",
+    NCCL_VARIABLES + "#nccl-net-plugin",
+    ok="No job uses a network plugin, or the NICs need one",
+    impact="Unknown. The plugin has its own rules for GPUDirect RDMA and may ignore NCCL_IB_ variables.",
+)
+def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
+    """Find libnccl-net in the maps of jobs, where NCCL could use the NICs without it."""
+    jobs = jobs_of(examination)
+    pci = examination.node.pci
+    for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
+        if known(function.driver, "").startswith(_PLUGIN_ONLY):
+            return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", known(function.driver, "")))
+    return settle(
+        jobs,
+        [Evidence(f"/proc/{one.pid}/maps", path) for one in jobs.processes for path in _plugins(one)],
+        "NCCL loads libnccl-net from its library path. To compare, run the job with NCCL_NET_PLUGIN=none and"
+        " NCCL_NET=IB.",
+        part_of=("nccl-net-plugin-mixed",),
+    )
+
+
+@AREA.check(
+    "nccl-net-plugin-mixed",
+    Severity.WARNING,
+    "Only some ranks of a job have the network plugin",
+    "https://github.com/NVIDIA/nccl/issues/1634",
+    ok="All ranks of a job have the same network plugin",
+    impact="The job hangs without a message.",
+)
+def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
+    """Compare processes with the same NCCL file and user and RDMA open: some map libnccl-net, some do not."""
+    jobs = jobs_of(examination)
+    groups: dict[object, list[Process]] = {}
+    for process in jobs.processes:
+        nccl = [library.path for library, _ in _versions(process, "libnccl")]
+        if nccl and not isinstance(process.uverbs_files, Unknown) and process.uverbs_files:
+            groups.setdefault((nccl[0], process.uid), []).append(process)
+    evidence = []
+    for group in groups.values():
+        having = [one for one in group if _plugins(one)]
+        if having and len(having) < len(group):
+            without = next(one for one in group if not _plugins(one))
+            evidence.append(Evidence(f"/proc/{having[0].pid}/maps", _plugins(having[0])[0]))
+            evidence.append(Evidence(f"/proc/{without.pid}/maps", "no libnccl-net"))
+    return settle(
+        jobs,
+        evidence,
+        "Ranks with the plugin cannot connect to ranks without it.",
+        fix=Plan(
+            "Give all ranks the same plugin",
+            (instruction("Use one image and one LD_LIBRARY_PATH for all ranks", needs_root=False), RESTART),
+            disturbs=RESTARTS,
+        ),
+    )
+
+
+@AREA.check(
+    "nccl-net-plugin-not-found",
+    Severity.WARNING,
+    "NCCL_NET_PLUGIN names a plugin that was not loaded",
+    NCCL_VARIABLES + "#nccl-net-plugin",
+    ok="Every plugin in NCCL_NET_PLUGIN was loaded",
+    impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",
+    data_path=True,
+)
+def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
+    """Find jobs that have NCCL and RDMA open, and no libnccl-net among their libraries."""
+    name = "NCCL_NET_PLUGIN"
+    jobs = jobs_of(examination)
+
+    def wrong(settings: Settings, value: str) -> str | None:
+        process = settings.process
+        # A plugin file of another name cannot be told from other libraries.
+        if process is None or value.lower() in ("", "none") or ("/" in value and "libnccl-net" not in value):
+            return None
+        has_rdma = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
+        return "not mapped" if has_rdma and maps(process, "libnccl") and not _plugins(process) else None
+
+    evidence = list(values_of(examination, name, wrong))
+    if not evidence and not any(one.get(name) for one in jobs.settings) and not (jobs.unseen or jobs.unread):
+        return no_fault(jobs)
+    return settle(
+        jobs,
+        evidence,
+        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. Where it finds none, it only writes a line to"
+        " its log.",
+        fix=without_variable(name, "or add the plugin's directory to LD_LIBRARY_PATH"),
+    )

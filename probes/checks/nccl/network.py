@@ -1,0 +1,329 @@
+"""NCCL variables that choose the network: which transport, which NICs, which GID."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probes.base.unknown import Unknown
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.nccl.settings import HcaList, parse_hca_list, parse_number
+from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, needs, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, unsure
+from probes.queries.jobs import (
+    FAR_NIC,
+    FEWER_RAILS,
+    OVER_TCP,
+    Settings,
+    gpus_of,
+    jobs_of,
+    settle,
+    values_of,
+    without_variable,
+)
+from probes.queries.ports import same_cause_as_down
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import ORDER
+from probes.topology.paths import Topology
+
+AREA = Area("nccl")
+HCA = "NCCL_IB_HCA"
+_NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are not affected."
+_EXACT = "(“=” in front makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
+
+
+@AREA.check(
+    "nccl-ib-disabled",
+    Severity.CRITICAL,
+    "NCCL_IB_DISABLE=1 makes a job use TCP",
+    NCCL_VARIABLES + "#nccl-ib-disable",
+    ok="No job disables RDMA in NCCL",
+    impact=OVER_TCP,
+    data_path=True,
+)
+def nccl_ib_disabled(examination: Examination) -> Outcome:
+    """Find NCCL_IB_DISABLE."""
+    name = "NCCL_IB_DISABLE"
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, value: "disables RDMA" if parse_number(value) else None),
+        _NO_RDMA,
+        fix=without_variable(name),
+    )
+
+
+@AREA.check(
+    "nccl-net-socket",
+    Severity.CRITICAL,
+    "NCCL_NET=Socket makes a job use TCP",
+    NCCL_VARIABLES + "#nccl-net",
+    ok="No job forces NCCL to use TCP",
+    impact=OVER_TCP,
+    data_path=True,
+)
+def nccl_net_socket(examination: Examination) -> Outcome:
+    """Find NCCL_NET=Socket, which NCCL compares without regard to case."""
+    name = "NCCL_NET"
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, value: "forces TCP" if value.lower() == "socket" else None),
+        _NO_RDMA,
+        fix=without_variable(name, "or set NCCL_NET=IB, which forbids TCP"),
+    )
+
+
+def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
+    """Every RDMA port of the node, with its device."""
+    rdma = examination.node.rdma
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    return tuple((device, port) for device in devices for port in device.ports)
+
+
+def _lists(examination: Examination) -> Iterator[tuple[Settings, HcaList]]:
+    """Every NCCL_IB_HCA that is set to something."""
+    for settings in jobs_of(examination).settings:
+        value = settings.get(HCA)
+        if value:
+            yield settings, parse_hca_list(value)
+
+
+def taken_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
+    """The ports that NCCL selects by a list."""
+    return [(one, port) for one, port in all_ports(examination) if hcas.takes(one.name, port.number)]
+
+
+def _settle_lists(
+    examination: Examination, evidence: list[Evidence], cause: str, fix: str, part_of: tuple[str, ...] = ()
+) -> Outcome:
+    """As `settle`; unknown where a list cannot be compared with the NICs."""
+    jobs = jobs_of(examination)
+    rdma = examination.node.rdma
+    if any(True for _ in _lists(examination)):
+        if isinstance(rdma, Unknown):
+            return unsure(needs(RDMA_DEVICES, rdma))
+        if rdma.devices_elsewhere:
+            return unsure(NAMESPACE_OF_DEVICES)
+    return settle(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
+
+
+@AREA.check(
+    "nccl-ib-hca-mismatch",
+    Severity.CRITICAL,
+    "NCCL_IB_HCA names no NIC of this node",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="Every NCCL_IB_HCA selects a NIC",
+    impact=f"NCCL finds no RDMA device. {OVER_TCP}",
+    data_path=True,
+)
+def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
+    """Find lists that select no port at all."""
+    names = several(device.name for device, _ in all_ports(examination))
+    evidence = [
+        settings.evidence(HCA, "selects no port")
+        for settings, hcas in _lists(examination)
+        if not taken_ports(examination, hcas)
+    ]
+    return _settle_lists(
+        examination,
+        evidence,
+        f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a blank counts as"
+        " part of a name.",
+        f"or name NICs of this node {_EXACT}",
+    )
+
+
+@AREA.check(
+    "nccl-ib-hca-entry-without-device",
+    Severity.WARNING,
+    "NCCL_IB_HCA names NICs that this node does not have",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="Every name in NCCL_IB_HCA is a NIC of this node",
+    impact=FEWER_RAILS,
+    data_path=True,
+)
+def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
+    """Find entries of lists that match no port, where others do."""
+    ports = all_ports(examination)
+    evidence = []
+    for settings, hcas in _lists(examination):
+        vain = [
+            name if number is None else f"{name}:{number}"
+            for name, number in hcas.entries
+            if not any(hcas.names((name, number), device.name, port.number) for device, port in ports)
+        ]
+        if vain and taken_ports(examination, hcas):
+            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(vain[:SHOWN])}"))
+    return _settle_lists(
+        examination,
+        evidence,
+        "NCCL silently ignores entries that match no port.",
+        f"or correct the names {_EXACT}",
+    )
+
+
+@AREA.check(
+    "nccl-ib-hca-prefix",
+    Severity.WARNING,
+    "NCCL_IB_HCA selects more NICs than it names",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects only the NICs it names",
+    impact="The job may use a storage or management NIC, and collectives wait for the slowest NIC.",
+    data_path=True,
+)
+def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
+    """Find entries that are one NIC's name and the beginning of others: mlx5_1 and mlx5_10."""
+    names = list(dict.fromkeys(device.name for device, _ in all_ports(examination)))
+    evidence = []
+    for settings, hcas in _lists(examination):
+        if hcas.exact:
+            continue
+        listed = {name for name, _ in hcas.entries}
+        more = [
+            f"{entry} also means {name}"
+            for entry in listed.intersection(names)
+            for name in names
+            if name.startswith(entry) and name not in listed
+        ]
+        if more:
+            evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:SHOWN])))
+    return _settle_lists(
+        examination,
+        evidence,
+        "Without “=” in front NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10.",
+        f"or use exact names {_EXACT}",
+    )
+
+
+@AREA.check(
+    "nccl-ib-hca-port-down",
+    Severity.WARNING,
+    "NCCL_IB_HCA names a port that is not ACTIVE",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="Every port in NCCL_IB_HCA is ACTIVE",
+    impact=FEWER_RAILS,
+    data_path=True,
+)
+def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
+    """Find ports that a list names and that are not ACTIVE."""
+    evidence = []
+    down: set[str] = set()
+    for settings, hcas in _lists(examination):
+        if hcas.excludes:
+            continue
+        for device, port in taken_ports(examination, hcas):
+            if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
+                down.add(device.name)
+                evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
+    return _settle_lists(
+        examination,
+        evidence,
+        "NCCL uses ACTIVE ports only and skips the others.",
+        "or bring the port up",
+        part_of=same_cause_as_down(examination, down),
+    )
+
+
+@AREA.check(
+    "nccl-ib-hca-mixed-layers",
+    Severity.WARNING,
+    "NCCL_IB_HCA selects InfiniBand and Ethernet ports",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects ports of one network",
+    impact="Connections may fail, as an InfiniBand port cannot reach an Ethernet port.",
+)
+def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
+    """Find ACTIVE ports of both link layers in one list."""
+    evidence = []
+    for settings, hcas in _lists(examination):
+        layers: dict[str, str] = {}
+        for device, port in taken_ports(examination, hcas):
+            if port.state == "ACTIVE" and not isinstance(port.link_layer, Unknown):
+                layers.setdefault(port.link_layer, device.name)
+        if len(layers) > 1:
+            shown = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
+            evidence.append(settings.evidence(HCA, shown))
+    return _settle_lists(
+        examination,
+        evidence,
+        "NCCL may pair a port of one network with a port of the other.",
+        f"or name the NICs of one network only {_EXACT}",
+    )
+
+
+@AREA.check(
+    "nccl-ib-hca-mixed-rates",
+    Severity.NOTE,
+    "NCCL_IB_HCA selects ports of different rates",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects ports of one rate",
+    impact="A collective waits for its slowest NIC.",
+)
+def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
+    """Find ACTIVE ports of different rates in one list."""
+    evidence = []
+    for settings, hcas in _lists(examination):
+        rates: dict[float, str] = {}
+        for device, port in taken_ports(examination, hcas):
+            if port.state == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
+                rates.setdefault(port.rate_gbps, device.name)
+        if len(rates) > 1:
+            shown = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
+            evidence.append(settings.evidence(HCA, shown))
+    return _settle_lists(
+        examination,
+        evidence,
+        "The list may contain a storage or management NIC.",
+        f"or name the fast NICs only {_EXACT}",
+        part_of=("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers"),
+    )
+
+
+def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
+    path = topology.paths.get((gpu, nic))
+    word = None if path is None else path.nccl_pcie
+    return None if word is None or isinstance(word, Unknown) else ORDER[word]
+
+
+def used_devices(examination: Examination, settings: Settings) -> frozenset[str]:
+    """The NICs that NCCL chooses for a job: of those that it may take, the nearest to one of its GPUs."""
+    topology = examination.topology
+    hcas = parse_hca_list(settings.get(HCA) or "")
+    chosen = {device.name for device, port in taken_ports(examination, hcas) if port.state == "ACTIVE"}
+    used: set[str] = set()
+    for gpu in gpus_of(examination, settings.process):
+        ranks = {nic: rank for nic in chosen if (rank := _rank(topology, gpu, nic)) is not None}
+        used |= {nic for nic, rank in ranks.items() if rank == min(ranks.values())} if ranks else chosen
+    return frozenset(used)
+
+
+@AREA.check(
+    "nccl-ib-hca-leaves-out-nearest",
+    Severity.WARNING,
+    "NCCL_IB_HCA leaves out the NIC nearest to a GPU",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="NCCL_IB_HCA selects each GPU's nearest NIC",
+    impact=FAR_NIC,
+    data_path=True,
+)
+def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
+    """Find GPUs whose nearest NIC with an ACTIVE port is not in the list, though farther ones are."""
+    topology = examination.topology
+    active = {device.name for device, port in all_ports(examination) if port.state == "ACTIVE"}
+    evidence = []
+    for settings, hcas in _lists(examination):
+        chosen = {device.name for device, _ in taken_ports(examination, hcas)} & active
+        for gpu in topology.gpus:
+            if not chosen or gpu.id not in gpus_of(examination, settings.process):
+                continue
+            ranks = {nic: _rank(topology, gpu.id, nic) for nic in active}
+            known_ranks = {nic: rank for nic, rank in ranks.items() if rank is not None}
+            near = min(known_ranks, key=lambda nic: (known_ranks[nic], nic), default=None)
+            best = min((known_ranks[nic] for nic in chosen if nic in known_ranks), default=None)
+            if near is not None and best is not None and best > known_ranks[near]:
+                evidence.append(settings.evidence(HCA, f"{gpu.label} is nearest to {near}"))
+    return _settle_lists(
+        examination,
+        evidence,
+        "The list selects farther NICs for these GPUs only.",
+        "or add the NIC that is shown",
+    )

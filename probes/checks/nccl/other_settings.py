@@ -1,0 +1,199 @@
+"""Other variables of jobs: what NCCL may use inside the node, UCX, NVSHMEM."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step
+from probes.base.unknown import Unknown
+from probes.checks.nccl.library import usable
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.system.platform import Environment
+from probes.nccl.settings import LOC, parse_level, parse_number
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, unsure
+from probes.queries.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+
+AREA = Area("nccl")
+_UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
+
+
+@AREA.check(
+    "nccl-p2p-off",
+    Severity.NOTE,
+    "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL disables P2P between a job's GPUs",
+    NCCL_VARIABLES + "#nccl-p2p-disable",
+    ok="No job disables P2P between its GPUs",
+    impact="Data between GPUs of this node goes through host memory, and PXN is not possible.",
+)
+def nccl_p2p_off(examination: Examination) -> Outcome:
+    """Find NCCL_P2P_DISABLE and NCCL_P2P_LEVEL=LOC."""
+
+    def level(_: Settings, value: str) -> str | None:
+        parsed = parse_level(value)
+        return "never" if parsed is not None and parsed.rank == LOC else None
+
+    off = values_of(
+        examination, "NCCL_P2P_DISABLE", lambda _, value: "disables P2P" if parse_number(value) else None
+    )
+    return settle(
+        jobs_of(examination),
+        [*off, *values_of(examination, "NCCL_P2P_LEVEL", level)],
+        "NCCL does not use NVLink or PCIe peer-to-peer between these GPUs.",
+        fix=without_variable("NCCL_P2P_DISABLE and NCCL_P2P_LEVEL"),
+    )
+
+
+@AREA.check(
+    "nccl-shm-off",
+    Severity.NOTE,
+    "NCCL_SHM_DISABLE=1 disables shared memory between a job's ranks",
+    NCCL_VARIABLES + "#nccl-shm-disable",
+    ok="No job disables shared memory in NCCL",
+    impact="GPUs without P2P use the NICs to reach each other, even inside the node.",
+)
+def nccl_shm_off(examination: Examination) -> Outcome:
+    """Find NCCL_SHM_DISABLE."""
+    name = "NCCL_SHM_DISABLE"
+    return settle(
+        jobs_of(examination),
+        values_of(
+            examination, name, lambda _, value: "disables shared memory" if parse_number(value) else None
+        ),
+        "Shared memory is NCCL's path between GPUs of one node that have no P2P.",
+        fix=without_variable(name),
+    )
+
+
+@AREA.check(
+    "nccl-relaxed-ordering-off",
+    Severity.NOTE,
+    "NCCL_IB_PCI_RELAXED_ORDERING=0 disables relaxed ordering for a job",
+    NCCL_VARIABLES + "#nccl-ib-pci-relaxed-ordering",
+    ok="No job disables relaxed ordering",
+    impact="Writes to GPU memory can be slower, most of all on virtual machines.",
+    data_path=True,
+)
+def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
+    """Find NCCL_IB_PCI_RELAXED_ORDERING=0; a warning on virtual machines, where it costs most."""
+    name = "NCCL_IB_PCI_RELAXED_ORDERING"
+    platform = examination.node.platform
+    place = None if isinstance(platform, Unknown) else platform.environment
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, value: "disabled" if parse_number(value) == 0 else None),
+        "By default (2) NCCL lets PCIe reorder writes. Virtual machines need that for full bandwidth.",
+        fix=without_variable(name),
+        severity=Severity.WARNING if place is Environment.VIRTUAL_MACHINE else None,
+    )
+
+
+def _has_cuda(value: str) -> bool:
+    """Whether UCX_TLS includes a transport for GPU memory."""
+    names = [one.strip() for one in value.removeprefix("^").split(",")]
+    if value.startswith("^"):
+        return not any(name in ("cuda", "cuda_copy") for name in names)
+    return any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
+
+
+@AREA.check(
+    "ucx-tls-without-cuda",
+    Severity.WARNING,
+    "UCX_TLS leaves out the transports for GPU memory",
+    _UCX + "#working-with-gpu",
+    ok="UCX_TLS is unset or includes GPU memory",
+    impact="MPI calls on GPU memory fail or copy through host memory. NCCL is not affected.",
+    data_path=True,
+)
+def ucx_tls_without_cuda(examination: Examination) -> Outcome:
+    """Find UCX_TLS without cuda in processes with a GPU; UCX then takes GPU memory for host memory."""
+    name = "UCX_TLS"
+    return settle(
+        jobs_of(examination),
+        values_of(examination, name, lambda _, v: "without cuda" if v and not _has_cuda(v) else None),
+        "Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
+        fix=without_variable(name, "or add cuda to it: UCX_TLS=rc,cuda,sm,self"),
+    )
+
+
+@AREA.check(
+    "ucx-net-devices-mismatch",
+    Severity.WARNING,
+    "UCX_NET_DEVICES names a port that this node does not have",
+    _UCX + "#network-capabilities",
+    ok="Every port in UCX_NET_DEVICES exists",
+    impact="UCX uses fewer ports. Where none is left, it uses TCP or fails.",
+    data_path=True,
+)
+def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
+    """Compare entries NAME:PORT with the RDMA devices; names without a port are network interfaces."""
+    name = "UCX_NET_DEVICES"
+    rdma = examination.node.rdma
+    jobs = jobs_of(examination)
+    if isinstance(rdma, Unknown) and any(one.get(name) for one in jobs.settings):
+        return unsure(needs(RDMA_DEVICES, rdma))
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
+
+    def wrong(_: Settings, value: str) -> str | None:
+        if value.startswith("^") or any(sign in value for sign in "*?["):
+            return None
+        vain = [one.strip() for one in value.split(",") if ":" in one and one.strip() not in ports]
+        return f"no such port: {', '.join(vain[:SHOWN])}" if vain else None
+
+    return settle(
+        jobs,
+        values_of(examination, name, wrong),
+        "UCX warns about a missing port and ignores it.",
+        fix=without_variable(name, "or name ports of this node, such as mlx5_0:1"),
+    )
+
+
+@AREA.check(
+    "nvshmem-needs-peermem",
+    Severity.NOTE,
+    "A job uses NVSHMEM without nvidia_peermem, which older versions need",
+    "https://github.com/NVIDIA/nvshmem/issues/23",
+    ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
+    impact="Older versions of NVSHMEM skip the InfiniBand transport.",
+)
+def nvshmem_needs_peermem(examination: Examination) -> Outcome:
+    """Find processes that map libnvshmem_host, where nvidia_peermem is not loaded."""
+    jobs = jobs_of(examination)
+    modules = examination.node.modules
+    users = [process for process in jobs.processes if maps(process, "libnvshmem_host")]
+    if not users:
+        return settle(jobs, (), "")
+    if isinstance(modules, Unknown):
+        return unsure(needs("the loaded modules", modules))
+    module = modules.modules.get("nvidia_peermem")
+    if module is not None and isinstance(module.state, Unknown):
+        return unsure(needs("the loaded modules", module.state))
+    loaded = module is not None and module.state is ModuleState.LIVE
+    _, peermem = usable(examination)
+    evidence = [] if loaded else [_library(process.pid) for process in users]
+    return settle(
+        jobs,
+        evidence,
+        "Such a version prints “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
+        " versions use DMA-BUF.",
+        fix=_LOAD_PEERMEM if peermem is not True else None,
+        devices=("nvidia_peermem",),
+    )
+
+
+def _library(pid: int) -> Evidence:
+    return Evidence(f"/proc/{pid}/maps", "libnvshmem_host")
+
+
+_LOAD_PEERMEM = Plan(
+    "Load nvidia_peermem",
+    (
+        Step(
+            "Load the module; this fails if it was built without peer-memory symbols",
+            ("modprobe", "nvidia-peermem"),
+            undo=("modprobe", "-r", "nvidia-peermem"),
+        ),
+    ),
+    note="A newer NVSHMEM does not need it. The job has to be restarted in either case.",
+)

@@ -1,0 +1,1 @@
+"""Checks of NICs and their ports."""

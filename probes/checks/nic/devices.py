@@ -1,0 +1,270 @@
+"""Checks of NICs as devices: driver, RDMA device, firmware, bond."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
+from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
+from probes.queries.evidence_list import (
+    NAMESPACE_OF_DEVICES,
+    PCI_FUNCTIONS,
+    RDMA_DEVICES,
+    at_most,
+    several,
+    unsure_without,
+)
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.ports import NO_PORTS, gpus_without_nic
+from probes.snapshot.examination import Examination
+
+AREA = Area("nic")
+_MELLANOX = 0x15B3
+_BOUND = "bound to mlx5_ib.rdma, without an RDMA device in this network namespace"
+_NO_NIC = Evidence("/sys/bus/pci/devices", "no NVIDIA (Mellanox) NIC here")
+_DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
+
+
+def _functions(examination: Examination) -> Maybe[list[PciFunction]]:
+    """ConnectX and BlueField NICs; without virtual functions, which may be kept for guests."""
+    pci = examination.node.pci
+    if isinstance(pci, Unknown):
+        return pci
+    return [
+        one
+        for one in pci.functions.values()
+        if one.kind is PciKind.NIC and one.vendor_id == _MELLANOX and one.physical_function is None
+    ]
+
+
+def _devices(examination: Examination) -> Maybe[tuple[RdmaDevice, ...]]:
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown):
+        return () if rdma.reason is Reason.NOT_THERE else rdma
+    return tuple(one for one in rdma.devices if not isinstance(one.bdf, Unknown))
+
+
+def _lost(examination: Examination, bdfs: list[str]) -> Severity:
+    return Severity.CRITICAL if gpus_without_nic(examination, bdfs) else Severity.WARNING
+
+
+def _driver_evidence(function: PciFunction) -> Evidence:
+    return Evidence(f"/sys/bus/pci/devices/{function.bdf}/driver", known(function.driver, "none"))
+
+
+@AREA.check(
+    "nic-without-driver",
+    Severity.WARNING,
+    "A NIC has no driver",
+    _DRIVER,
+    ok="Every NIC has a driver",
+    impact="No program can use this NIC: one rail less, and none for GPUs that have no other near NIC.",
+    data_path=True,
+)
+def without_driver(examination: Examination) -> Outcome:
+    """Find NICs without a bound kernel driver."""
+    functions = _functions(examination)
+    if isinstance(functions, Unknown):
+        return unsure_without(PCI_FUNCTIONS, functions)
+    bare = [
+        one for one in functions if isinstance(one.driver, Unknown) and one.driver.reason is Reason.NOT_THERE
+    ]
+    if bare:
+        bdfs = [one.bdf for one in bare]
+        return found(
+            f"{several(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
+            *at_most(_driver_evidence(one) for one in bare),
+            fix=Plan(
+                "Bind the driver to the NIC",
+                (
+                    Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
+                    instruction(
+                        "If it is loaded, look in the kernel log why it left the device, then reboot."
+                    ),
+                ),
+            ),
+            severity=_lost(examination, bdfs),
+            devices=tuple(bdfs),
+            part_of=("mlx5-core-not-loaded",),
+        )
+    for one in functions:
+        if isinstance(one.driver, Unknown):
+            return unsure_without("the drivers of the NICs", one.driver)
+    return passed(*at_most(_driver_evidence(one) for one in functions) or (_NO_NIC,))
+
+
+@AREA.check(
+    "nic-without-driver-passed-through",
+    Severity.NOTE,
+    "A NIC is passed through to a virtual machine",
+    "Linux, Documentation/driver-api/vfio.rst",
+    ok="No NIC is passed through to a virtual machine",
+    impact="Programs on this host cannot use this NIC.",
+)
+def passed_through(examination: Examination) -> Outcome:
+    """Find NICs bound to vfio-pci or a similar driver."""
+    functions = _functions(examination)
+    if isinstance(functions, Unknown):
+        return unsure_without(PCI_FUNCTIONS, functions)
+    away = [one for one in functions if is_for_guests(one.driver) or one.driver == "uio_pci_generic"]
+    if away:
+        return found(
+            f"{several(one.bdf for one in away)}: bound to a driver that hands the NIC to a virtual machine "
+            "or to user space.",
+            *at_most(_driver_evidence(one) for one in away),
+            devices=tuple(one.bdf for one in away),
+        )
+    return passed(*at_most(_driver_evidence(one) for one in functions) or (_NO_NIC,))
+
+
+@AREA.check(
+    "nic-without-rdma-device",
+    Severity.WARNING,
+    "A NIC has no RDMA device",
+    "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
+    ok="Every NIC has an RDMA device",
+    impact="The NIC carries Ethernet or IPoIB only. NCCL does not use it for RDMA, so one rail is missing.",
+    data_path=True,
+)
+def without_rdma_device(examination: Examination) -> Outcome:
+    """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
+    functions = _functions(examination)
+    devices = _devices(examination)
+    if isinstance(functions, Unknown):
+        return unsure_without(PCI_FUNCTIONS, functions)
+    if isinstance(devices, Unknown):
+        return unsure_without(RDMA_DEVICES, devices)
+    taken = {one.bdf for one in devices}
+    # The second port of a bond has no RDMA device of its own: the bond's is on the first.
+    bonded = {known(one.bdf, "").rpartition(".")[0] for one in devices if _is_bond(one)}
+    bare = [
+        one
+        for one in functions
+        if known(one.driver, "") in ("mlx5_core", "mlx4_core")
+        and one.bdf not in taken
+        and one.bdf.rpartition(".")[0] not in bonded
+    ]
+    rdma = examination.node.rdma
+    elsewhere = () if isinstance(rdma, Unknown) else rdma.devices_elsewhere
+    moved = [one.bdf for one in bare if one.bdf in elsewhere]
+    bare = [one for one in bare if one.bdf not in elsewhere]
+    if bare:
+        bdfs = [one.bdf for one in bare]
+        modules = dict.fromkeys(known(one.driver, "").replace("_core", "_ib") for one in bare)
+        return found(
+            f"{several(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, or "
+            "its RDMA device is in another network namespace.",
+            *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
+            fix=Plan(
+                "Bring up the RDMA device",
+                (
+                    *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
+                    Step(
+                        "Show whether RDMA is disabled",
+                        ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
+                    ),
+                    Step(
+                        "Show whether RDMA devices can be in other network namespaces",
+                        NAMESPACE_ARGV,
+                        False,
+                    ),
+                ),
+            ),
+            severity=_lost(examination, bdfs),
+            devices=tuple(bdfs),
+            part_of=("ib-core-not-loaded", "mlx5-ib-not-loaded"),
+        )
+    if moved and not isinstance(rdma, Unknown):
+        return unsure(
+            NAMESPACE_OF_DEVICES,
+            *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
+            Evidence(" ".join(NAMESPACE_ARGV), f"netns {known(rdma.namespace_mode, 'mode unknown')}"),
+        )
+    shown = (Evidence("/sys/class/infiniband", f"{one.name} on {known(one.bdf, '?')}") for one in devices)
+    return passed(*at_most(shown) or (_NO_NIC,))
+
+
+@AREA.check(
+    "nic-firmware-mismatch",
+    Severity.WARNING,
+    "NICs of one board run different firmware",
+    "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
+    ok="NICs of one board run the same firmware",
+    impact="One rail can behave differently from the others: other features, rates or timeouts.",
+)
+def firmware_differs(examination: Examination) -> Outcome:
+    """Compare the firmware of NICs of one board (PSID)."""
+    devices = _devices(examination)
+    if isinstance(devices, Unknown):
+        return unsure_without(RDMA_DEVICES, devices)
+    boards: dict[str, list[RdmaDevice]] = {}
+    for one in devices:
+        if not isinstance(one.board_id, Unknown) and not isinstance(one.firmware, Unknown):
+            boards.setdefault(one.board_id, []).append(one)
+    mixed = {board: equal for board, equal in boards.items() if len({one.firmware for one in equal}) > 1}
+    if mixed:
+        odd: list[RdmaDevice] = []
+        for equal in mixed.values():
+            versions = [known(one.firmware, "") for one in equal]
+            usual = max(sorted(set(versions)), key=versions.count)
+            odd += [one for one in equal if one.firmware != usual]
+        board = next(iter(mixed))
+        return found(
+            f"{several(one.name for one in odd)}: firmware differs from most NICs of board {board}.",
+            *at_most(_firmware(one) for equal in mixed.values() for one in equal),
+            fix=Plan(
+                "Install one firmware release",
+                (
+                    Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
+                    instruction(
+                        "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
+                        "power cycle."
+                    ),
+                ),
+                reversible=False,
+                disturbs="processes that use these NICs, which they lose during the reset",
+            ),
+            devices=tuple(one.name for one in odd),
+        )
+    for one in devices:
+        if isinstance(one.firmware, Unknown) and one.firmware.reason is not Reason.NOT_THERE:
+            return unsure_without("the firmware versions of the NICs", one.firmware)
+    return passed(*at_most(_firmware(one) for one in devices) or (NO_PORTS,))
+
+
+def _firmware(device: RdmaDevice) -> Evidence:
+    return Evidence(f"{device.sysfs_path}/fw_ver", known(device.firmware, "unknown"))
+
+
+def _is_bond(device: RdmaDevice) -> bool:
+    netdevs = [known(port.netdev, "") for port in device.ports]
+    return "_bond_" in device.name or any(name.startswith("bond") for name in netdevs)
+
+
+@AREA.check(
+    "single-rail-or-half-rate-bond",
+    Severity.NOTE,
+    "An RDMA device is a bond",
+    "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION",
+    ok="No RDMA device is a bond",
+    impact="One connection uses one port of the bond: with one queue pair per connection NCCL gets half the "
+    "bond's rate.",
+)
+def bond(examination: Examination) -> Outcome:
+    """Find RDMA devices over a bond of two ports."""
+    devices = _devices(examination)
+    if isinstance(devices, Unknown):
+        return unsure_without(RDMA_DEVICES, devices)
+    bonds = [one for one in devices if _is_bond(one)]
+    if bonds:
+        return found(
+            f"{several(one.name for one in bonds)}: the RDMA device spans two bonded ports.",
+            *at_most(Evidence(f"/sys/class/infiniband/{one.name}", "a bond") for one in bonds),
+            fix=Plan(
+                "Let NCCL use both ports",
+                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
+                disturbs="the job, which has to be restarted",
+            ),
+            devices=tuple(one.name for one in bonds),
+        )
+    return passed(*at_most(Evidence("/sys/class/infiniband", one.name) for one in devices) or (NO_PORTS,))

@@ -1,0 +1,235 @@
+"""Checks of RoCE ports' GIDs."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Unknown, known
+from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
+from probes.checks.nccl.network import used_devices
+from probes.facts.rdma.devices import Gid
+from probes.queries.evidence_list import RDMA_DEVICES, at_most, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.jobs import has_pods, jobs_of, needs_environment, settle
+from probes.queries.ports import Port, devices_of, gpus_without_nic, names, ports_of
+from probes.snapshot.examination import Examination
+
+AREA = Area("nic")
+NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE port here")
+_GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_attrs"
+
+
+def roce_ports(examination: Examination) -> Maybe[tuple[Port, ...]]:
+    """The active RoCE ports."""
+    ports = ports_of(examination)
+    if isinstance(ports, Unknown):
+        return ports
+    return tuple(port for port in ports if port.is_ethernet and port.is_active)
+
+
+def _is_link_local(gid: Gid) -> bool:
+    return gid.gid.startswith("fe80:")
+
+
+def _second(gids: tuple[Gid, ...]) -> list[Gid]:
+    """The RoCE v2 GIDs."""
+    return [gid for gid in gids if gid.type == "RoCE v2"]
+
+
+def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
+    lost = {port.device.name for port in ports}
+    return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
+
+
+def _gid_unknown(ports: tuple[Port, ...]) -> Outcome | None:
+    for port in ports:
+        gids = port.facts.gids
+        if isinstance(gids, Unknown):
+            return unsure(needs(f"the GIDs of {port.device.name}", gids))
+        for gid in gids:
+            # A GID without a readable type may be the wanted one.
+            if isinstance(gid.type, Unknown):
+                return unsure(needs(f"the GIDs of {port.device.name}", gid.type))
+    return None
+
+
+def _address(port: Port) -> Plan:
+    netdev = known(port.facts.netdev, "its netdev")
+    return Plan(
+        "Give the NIC an address",
+        (
+            instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
+            Step("Show the GID table", ("show_gids",), needs_root=False),
+        ),
+        note="Leave NCCL_IB_GID_INDEX unset, as NCCL 2.21 and later find the entry themselves",
+    )
+
+
+@AREA.check(
+    "roce-gid-wrong",
+    Severity.CRITICAL,
+    "NCCL_IB_GID_INDEX names a GID that peers may not reach",
+    _GID_ABI,
+    ok="NCCL_IB_GID_INDEX is unset or names a routable RoCE v2 GID",
+    impact="Connections to peers outside this Ethernet segment fail.",
+)
+def asked_gid(examination: Examination) -> Outcome:
+    """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
+    ports = roce_ports(examination)
+    if isinstance(ports, Unknown):
+        return unsure(needs(RDMA_DEVICES, ports))
+    if not ports:
+        return passed(NO_ROCE)
+    jobs = jobs_of(examination)
+    evidence: list[Evidence] = []
+    severities: list[Severity] = []
+    # RoCE v1 and link-local GIDs work inside one Ethernet segment.
+    for is_wrong, most in ((is_empty, Severity.CRITICAL), (_is_unroutable, Severity.WARNING)):
+        answer = wrong_gids(examination, is_wrong, most)
+        if isinstance(answer, Outcome):
+            return answer
+        evidence += answer[0]
+        severities += [answer[1]] if answer[0] else []
+    if evidence:
+        return settle(
+            jobs,
+            evidence,
+            "The GIDs with this index are empty, RoCE v1 or link-local.",
+            fix=use_another_gid(),
+            severity=min(severities, key=list(Severity).index),
+            impact=NEARER if set(severities) == {Severity.NOTE} else "",
+            part_of=("nccl-gid-index-missing", "nccl-gid-index-not-v2"),
+        )
+    for process in jobs.processes:
+        if isinstance(process.environment, Unknown):
+            return unsure(needs_environment(process, process.environment))
+    if jobs.unseen:
+        return unsure(jobs.unseen)
+    return passed(Evidence("/proc/*/environ", f"no job sets {INDEX} to such a GID"))
+
+
+def _is_unroutable(gid: Gid | None) -> bool:
+    return gid is not None and (is_v1(gid) or _is_link_local(gid))
+
+
+@AREA.check(
+    "roce-gid-wrong-namespace",
+    Severity.CRITICAL,
+    "A RoCE port has no GID: its netdev is in another network namespace",
+    "rdma-system(8) of iproute2",
+    ok="Every active RoCE port has GIDs",
+    impact="No RDMA connection can use this port.",
+    data_path=True,
+)
+def no_gid(examination: Examination) -> Outcome:
+    """Find active RoCE ports whose whole GID table is empty."""
+    ports = roce_ports(examination)
+    if isinstance(ports, Unknown):
+        return unsure(needs(RDMA_DEVICES, ports))
+    empty = [port for port in ports if port.facts.gids == ()]
+    if empty:
+        return found(
+            f"{names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, or is"
+            " missing in this one.",
+            *at_most(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
+            fix=Plan(
+                "Put the netdev and the RDMA device into one namespace",
+                (
+                    Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
+                    instruction("Attach the RDMA network to the pod, or use the host's network", False),
+                ),
+            ),
+            severity=_gid_severity(examination, empty),
+            devices=devices_of(empty),
+        )
+    return _gid_unknown(ports) or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
+
+
+def _gid_count(port: Port) -> Evidence:
+    return Evidence(f"{port.path}/gids", f"{len(known(port.facts.gids, ()))} entries")
+
+
+@AREA.check(
+    "roce-gid-wrong-no-v2",
+    Severity.CRITICAL,
+    "A RoCE port has no RoCE v2 GID",
+    _GID_ABI,
+    ok="Every active RoCE port has a RoCE v2 GID",
+    impact="NCCL does not use this port for RoCE v2, and no router forwards its traffic.",
+    data_path=True,
+)
+def no_v2_gid(examination: Examination) -> Outcome:
+    """Find active RoCE ports whose GIDs are all RoCE v1."""
+    ports = roce_ports(examination)
+    if isinstance(ports, Unknown):
+        return unsure(needs(RDMA_DEVICES, ports))
+    unknown = _gid_unknown(ports)
+    without = [
+        port
+        for port in ports
+        if not isinstance(port.facts.gids, Unknown)
+        and port.facts.gids
+        and all(gid.type == "IB/RoCE v1" for gid in port.facts.gids)
+    ]
+    if without:
+        return found(
+            f"{names(without)}: the GID table has RoCE v1 entries only.",
+            *at_most(
+                Evidence(f"{port.path}/gid_attrs/types/{gid.index}", known(gid.type, "unknown"))
+                for port in without
+                for gid in known(port.facts.gids, ())[:1]
+            ),
+            fix=_address(without[0]),
+            severity=_gid_severity(examination, without),
+            devices=devices_of(without),
+        )
+    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
+
+
+def _is_needed(examination: Examination, ports: list[Port]) -> bool:
+    """Whether a job of this node uses one of these ports, and not through a VF or from a pod."""
+    pci = examination.node.pci
+    functions = () if isinstance(pci, Unknown) else pci.functions.values()
+    parents = {function.physical_function for function in functions} - {None}
+    if has_pods(examination) or any(known(port.device.bdf, "") in parents for port in ports):
+        return False
+    used = {
+        name
+        for settings in jobs_of(examination).settings
+        if settings.process is not None
+        for name in used_devices(examination, settings)
+    }
+    return any(port.device.name in used for port in ports)
+
+
+@AREA.check(
+    "roce-gid-wrong-link-local",
+    Severity.WARNING,
+    "A RoCE port has no routable address",
+    _GID_ABI,
+    ok="Every active RoCE port has a routable address",
+    impact="RDMA reaches hosts of the same Ethernet segment only.",
+)
+def only_link_local(examination: Examination) -> Outcome:
+    """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note where no job here needs more."""
+    ports = roce_ports(examination)
+    if isinstance(ports, Unknown):
+        return unsure(needs(RDMA_DEVICES, ports))
+    unknown = _gid_unknown(ports)
+    local = [
+        port
+        for port in ports
+        if (second := _second(known(port.facts.gids, ()))) and all(_is_link_local(gid) for gid in second)
+    ]
+    if local:
+        return found(
+            f"{names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",
+            *at_most(
+                Evidence(f"{port.path}/gids/{gid.index}", gid.gid)
+                for port in local
+                for gid in _second(known(port.facts.gids, ()))[:1]
+            ),
+            fix=_address(local[0]),
+            severity=None if _is_needed(examination, local) else Severity.NOTE,
+            devices=devices_of(local),
+        )
+    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))

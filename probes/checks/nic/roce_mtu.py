@@ -1,0 +1,204 @@
+"""Checks of RoCE ports' MTU, and of what keeps the fabric from losing packets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Unknown, known
+from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
+from probes.facts.rdma.port_health import roce_mtu
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, at_most, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.ports import Port, alike, devices_of, names
+from probes.snapshot.examination import Examination
+
+AREA = Area("nic")
+# Preamble 8, Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4, FCS 4, gap 12: RoCE v2 on the wire.
+_HEADER_BYTES = 82
+_FULL_MTU = 4096
+_NETDEV_MTU = 9000
+_GOOGLE_MTU = 8896  # the greatest of a VPC network, https://cloud.google.com/vpc/docs/mtu
+_MTU_REFERENCE = "Linux, include/rdma/ib_addr.h, iboe_get_mtu"
+
+
+def _mtu_evidence(port: Port) -> Evidence:
+    mtu = _netdev_mtu(port)
+    shown = "unknown" if isinstance(mtu, Unknown) else str(mtu)
+    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/mtu", shown)
+
+
+def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
+    """RDMA MTU by the port's name, and the outcome where one is not known."""
+    mtus: dict[str, int] = {}
+    missing: Outcome | None = None
+    for port in ports:
+        mtu = port.health if isinstance(port.health, Unknown) else port.health.roce_mtu_bytes
+        if isinstance(mtu, Unknown):
+            missing = unsure_without("the MTUs of the netdevs", mtu)
+        else:
+            mtus[port.name] = mtu
+    return mtus, missing
+
+
+def _netdev_mtu(port: Port) -> Maybe[int]:
+    return port.health if isinstance(port.health, Unknown) else port.health.netdev_mtu_bytes
+
+
+def _wanted_mtu(examination: Examination, port: Port, ports: Sequence[Port]) -> int:
+    """The greatest MTU of the other ports of its board where that is enough, else the network's usual one."""
+    board = alike(ports).get(known(port.device.board_id, ""), [])
+    peers = max((known(_netdev_mtu(one), 0) for one in board), default=0)
+    if (roce_mtu(peers) or 0) >= _FULL_MTU:
+        return peers
+    platform = examination.node.platform
+    hypervisor = "" if isinstance(platform, Unknown) else known(platform.hypervisor, "")
+    return _GOOGLE_MTU if hypervisor == "Google" else _NETDEV_MTU
+
+
+def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Port]) -> Plan:
+    steps = []
+    for port in low[:SHOWN]:
+        mtu = _netdev_mtu(port)
+        if isinstance(port.facts.netdev, Unknown) or isinstance(mtu, Unknown):
+            continue
+        command = ("ip", "link", "set", "dev", port.facts.netdev, "mtu")
+        steps.append(
+            Step(
+                f"Make room for 4096 bytes and headers on {port.facts.netdev}",
+                (*command, str(_wanted_mtu(examination, port, ports))),
+                undo=(*command, str(mtu)),
+            )
+        )
+    return Plan(
+        "Raise the MTU",
+        tuple(steps),
+        disturbs="each of these ports loses its link for a moment",
+        note="Set the switches and the peers to this MTU first; any MTU from 4200 bytes on will do. Set it "
+        "in netplan or NetworkManager too.",
+    )
+
+
+@AREA.check(
+    "mtu-mismatch",
+    Severity.WARNING,
+    "RoCE ports of one board have different MTUs",
+    _MTU_REFERENCE,
+    ok="RoCE ports of one board have the same MTU",
+    impact="Where two ends differ, small messages pass and large ones fail or slow down.",
+    data_path=True,
+)
+def mtu_differs(examination: Examination) -> Outcome:
+    """Compare the RDMA MTUs of active RoCE ports of one board."""
+    ports = roce_ports(examination)
+    if isinstance(ports, Unknown):
+        return unsure_without(RDMA_DEVICES, ports)
+    mtus, missing = _mtus(ports)
+    smaller, compared = _smaller(ports, mtus)
+    if smaller:
+        return found(
+            f"{names(smaller)}: a smaller MTU than other ports of the same board.",
+            *at_most(_mtu_evidence(port) for port in compared),
+            fix=_raise_mtu(examination, smaller, ports),
+            devices=devices_of(smaller),
+        )
+    return missing or passed(*at_most(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
+
+
+def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port], list[Port]]:
+    """Ports with a smaller MTU than others of their board, and all ports of these boards."""
+    smaller: list[Port] = []
+    compared: list[Port] = []
+    for board in alike(ports).values():
+        sizes = [mtus[port.name] for port in board if port.name in mtus]
+        if len(set(sizes)) > 1:
+            compared += board
+            smaller += [port for port in board if mtus.get(port.name, max(sizes)) < max(sizes)]
+    return smaller, compared
+
+
+@AREA.check(
+    "mtu-mismatch-small",
+    Severity.WARNING,
+    "A RoCE port carries less than 4096 bytes per packet",
+    _MTU_REFERENCE,
+    ok="RoCE ports carry 4096 bytes per packet",
+    impact="More packets for the same data: the headers take a larger share of the rate, and the NIC more "
+    "work.",
+    data_path=True,
+)
+def mtu_small(examination: Examination) -> Outcome:
+    """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
+    ports = roce_ports(examination)
+    if isinstance(ports, Unknown):
+        return unsure_without(RDMA_DEVICES, ports)
+    mtus, missing = _mtus(ports)
+    small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
+    if small:
+        least = min(mtus[port.name] for port in small)
+        differs = {port.name for port in _smaller(ports, mtus)[0]}
+        return found(
+            f"{names(small)}: RDMA uses the next power of two below the netdev's MTU, here {least} bytes.",
+            *at_most(_mtu_evidence(port) for port in small),
+            fix=_raise_mtu(examination, small, ports),
+            devices=devices_of(small),
+            impact=f"RDMA sends {least} instead of 4096 bytes per packet: {_share_lost(least)} % of the "
+            "rate goes to headers instead of 2 %.",
+            part_of=("mtu-mismatch",) if {port.name for port in small} <= differs else (),
+        )
+    return missing or passed(*at_most(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
+
+
+def _share_lost(payload_bytes: int) -> int:
+    """Percent of the wire that RoCE v2 headers and framing take."""
+    return round(100 * _HEADER_BYTES / (payload_bytes + _HEADER_BYTES))
+
+
+@AREA.check(
+    "roce-lossless-off",
+    Severity.WARNING,
+    "Congestion control (ECN) is disabled on a RoCE port",
+    "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
+    "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
+    ok="Congestion control (ECN) is enabled on the RoCE ports",
+    impact="The port does not slow down when the fabric is congested. With many hosts packets get lost, and "
+    "throughput collapses.",
+)
+def ecn_off(examination: Examination) -> Outcome:
+    """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp)."""
+    ports = roce_ports(examination)
+    if isinstance(ports, Unknown):
+        return unsure_without(RDMA_DEVICES, ports)
+    if not ports:
+        return passed(NO_ROCE)
+    off: list[Port] = []
+    missing: Outcome | None = None
+    for port in ports:
+        ecn = port.health if isinstance(port.health, Unknown) else port.health.ecn_priorities
+        if isinstance(ecn, Unknown):
+            # The kernel's own driver keeps them in debugfs (cc_params), which is root's.
+            missing = unsure("needs the NIC driver of OFED: the kernel's own shows ECN only in debugfs")
+        elif not ecn:
+            off.append(port)
+    if off:
+        return found(
+            f"{names(off)}: ECN is disabled for every priority.",
+            *at_most(_ecn(port, "0 for every priority") for port in off),
+            fix=Plan(
+                "Enable ECN for the priority of RDMA",
+                (
+                    instruction(
+                        "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
+                        "priority N. Set PFC and trust with mlnx_qos as on the switches."
+                    ),
+                ),
+                disturbs="the whole fabric if the settings differ from the switches: use a maintenance "
+                "window",
+            ),
+            devices=devices_of(off),
+        )
+    return missing or passed(*at_most(_ecn(port, "1 for some priority") for port in ports))
+
+
+def _ecn(port: Port, value: str) -> Evidence:
+    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/ecn/roce_rp/enable", value)

@@ -1,0 +1,64 @@
+"""Which path from NIC to GPU memory can be used: DMA-BUF, nvidia-peermem, both or neither."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, plan_or_none
+from probes.base.unknown import Unknown
+from probes.facts.gpudirect import GpuDirectFacts, PathState
+from probes.plans.load_modules import load_peermem
+from probes.plans.obstacles import refused_before
+from probes.queries.evidence_list import unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.modules import PEERMEM, no_ends, no_pair
+from probes.snapshot.examination import Examination
+
+AREA = Area("path")
+
+
+def _lacking(state: PathState) -> list[Evidence]:
+    """List the requirements that are not met, with where that was seen."""
+    return [
+        Evidence(one.evidence.partition(": ")[0], one.lack or one.name)
+        for one in state.requirements
+        if not isinstance(one.met, Unknown) and not one.met
+    ]
+
+
+@AREA.check(
+    "no-gdr-path",
+    Severity.CRITICAL,
+    "Neither DMA-BUF nor nvidia-peermem can be used",
+    "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/",
+    ok="A path between NICs and GPU memory can be used",
+    impact="NCCL copies every message through host memory: more latency, and less bandwidth on fast NICs.",
+)
+def no_gdr_path(examination: Examination) -> Outcome:
+    """Find a node on which neither path can be used."""
+    aside = no_ends(examination)
+    if aside is not None and no_pair(examination) is not None:
+        return aside
+    direct = examination.node.gpudirect
+    if isinstance(direct, Unknown):
+        return unsure_without("the state of GPUDirect", direct)
+    if direct.by_design:
+        return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
+    states = (direct.dmabuf, direct.peermem)
+    for state in states:
+        if isinstance(state.usable, Unknown):
+            return unsure_without(f"the state of {state.path.value}", state.usable)
+    usable = [state.path.value for state in states if state.usable]
+    if usable:
+        return passed(Evidence("paths that can be used", ", ".join(usable)))
+    lacks = [evidence.value for state in states for evidence in _lacking(state)[:1]]
+    return found(
+        f"A NIC reaches GPU memory by DMA-BUF or through nvidia-peermem. {'; '.join(dict.fromkeys(lacks))}.",
+        *(evidence for state in states for evidence in _lacking(state)),
+        fix=_load_peermem(examination, direct),
+    )
+
+
+def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:
+    """Load nvidia_peermem, where only that is missing and the kernel has not refused it before."""
+    if len(_lacking(direct.peermem)) != 1 or refused_before(examination, PEERMEM):
+        return None
+    return plan_or_none(load_peermem(examination))

@@ -1,0 +1,236 @@
+"""GPU memory that the driver refuses to NICs, and old NCCL that does not see nvidia_peermem."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.log import LogKind
+from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.queries.driver_version import DRIVER_VERSION, driver_version
+from probes.queries.evidence_list import SHOWN, STAGED, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.module_need import loaded_peermem
+from probes.queries.modules import DMABUF, PEERMEM, log_needed, log_of, log_seen
+from probes.snapshot.examination import Examination
+
+AREA = Area("path")
+
+_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/"
+_PARAMS = "/proc/driver/nvidia/params"
+_OVERRIDE = "GrdmaPciTopoCheckOverride"
+_FIRST_WITH_CHECK = (580, 65, 6)
+_MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
+# The first release that looks for /sys/module/nvidia_peermem/version is 2.23.4.
+_FIRST_NCCL = (2, 23, 4)
+
+
+def _before_check(examination: Examination) -> Outcome | None:
+    """Return the outcome for drivers before 580.65.06, which refuse no topology; None: this one may."""
+    driver = driver_version(examination)
+    if isinstance(driver, Outcome):
+        return driver
+    version, numbers = driver
+    if numbers < _FIRST_WITH_CHECK:
+        return passed(Evidence(DRIVER_VERSION, f"{version}: refuses no topology (580.65.06 does)"))
+    return None
+
+
+@AREA.check(
+    "p2p-topology-refused-override",
+    Severity.CRITICAL,
+    "A driver option denies GPU memory to every NIC",
+    f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
+    ok="No driver option denies GPU memory to NICs",
+    impact=STAGED,
+    data_path=True,
+)
+def p2p_topology_refused_override(examination: Examination) -> Outcome:
+    """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem, but not with C2C."""
+    aside = _before_check(examination)
+    if aside is not None:
+        return aside
+    gpus = examination.node.gpus
+    parameters = gpus if isinstance(gpus, Unknown) else gpus.driver.parameters
+    if isinstance(parameters, Unknown):
+        return unsure_without(_PARAMS, parameters)
+    value = parameters.get(_OVERRIDE)
+    if value != "2":
+        return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value or 'not there'}"))
+    if not isinstance(gpus, Unknown) and gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+        # nv_grdma_pci_topology_supported allows coherent platforms before it looks at the option.
+        coherent = Evidence("NVML, C2C links", "GPUs coherent with their CPU: the option has no effect")
+        return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value}"), coherent)
+    steps = (
+        instruction("Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d"),
+        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        reboot_step("Reboot to load the driver with its new options"),
+    )
+    return found(
+        "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
+        "524, by DMA-BUF and through nvidia_peermem.",
+        Evidence(_PARAMS, f"{_OVERRIDE}: {value}"),
+        fix=Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        devices=("nvidia",),
+    )
+
+
+def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Outcome:
+    """Check what the driver logged when it refused a NIC."""
+    aside = _before_check(examination)
+    if aside is not None:
+        return aside
+    messages = log_of(examination, (LogKind.P2P_REFUSED,), words=words)
+    if isinstance(messages, Unknown):
+        return log_needed(messages)
+    if not messages:
+        return passed(*log_seen(examination, messages))
+    return found(cause, *log_seen(examination, messages), fix=fix)
+
+
+@AREA.check(
+    "p2p-topology-refused",
+    Severity.CRITICAL,
+    "The driver refuses GPU memory to a NIC because of the chipset",
+    f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
+    ok="The driver refused no NIC because of the chipset",
+    impact=STAGED,
+    data_path=True,
+)
+def p2p_topology_refused(examination: Examination) -> Outcome:
+    """Check the log for `PCI topology not supported`; pairs below one switch are never refused."""
+    steps = (
+        instruction(
+            "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; `gdrtop`, affinity matrix)"
+        ),
+        instruction(
+            "Only where it works: `options nvidia NVreg_GrdmaPciTopoCheckOverride=1` (modprobe.d), "
+            "rebuild the initramfs, reboot"
+        ),
+    )
+    return _refused(
+        examination,
+        "PCI topology not supported",
+        "GPU and NIC have no common PCIe switch, and the driver lists this chipset as unable to carry "
+        "peer-to-peer traffic (errno 524).",
+        Plan("Pair GPUs and NICs below one switch", steps, disturbs="jobs, which have to be restarted"),
+    )
+
+
+@AREA.check(
+    "p2p-topology-refused-force-pcie",
+    Severity.CRITICAL,
+    "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
+    f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
+    ok="The driver refused no direct PCIe path",
+    impact="Traffic uses the path through the CPU (C2C) or host memory instead of the direct PCIe path.",
+    data_path=True,
+)
+def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
+    """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
+    steps = (
+        Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
+        instruction(
+            "Set ACS as rdma_topo says (firmware, or pci=config_acs= on the command line), then reboot"
+        ),
+    )
+    return _refused(
+        examination,
+        "FORCE_PCIE",
+        "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group. ACS settings decide the groups.",
+        Plan("Set ACS as rdma_topo asks", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+    )
+
+
+@AREA.check(
+    "p2p-topology-refused-old-importer",
+    Severity.CRITICAL,
+    "The NIC driver does not support peer-to-peer DMA-BUF",
+    f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
+    ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
+    impact=STAGED,
+    data_path=True,
+)
+def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
+    """Check the log for `importer unable to handle MMIO`."""
+    steps = (instruction("Update the NIC's driver: a newer kernel, or a current OFED"),)
+    return _refused(
+        examination,
+        "importer unable to handle MMIO",
+        "The NIC driver attached to the DMA-BUF without peer-to-peer support.",
+        Plan("Update the NIC driver", steps, disturbs="every RDMA program"),
+    )
+
+
+def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
+    if isinstance(version, Unknown):
+        return None
+    parts = version.split(".")
+    return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() for part in parts) else None
+
+
+@AREA.check(
+    "memory-peers-missing-old-nccl",
+    Severity.CRITICAL,
+    "NCCL is too old to see nvidia_peermem on this kernel",
+    "https://github.com/NVIDIA/nccl/issues/1676; NCCL release notes 2.23.4",
+    ok="NCCL can see nvidia_peermem, or does not need it",
+    impact=STAGED,
+    data_path=True,
+)
+def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
+    """Check for old NCCL without memory_peers and DMA-BUF. The missing directory alone is no fault."""
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    direct, peers = examination.node.gpudirect, examination.reading.peermem.peers
+    if not isinstance(peers, Unknown):
+        return passed(Evidence(_MEMORY_PEERS, "there"))
+    if peers.reason is not Reason.NOT_THERE:
+        return unsure_without(_MEMORY_PEERS, peers)
+    if isinstance(direct, Unknown):
+        return unsure_without(DMABUF, direct)
+    absent = Evidence(_MEMORY_PEERS, "not there, as on all newer kernels")
+    if isinstance(direct.dmabuf.usable, Unknown):
+        return unsure_without(DMABUF, direct.dmabuf.usable, absent)
+    if direct.dmabuf.usable:
+        return passed(absent, Evidence("DMA-BUF", "usable: NCCL does not need nvidia_peermem"))
+    old, hidden = _old_nccl(examination)
+    if old:
+        steps = (
+            instruction(
+                "Put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them"
+            ),
+            instruction("Or install the open kernel modules: NCCL then uses DMA-BUF"),
+        )
+        return found(
+            "NCCL before 2.23.4 looks for memory_peers, which this kernel does not have. It prints "
+            "`GPU Direct RDMA Disabled`.",
+            absent,
+            *old[:SHOWN],
+            fix=Plan("Update NCCL", steps, disturbs="jobs, which have to be restarted"),
+            devices=(PEERMEM,),
+        )
+    return unsure("needs root: the libraries of other users' processes", absent) if hidden else passed(absent)
+
+
+def _old_nccl(examination: Examination) -> tuple[list[Evidence], bool]:
+    """Return where an old NCCL was seen, and whether some processes could not be read."""
+    libraries, processes = examination.libraries, examination.processes
+    old = []
+    if not isinstance(libraries, Unknown):
+        for library in libraries.found.get("libnccl.so.2", ()):
+            numbers = _numbers(library.version)
+            if numbers is not None and numbers < _FIRST_NCCL:
+                old.append(Evidence(library.path, f"NCCL {library.version}"))
+    if isinstance(processes, Unknown):
+        return old, processes.reason is not Reason.NOT_THERE
+    hidden = isinstance(processes.hidden, Unknown) or processes.hidden > 0
+    for process in processes.processes:
+        if isinstance(process.libraries, Unknown):
+            hidden = True
+            continue
+        for mapped in process.libraries:
+            numbers = _numbers(mapped.version)
+            if mapped.name == "libnccl" and numbers is not None and numbers < _FIRST_NCCL:
+                old.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {mapped.version}"))
+    return old, hidden

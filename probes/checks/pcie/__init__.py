@@ -1,0 +1,1 @@
+"""Checks of PCIe: links, ACS, IOMMU, placement."""

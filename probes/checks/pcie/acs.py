@@ -1,0 +1,204 @@
+"""ACS: ports that redirect traffic between GPU and NIC, and where that is right."""
+
+from __future__ import annotations
+
+import re
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.plans.acs import CHECK_CMDLINE, boot_option, fix_redirects
+from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.iommu import pass_through
+from probes.queries.acs_redirects import (
+    is_translated,
+    marked_by_detours,
+    nics_by_bridge,
+    not_to_be_judged,
+    redirects,
+    redirects_of,
+)
+from probes.queries.evidence_list import LIKE_THESE, few
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.pcie_paths import (
+    DEVICES,
+    acs_evidence,
+    acs_of,
+    config_of,
+    for_guests,
+    is_guest,
+    labels,
+    near_paths,
+    needs_place,
+    unread,
+)
+from probes.snapshot.examination import Examination
+
+AREA = Area("pcie")
+
+_MANUAL = (
+    "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+)
+
+
+@AREA.check(
+    "acs-redirect-enabled",
+    Severity.CRITICAL,
+    "ACS redirect is enabled between GPU and NIC",
+    _MANUAL,
+    ok="No ACS redirect between GPU and NIC",
+    impact="GPU traffic of these NICs detours through the CPU's root complex. It reaches a fraction of the "
+    "link rate, and on some CPUs transfers fail.",
+    data_path=True,
+)
+def acs_redirect_enabled(examination: Examination) -> Outcome:
+    """Judge request and completion redirect of the switch ports where the path of GPU and NIC turns."""
+    aside = not_to_be_judged(examination)
+    if aside is not None:
+        return passed(aside)
+    redirects_here = redirects_of(examination)
+    bad, unknown = redirects_here.ports, redirects_here.unknown
+    if not bad:
+        return (
+            unread(unknown)
+            if unknown
+            else passed(Evidence("lspci -vvv", f"no redirect on {redirects_here.looked_at} switch ports"))
+        )
+    guest = is_guest(examination)
+    evidence = few((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
+    if isinstance(guest, Unknown):
+        return unsure(needs_place(guest), *evidence)
+    devices = (*marked_by_detours(examination), *bad)
+    guests = for_guests(examination)
+    if guests:
+        return found(
+            "This host passes devices through to virtual machines, and ACS keeps those apart. Do not clear "
+            "the redirects; enable ATS on the NICs and DirectTrans on the switch ports instead.",
+            *evidence,
+            Evidence(f"{DEVICES}/{guests[0]}", "a virtual machine uses it, or its shares"),
+            severity=Severity.NOTE,
+            devices=devices,
+        )
+    if any(is_translated(examination, path) for path in near_paths(examination)):
+        # An address that the IOMMU has to translate goes up whatever ACS says: nothing to clear before that.
+        return found(
+            "The IOMMU translates, and with it the kernel enables ACS redirect on every switch port. Stop "
+            "the translation first; clearing ACS alone does not help.",
+            *evidence,
+            fix=pass_through(examination),
+            devices=devices,
+            impact="GPU traffic of these NICs detours through the CPU's IOMMU: transfers are slow, fail or "
+            "hang.",
+            part_of=("iommu-translated",),
+        )
+    return found(
+        "The switch ports redirect peer-to-peer requests or completions to the root complex. Virtualization "
+        "settings of the BIOS turn that on.",
+        *evidence,
+        fix=fix_redirects(examination, bad),
+        severity=Severity.WARNING,
+        devices=devices,
+        part_of=_WITHOUT_ATS if all(acs.on.direct_translated for acs in bad.values()) else (),
+    )
+
+
+_WITHOUT_ATS = ("acs-direct-translated-without-ats",)
+
+
+@AREA.check(
+    "acs-direct-translated-without-ats",
+    Severity.WARNING,
+    "ATS is disabled on a NIC whose switch port relies on it",
+    "NVIDIA ConnectX firmware, ATS_ENABLED; Linux drivers/pci/ats.c; "
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ok="NICs use ATS where their switch ports rely on it",
+    impact="All GPU traffic of these NICs goes through the IOMMU at a fraction of the link rate.",
+    data_path=True,
+)
+def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
+    """Judge ATS of the NICs whose switch ports redirect all but translated requests."""
+    nics = nics_by_bridge(examination, near_paths(examination))
+    named = labels(examination)
+    bad: dict[str, Evidence] = {}
+    unknown: list[Unknown] = []
+    relies = 0
+    for bridge, behind in nics.items():
+        acs = acs_of(examination, bridge)
+        if isinstance(acs, Unknown):
+            unknown.append(acs)
+        elif acs is not None and redirects(acs) and acs.on.direct_translated:
+            relies += 1
+            for nic in behind:
+                space = config_of(examination, nic)
+                ats = space if isinstance(space, Unknown) else space.ats_enabled
+                if isinstance(ats, Unknown) and ats.reason is not Reason.NOT_THERE:
+                    unknown.append(ats)
+                elif isinstance(ats, Unknown) or not ats:
+                    state = "no ATS capability" if isinstance(ats, Unknown) else "ATSCtl: Enable-"
+                    bad[nic] = Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}")
+    if bad:
+        return found(
+            "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
+            "traffic goes through the IOMMU.",
+            *few(bad.values(), LIKE_THESE),
+            fix=_enable_ats(list(bad)),
+            devices=tuple(bad),
+        )
+    if unknown:
+        return unread(unknown)
+    if not relies:
+        return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
+    return passed(Evidence("lspci -vvv", "ATS is enabled on the NICs below ports that rely on it"))
+
+
+def _enable_ats(nics: list[str]) -> Plan:
+    steps = [
+        Step(
+            f"Enable ATS in the firmware of {nic}",
+            ("mlxconfig", "-d", nic, "set", "ATS_ENABLED=true"),
+            undo=("mlxconfig", "-d", nic, "set", "ATS_ENABLED=false"),
+        )
+        for nic in nics
+    ]
+    return Plan(
+        "Enable ATS on the NICs",
+        (*steps, instruction("Reboot the host: the firmware applies the setting at power-on.")),
+        needs_reboot=True,
+        disturbs="every job and virtual machine on this node",
+    )
+
+
+@AREA.check(
+    "acs-option-ignored",
+    Severity.NOTE,
+    "The kernel ignores pci=noacs on its command line",
+    "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
+    ok="No unknown ACS option on the kernel command line",
+    impact="ACS stays as firmware and kernel set it, although the option suggests otherwise.",
+)
+def acs_option_ignored(examination: Examination) -> Outcome:
+    """Look for pci=noacs, which guides recommend and mainline kernels ignore."""
+    kernel = examination.node.kernel
+    cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
+    if isinstance(cmdline, Unknown):
+        return unread([cmdline])
+    for word in cmdline.split():
+        if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
+            return found(
+                "No mainline kernel has this option.",
+                Evidence("/proc/cmdline", word[:120]),
+                fix=Plan(
+                    "Replace pci=noacs",
+                    (
+                        instruction(
+                            "Replace it in the boot loader's configuration; for grub: "
+                            f"{boot_option(['<BDF>', '<BDF>'])} with the BDFs of the switch ports. "
+                            "Linux 6.11 also has pci=config_acs=."
+                        ),
+                        instruction(CHECK_CMDLINE),
+                    ),
+                    needs_reboot=True,
+                    disturbs=REBOOT_ENDS_JOBS,
+                ),
+            )
+    return passed(Evidence("/proc/cmdline", "no pci=noacs"))

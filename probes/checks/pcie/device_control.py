@@ -1,0 +1,227 @@
+"""Settings in the Device Control registers of NICs, GPUs and the ports between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown, known
+from probes.facts.pci.capabilities import PciExpress
+from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.device_control_common import DRAIN, NOT_LASTING, set_bits
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.pcie_paths import (
+    BRIDGES,
+    DEVICES,
+    express_of,
+    functions_of,
+    judged,
+    labels,
+    near_paths,
+    nic_registers,
+    plural,
+)
+from probes.snapshot.examination import Examination
+
+AREA = Area("pcie")
+
+SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
+_ASPM = ("off", "L0s", "L1", "L0s L1")  # in the order of the register's two bits
+_ON = "enabled on all NICs"
+
+
+def each_nic(
+    examination: Examination,
+    wrong: Callable[[PciExpress], str | Unknown],
+    cause: str,
+    good: str,
+    fix: Callable[[dict[str, PciExpress]], Plan] | None = None,
+) -> Outcome:
+    """Judge every NIC by its registers; `wrong` returns what is wrong, "" where nothing is."""
+    named = labels(examination)
+    bad: dict[str, PciExpress] = {}
+    evidence: list[Evidence] = []
+    unknown: list[Unknown] = []
+    nics = nic_registers(examination)
+    for bdf, express in nics.items():
+        fault = express if isinstance(express, Unknown) else wrong(express)
+        if isinstance(fault, Unknown):
+            unknown.append(fault)
+        elif fault and not isinstance(express, Unknown):
+            bad[bdf] = express
+            evidence.append(Evidence(f"lspci -vvv -s {bdf}", f"{named.get(bdf, bdf)}: {fault}"))
+    if not nics:
+        return passed(Evidence(DEVICES, "no NIC whose settings belong to this node"))
+    plan = fix(bad) if fix is not None and bad else None
+    return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, list(bad))
+
+
+@AREA.check(
+    "pcie-devctl-relaxed-ordering",
+    Severity.WARNING,
+    "Relaxed ordering is disabled on a NIC",
+    "NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING, "
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; openucx/ucx issue 8062",
+    ok="Relaxed ordering is enabled on the NICs",
+    impact="Writes wait for each other: users report 150 instead of 200 Gb/s on EPYC and 16 instead of 40 "
+    "GB/s on Xeon.",
+    data_path=True,
+)
+def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
+    """Judge Enable Relaxed Ordering (RlxdOrd) in each NIC's Device Control."""
+
+    def fix(bad: dict[str, PciExpress]) -> Plan:
+        steps = [set_bits(bdf, f"Let {bdf} request relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
+        return Plan(
+            "Enable relaxed ordering", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN, note=_WHY_OFF
+        )
+
+    return each_nic(
+        examination,
+        lambda express: "" if express.relaxed_ordering else "DevCtl: RlxdOrd-",
+        "The NIC may not mark its writes as free to overtake others. That matters on many CPUs, and most in "
+        "virtual machines.",
+        "RlxdOrd+: " + _ON,
+        fix,
+    )
+
+
+_WHY_OFF = "The kernel disables it below root ports that are known to mishandle it (drivers/pci/quirks.c)."
+
+
+@AREA.check(
+    "pcie-devctl-payload-differs",
+    Severity.WARNING,
+    "MaxPayload differs on the path between a GPU and a NIC",
+    "PCI Express Base Specification, Max_Payload_Size; Linux "
+    "Documentation/admin-guide/kernel-parameters.txt, "
+    "pci=pcie_bus_safe",
+    ok="MaxPayload is the same on every path between GPU and NIC",
+    impact="A device may drop packets larger than its own MaxPayload as malformed: a fatal PCIe error in the "
+    "middle of a job.",
+    data_path=True,
+)
+def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
+    """Compare Max_Payload_Size of GPU, NIC and ports between them, which must accept the others' packets."""
+    functions = functions_of(examination)
+    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    bad: dict[str, Evidence] = {}
+    unknown: dict[str, Unknown] = {}
+    paths = near_paths(examination)
+    for path in paths:
+        both = (path.a, nics[path.b])
+        if any(functions[bdf].physical_function is not None for bdf in both):
+            continue
+        sizes: dict[str, int] = {}
+        for bdf in (both[0], *(hop.id for hop in path.hops if hop.kind in BRIDGES), both[1]):
+            express = express_of(examination, bdf)
+            size = express if isinstance(express, Unknown) else express.max_payload_bytes
+            if isinstance(size, Unknown):
+                unknown[bdf] = size
+            else:
+                sizes[bdf] = size
+        sent = max((sizes[bdf] for bdf in both if bdf in sizes), default=0)
+        for bdf, size in sizes.items():
+            if size < sent:
+                named = labels(examination).get(bdf, bdf)
+                bad[bdf] = Evidence(
+                    f"lspci -vvv -s {bdf}", f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
+                )
+    return judged(
+        "The firmware set a smaller MaxPayload on part of the path, and nothing splits packets between "
+        "peers.",
+        list(bad.values()),
+        list(unknown.values()),
+        Evidence(
+            "lspci -vvv", f"the same MaxPayload on {plural(len(paths), 'path')}" if paths else "no near pairs"
+        ),
+        Plan(
+            "Set one MaxPayload on the whole path",
+            (
+                instruction("Set one MaxPayload for all slots in the BIOS, or choose the BIOS default."),
+                instruction(
+                    "Or add pci=pcie_bus_safe to the kernel command line: the kernel equalizes them."
+                ),
+            ),
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+        ),
+        list(bad),
+    )
+
+
+@AREA.check(
+    "pcie-devctl-extended-tags",
+    Severity.NOTE,
+    "Extended tags are disabled on a NIC",
+    "PCI Express Base Specification, Extended Tag Field Enable; Linux drivers/pci/probe.c, "
+    "pci_configure_extended_tags",
+    ok="Extended tags are enabled on the NICs",
+    impact="The NIC has at most 32 reads in flight, too few for a fast link.",
+)
+def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
+    """Judge Extended Tag Field Enable (ExtTag) in each NIC's Device Control."""
+
+    def wrong(express: PciExpress) -> str | Unknown:
+        # 10-bit tags make this bit meaningless.
+        if express.extended_tags or known(express.ten_bit_tags, False):
+            return ""
+        return "DevCtl: ExtTag-, DevCtl2: 10BitTagReq-"
+
+    return each_nic(
+        examination,
+        wrong,
+        "The kernel disables extended tags for a whole PCIe tree where one device in it does not support "
+        "them.",
+        "ExtTag+: " + _ON,
+        lambda bad: Plan(
+            "Find what disables extended tags",
+            (instruction("Look for 'disabling Extended Tags' in the kernel log, and check the BIOS."),),
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+        ),
+    )
+
+
+@AREA.check(
+    "pcie-aspm-on",
+    Severity.NOTE,
+    "Power saving (ASPM) is enabled on a NIC's PCIe link",
+    "Linux Documentation/ABI/testing/sysfs-bus-pci, link/l1_aspm; kernel-parameters.txt, pcie_aspm=",
+    ok="Power saving (ASPM) is disabled on the NICs' PCIe links",
+    impact="A sleeping link takes microseconds to wake: small messages after a pause are late.",
+)
+def pcie_aspm_on(examination: Examination) -> Outcome:
+    """Judge ASPM in Link Control of each NIC."""
+
+    def wrong(express: PciExpress) -> str | Unknown:
+        if isinstance(express.aspm, Unknown):
+            return "" if express.aspm.reason is Reason.NOT_THERE else express.aspm
+        return "" if express.aspm == "off" else f"LnkCtl: ASPM {express.aspm} Enabled"
+
+    def fix(bad: dict[str, PciExpress]) -> Plan:
+        steps = [
+            Step(
+                f"Disable ASPM on the link of {bdf}",
+                ("setpci", "-s", bdf, "CAP_EXP+10.w=0000:0003"),
+                undo=(
+                    "setpci",
+                    "-s",
+                    bdf,
+                    f"CAP_EXP+10.w={_ASPM.index(known(express.aspm, 'off')):04x}:0003",
+                ),
+            )
+            for bdf, express in bad.items()
+        ]
+        lasting = instruction(
+            "To keep it after a reboot, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
+        )
+        return Plan("Disable ASPM on the links of NICs", (*steps, lasting))
+
+    return each_nic(
+        examination,
+        wrong,
+        "BIOS or kernel policy lets idle links sleep.",
+        "ASPM Disabled on all NICs",
+        fix,
+    )

@@ -1,0 +1,299 @@
+"""PCIe errors that the kernel counted or that devices recorded, and devices that do not respond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
+from probes.queries.evidence_list import LIKE_THESE, few
+from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unsure
+from probes.queries.pcie_paths import (
+    DEVICES,
+    OUT_OF_SERVICE,
+    ends,
+    functions_of,
+    judged,
+    labels,
+    near_paths,
+    plural,
+    unread,
+)
+from probes.snapshot.examination import Examination
+
+AREA = Area("pcie")
+
+_AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
+_NO_AER = "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them (BMC log)"
+_LOOK = Plan(
+    "Find the link with the errors",
+    (
+        instruction("Read the AER lines of these devices in the kernel log: journalctl -k --grep AER."),
+        instruction("With the power off, reseat the card, its riser and cables. Swap them with good ones."),
+    ),
+    needs_reboot=True,
+    disturbs=OUT_OF_SERVICE,
+)
+
+
+def _words(counts: ErrorCounts) -> str:
+    names = ", ".join(f"{name} {count}" for name, count in list(counts.by_name.items())[:4])
+    return f"{counts.total} ({names})" if names else str(counts.total)
+
+
+def _name(examination: Examination, bdf: str) -> str:
+    return f"{labels(examination).get(bdf, 'bridge')} {bdf}"
+
+
+@AREA.check(
+    "pcie-aer-uncorrectable",
+    Severity.WARNING,
+    "Uncorrectable PCIe errors on the path of GPUs or NICs",
+    _AER,
+    ok="No uncorrectable PCIe errors since boot",
+    impact="Transfers failed at that moment, and so did the jobs that waited for them.",
+)
+def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
+    """Judge non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
+    facts = examination.pcie_errors
+    if not ends(examination):
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
+    if isinstance(facts, Unknown):
+        return unread([facts])
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    counted = 0
+    for bdf, errors in facts.functions.items():
+        for severity, counts in (("nonfatal", errors.nonfatal), ("fatal", errors.fatal)):
+            path = f"{DEVICES}/{bdf}/aer_dev_{severity}"
+            if isinstance(counts, Unknown):
+                if counts.reason is not Reason.NOT_THERE:
+                    unknown.append(counts)
+                continue
+            counted += 1
+            if counts.total:
+                bad.append(Evidence(path, f"{_words(counts)}: {_name(examination, bdf)}"))
+                devices.append(bdf)
+    if not counted and not unknown and facts.functions:
+        return unsure(_NO_AER)
+    return judged(
+        "Packets were lost or damaged since boot.",
+        bad,
+        unknown,
+        Evidence(
+            f"{DEVICES}/*/aer_dev_fatal", f"no such error in {plural(len(facts.functions), 'function')}"
+        ),
+        _LOOK,
+        devices,
+    )
+
+
+@AREA.check(
+    "pcie-aer-correctable",
+    Severity.NOTE,
+    "Corrected PCIe errors on the path of GPUs or NICs",
+    _AER,
+    ok="No corrected PCIe errors since boot",
+    impact="Each error costs a retransmission. A link with many of them often fails later.",
+)
+def pcie_aer_correctable(examination: Examination) -> Outcome:
+    """Judge corrected errors since boot; warn where they rose since the check before."""
+    facts = examination.pcie_errors
+    if not ends(examination):
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
+    if isinstance(facts, Unknown):
+        return unread([facts])
+    earlier = examination.earlier_pcie_errors
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    risen = counted = 0
+    for bdf, errors in facts.functions.items():
+        counts = errors.correctable
+        path = f"{DEVICES}/{bdf}/aer_dev_correctable"
+        if isinstance(counts, Unknown):
+            if counts.reason is not Reason.NOT_THERE:
+                unknown.append(counts)
+            continue
+        counted += 1
+        if not counts.total:
+            continue
+        before = _before(earlier, bdf)
+        shown = f"{_words(counts)}: {_name(examination, bdf)}"
+        if before is not None and counts.total > before:
+            risen += 1
+            shown = f"+{counts.total - before} since the last check, {shown}"
+        bad.append(Evidence(path, shown))
+        devices.append(bdf)
+    if not counted and not unknown and facts.functions:
+        return unsure(_NO_AER)
+    if bad:
+        bad.sort(key=lambda one: not one.value.startswith("+"))
+        cause = (
+            "The errors are rising now: a link is bad."
+            if risen
+            else "A link has had errors since boot. A second check shows whether they still rise."
+        )
+        severity = Severity.WARNING if risen else None
+        return found(cause, *few(bad, LIKE_THESE), fix=_LOOK, severity=severity, devices=tuple(devices))
+    if unknown:
+        return unread(unknown)
+    return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
+
+
+def _before(earlier: Maybe[PcieErrorFacts] | None, bdf: str) -> int | None:
+    if earlier is None or isinstance(earlier, Unknown) or bdf not in earlier.functions:
+        return None
+    counts = earlier.functions[bdf].correctable
+    return None if isinstance(counts, Unknown) else counts.total
+
+
+@AREA.check(
+    "pcie-error-unreported",
+    Severity.NOTE,
+    "A device recorded a fatal PCIe error that the kernel did not count",
+    "PCI Express Base Specification, Device Status Register, Fatal Error Detected",
+    ok="No unreported fatal PCIe error",
+    impact="The kernel's error counts of this device are not complete.",
+)
+def pcie_error_unreported(examination: Examination) -> Outcome:
+    """Compare Device Status (DevSta: FatalErr) with the kernel's count of fatal errors."""
+    spaces, counts = examination.config_space, examination.pcie_errors
+    if isinstance(spaces, Unknown):
+        return unread([spaces])
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    for bdf, space in spaces.functions.items():
+        if isinstance(space, Unknown):
+            unknown.append(space)
+            continue
+        express = space.express
+        if isinstance(express, Unknown):
+            if express.reason is not Reason.NOT_THERE:  # a conventional PCI function has no such register
+                unknown.append(express)
+            continue
+        if "fatal" not in express.detected:
+            continue
+        errors = None if isinstance(counts, Unknown) else counts.functions.get(bdf)
+        fatal = 0 if errors is None or isinstance(errors.fatal, Unknown) else errors.fatal.total
+        if not fatal:
+            bad.append(Evidence(f"lspci -vvv -s {bdf}", f"DevSta: FatalErr+: {_name(examination, bdf)}"))
+            devices.append(bdf)
+    return judged(
+        "The device detected the error, but did not report it, or did so before the kernel handled AER.",
+        bad,
+        unknown,
+        Evidence("lspci -vvv", "no device recorded a fatal error"),
+        _LOOK,
+        devices,
+    )
+
+
+@AREA.check(
+    "pcie-config-unreachable",
+    Severity.NOTE,
+    "Extended PCI configuration space is out of reach, even for root",
+    "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
+    ok="Extended PCI configuration space is readable",
+    impact="gdrtop cannot check ACS, ATS and other settings on the path between GPU and NIC.",
+)
+def pcie_config_unreachable(examination: Examination) -> Outcome:
+    """Find functions whose extended configuration space (ACS, ATS) cannot be read."""
+    spaces = examination.config_space
+    if isinstance(spaces, Unknown):
+        return unread([spaces])
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    for bdf, space in spaces.functions.items():
+        fact = space if isinstance(space, Unknown) else space.acs
+        if not isinstance(fact, Unknown) or (fact is not space and fact.reason is Reason.NOT_THERE):
+            continue  # read, or read and without ACS
+        if fact.reason is Reason.DRIVER_ERROR:
+            continue  # pcie-function-gone reports it
+        if fact.reason is Reason.IO_ERROR:
+            bad.append(Evidence(f"{DEVICES}/{bdf}/config", fact.detail or str(fact)))
+            devices.append(bdf)
+        else:
+            unknown.append(fact)
+    return judged(
+        "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
+        "container.",
+        bad,
+        unknown,
+        Evidence(f"{DEVICES}/*/config", f"all of it read for {plural(len(spaces.functions), 'function')}"),
+        Plan(
+            "Make the configuration readable",
+            (
+                instruction("In a container: run gdrtop on the host, or with CAP_SYS_ADMIN."),
+                instruction("On the host: look for pci=nommconf on the kernel command line and in the BIOS."),
+            ),
+        ),
+        devices,
+    )
+
+
+@AREA.check(
+    "pcie-function-gone",
+    Severity.CRITICAL,
+    "A GPU, a NIC or a port above them does not respond on the PCIe bus",
+    "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
+    "https://docs.nvidia.com/deploy/xid-errors/",
+    ok="Every GPU, NIC and port above them responds on the PCIe bus",
+    impact="Nothing that uses this device works until it comes back.",
+    data_path=True,
+)
+def pcie_function_gone(examination: Examination) -> Outcome:
+    """Find functions whose configuration reads as all ones; everyone may read the first 64 bytes."""
+    spaces = examination.config_space
+    if isinstance(spaces, Unknown):
+        return unread([spaces])
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    for bdf, space in spaces.functions.items():
+        if not isinstance(space, Unknown):
+            continue
+        if space.reason in (Reason.NOT_THERE, Reason.TIMED_OUT, Reason.MALFORMED):
+            unknown.append(space)  # where more is needed than 64 bytes, those were read and are no ones
+        if space.reason is Reason.DRIVER_ERROR:
+            bad.append(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"))
+            devices.append(bdf)
+    outcome = judged(
+        "The device has lost its link or its power, or it hangs.",
+        bad,
+        unknown,
+        Evidence(
+            f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
+        ),
+        Plan(
+            "Bring the device back",
+            (
+                instruction("Look in the kernel log for Xid 79, 'link down' and AER lines of this device."),
+                instruction("Power-cycle the node. If that does not help, reseat or replace the card."),
+            ),
+            needs_reboot=True,
+            disturbs=OUT_OF_SERVICE,
+        ),
+        devices,
+    )
+    if outcome.status is Status.FOUND and not _cuts_off_a_gpu(examination, set(devices)):
+        return replace(outcome, severity=Severity.WARNING)
+    return outcome
+
+
+def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
+    """Whether a GPU is gone, or a port above it, or every NIC that is near it."""
+    functions = functions_of(examination)
+    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+
+    def lost(bdf: str) -> bool:
+        return bdf in functions and not gone.isdisjoint(functions[bdf].chain)
+
+    near: dict[str, list[bool]] = {}
+    for path in near_paths(examination):
+        near.setdefault(path.a, []).append(lost(nics[path.b]))
+    return any(lost(gpu.id) for gpu in examination.topology.gpus) or any(map(all, near.values()))

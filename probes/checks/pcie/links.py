@@ -1,0 +1,349 @@
+"""PCIe links: what both ends support, and what they run at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import PciFunction, PciKind
+from probes.facts.pci.link_speed import capacity, generation, most_of, words
+from probes.host.nvml import NvmlLive
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.pcie_paths import (
+    DEVICES,
+    OUT_OF_SERVICE,
+    ends,
+    functions_of,
+    is_grace,
+    judged,
+    labels,
+    plural,
+    unread,
+)
+from probes.snapshot.examination import Examination
+from probes.topology.paths import port_gbps
+
+AREA = Area("pcie")
+
+LOAD_PERCENT = 10  # from here on a GPU's link is at its full speed
+_ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
+_RESEAT = Plan(
+    "Find what limits the link",
+    (
+        instruction("Look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log."),
+        instruction("With the power off, reseat the card, its riser and cables. Swap them with good ones."),
+        instruction("In the BIOS, check the slot's bifurcation and its link speed limit."),
+    ),
+    needs_reboot=True,
+    disturbs=OUT_OF_SERVICE,
+)
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A link, by the function at its lower end."""
+
+    lower: PciFunction
+    upper: PciFunction | None
+
+    @property
+    def source(self) -> str:
+        return f"{DEVICES}/{self.lower.bdf}"
+
+    @property
+    def speed(self) -> Maybe[float]:
+        """The speed now; either end shows it."""
+        now = self.lower.link.speed_gtps
+        return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.speed_gtps
+
+    @property
+    def width(self) -> Maybe[int]:
+        now = self.lower.link.width
+        return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.width
+
+    @property
+    def best(self) -> tuple[Maybe[float], Maybe[float]]:
+        """What both ends can do."""
+        return most_of(self.lower.link, None if self.upper is None else self.upper.link)
+
+
+def _links(examination: Examination) -> list[_Link]:
+    """Every link above a GPU or NIC; inside a switch there is none."""
+    functions = functions_of(examination)
+    links: dict[str, _Link] = {}
+    grace = is_grace(examination)
+    for end in ends(examination).values():
+        if end.physical_function is not None:
+            continue  # a virtual function has no link of its own
+        if grace and end.kind is PciKind.GPU:
+            continue  # its data goes over C2C, whatever its PCIe link runs at
+        for place, bdf in enumerate(end.chain):
+            lower = functions.get(bdf)
+            if lower is None or (place == 0 and len(end.chain) > 1):
+                continue
+            upper = functions.get(end.chain[place - 1]) if place else None
+            if lower.kind is PciKind.BRIDGE and place % 2 == 0:
+                continue  # a downstream port: what is above it is the inside of its switch
+            links[bdf] = _Link(lower, upper)
+    return list(links.values())
+
+
+def _unknown_of(link: _Link, fact: Unknown) -> list[Unknown]:
+    """A fact that is unknown; a function on the root bus has no link (integrated, or in a guest)."""
+    return [] if link.upper is None else [fact]
+
+
+def _name(examination: Examination, one: PciFunction) -> str:
+    return labels(examination).get(one.bdf, "switch" if one.kind is PciKind.BRIDGE else one.bdf)
+
+
+def _compared(
+    examination: Examination,
+    links: Iterable[_Link],
+    file: str,
+    of: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
+    unit: str,
+    cause: str,
+    good: str,
+) -> Outcome:
+    """Compare what each link runs at with what both its ends support; `of` gives both for a file of sysfs."""
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    fine = 0
+    for link in links:
+        now, best = of(link)
+        if isinstance(now, Unknown):
+            unknown.extend(_unknown_of(link, now))
+        elif isinstance(best, Unknown):
+            unknown.extend(_unknown_of(link, best))
+        elif now >= best:
+            fine += 1
+        else:
+            shown = f"{now:g} of {best:g}{unit}: {_name(examination, link.lower)}"
+            bad.append(Evidence(f"{link.source}/{file}", shown))
+            devices.append(link.lower.bdf)
+    well = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
+    return judged(cause, bad, unknown, well, _RESEAT, devices)
+
+
+@AREA.check(
+    "pcie-link-degraded-width",
+    Severity.WARNING,
+    "A PCIe link runs with fewer lanes than both ends have",
+    _ABI,
+    ok="PCIe links run with all their lanes",
+    impact="Bandwidth falls in proportion: x8 instead of x16 is half. The whole job waits for the slowest "
+    "link.",
+    data_path=True,
+)
+def pcie_link_degraded_width(examination: Examination) -> Outcome:
+    """Compare lanes in use with those that both ends have, of every link on the path to a GPU or NIC."""
+    return _compared(
+        examination,
+        _links(examination),
+        "current_link_width",
+        lambda link: (link.width, link.best[1]),
+        "",
+        "The link lost lanes during training: bad seating, riser, cable or slot.",
+        "with all lanes",
+    )
+
+
+@AREA.check(
+    "pcie-link-degraded-speed",
+    Severity.WARNING,
+    "A NIC's or a switch's PCIe link runs below the speed of both its ends",
+    _ABI,
+    ok="PCIe links of NICs and switches run at full speed",
+    impact="Each step down in PCIe generation halves the bandwidth. The whole job waits for the slowest "
+    "link.",
+    data_path=True,
+)
+def pcie_link_degraded_speed(examination: Examination) -> Outcome:
+    """Compare the speed with what both ends support; not of GPUs, whose links slow down when idle."""
+    return _compared(
+        examination,
+        [link for link in _links(examination) if link.lower.kind is not PciKind.GPU],
+        "current_link_speed",
+        lambda link: (link.speed, link.best[0]),
+        " GT/s",
+        "The link fell back to a lower speed during training: a marginal signal, riser or retimer.",
+        "at the full speed of both ends",
+    )
+
+
+@AREA.check(
+    "pcie-link-degraded-gpu-speed",
+    Severity.WARNING,
+    "A GPU's PCIe link stays slow under load",
+    "NVIDIA System Management Interface, nvidia-smi -q, GPU Link Info: the generation falls "
+    "when the GPU is idle",
+    ok="PCIe links of busy GPUs run at full speed",
+    impact="Each step down in PCIe generation halves the bandwidth to and from this GPU.",
+    data_path=True,
+)
+def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
+    """Judge the link of each busy GPU; an idle one at 2.5 GT/s is no fault."""
+    live = examination.reading.gpus
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    idle = seen = 0
+    links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
+    for link in links:
+        now, best = link.speed, link.best[0]
+        reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
+        if isinstance(best, Unknown):
+            unknown.extend(_unknown_of(link, best))
+            continue
+        number = generation(best)
+        if number is None:
+            continue
+        seen += 1
+        running = _generation_now(reading, now)
+        if isinstance(running, Unknown):
+            unknown.append(running)
+        elif running < number:
+            load = _load(reading)
+            if isinstance(load, Unknown):
+                needs = (
+                    f"{_name(examination, link.lower)} is slow, and its load, which may be idle, is unknown "
+                    f"({load})"
+                )
+                unknown.append(Unknown(load.reason, f"{link.source}/current_link_speed", needs))
+            elif load < LOAD_PERCENT:
+                idle += 1
+            else:
+                bad.append(
+                    Evidence(
+                        f"nvidia-smi -q -i {link.lower.bdf} -d UTILIZATION",
+                        f"{_name(examination, link.lower)}: Gen{running} of Gen{number} at {load} % load",
+                    )
+                )
+                devices.append(link.lower.bdf)
+    good = f"{plural(seen - idle, 'GPU')} at full speed"
+    if idle:
+        good += f", {idle} idle at a lower one to save power (judged under load only)"
+    return judged(
+        "A busy GPU raises its link to full speed; this one did not.",
+        bad,
+        unknown,
+        Evidence(f"{DEVICES}/*/current_link_speed", good),
+        _RESEAT,
+        devices,
+    )
+
+
+def _load(reading: NvmlLive | Unknown | None) -> Maybe[int]:
+    if reading is None:
+        return Unknown(Reason.NOT_THERE, "NVML", "no reading of this GPU")
+    return reading if isinstance(reading, Unknown) else reading.utilisation_percent
+
+
+def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> Maybe[int]:
+    """NVML's, of the same moment as the load; else sysfs's."""
+    if isinstance(reading, NvmlLive) and not isinstance(reading.link_generation, Unknown):
+        return reading.link_generation
+    if isinstance(speed, Unknown):
+        return speed
+    return generation(speed) or Unknown(Reason.MALFORMED, "current_link_speed", f"{speed:g} GT/s")
+
+
+@AREA.check(
+    "pcie-link-limited-by-slot",
+    Severity.NOTE,
+    "A GPU or NIC supports more than its slot",
+    _ABI.replace("current", "max"),
+    ok="Slots support as much as their GPUs and NICs",
+    impact="The card never reaches its own PCIe bandwidth in this slot.",
+)
+def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
+    """Compare what a card supports with what the port above it supports."""
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    unknown: list[Unknown] = []
+    links = [link for link in _links(examination) if link.lower.kind is not PciKind.BRIDGE and link.upper]
+    for link in links:
+        own = (link.lower.link.max_speed_gtps, link.lower.link.max_width)
+        both = link.best
+        facts = [fact for fact in (*own, *both) if isinstance(fact, Unknown)]
+        if facts:
+            unknown.extend(_unknown_of(link, facts[0]))
+            continue
+        if own != both:
+            assert link.upper is not None
+            bad.append(
+                Evidence(
+                    f"{DEVICES}/{link.upper.bdf}/max_link_speed",
+                    f"{_name(examination, link.lower)} supports {words(*own)}, its slot {words(*both)}",
+                )
+            )
+            devices.append(link.lower.bdf)
+    return judged(
+        "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
+        bad,
+        unknown,
+        Evidence(
+            f"{DEVICES}/*/max_link_speed",
+            f"{plural(len(links), 'card')} in slots of their own speed and width",
+        ),
+        Plan(
+            "Use a better slot",
+            (instruction("Move the card to a slot that supports as much, or lift a limit in the BIOS."),),
+            needs_reboot=True,
+            disturbs=OUT_OF_SERVICE,
+        ),
+        devices,
+    )
+
+
+@AREA.check(
+    "pcie-link-below-port-rate",
+    Severity.WARNING,
+    "A NIC's PCIe link cannot carry the rate of its port",
+    "PCI Express Base Specification, link data rates; Linux "
+    "Documentation/ABI/stable/sysfs-class-infiniband, rate",
+    ok="PCIe links of NICs carry the rate of their ports",
+    impact="The port never reaches its rate; the PCIe link is the limit.",
+    data_path=True,
+)
+def pcie_link_below_port_rate(examination: Examination) -> Outcome:
+    """Compare what a NIC's link carries at its best with the rate of its fastest port."""
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown):
+        if rdma.reason is Reason.NOT_THERE:
+            return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+        return unread([rdma])
+    bad: list[Evidence] = []
+    devices: list[str] = []
+    links = {link.lower.bdf: link for link in _links(examination)}
+    for device in rdma.devices:
+        link = links.get(known(device.bdf, ""))
+        if link is None:
+            continue
+        upper = None if link.upper is None else link.upper.link
+        carries, rate = capacity(link.lower.link, upper), port_gbps(device)
+        if not isinstance(carries, Unknown) and 0 < carries < rate:
+            bad.append(
+                Evidence(
+                    f"{link.source}/max_link_width",
+                    f"{device.name}: {words(*link.best)} carries {carries:.0f} Gb/s, the port {rate:g}",
+                )
+            )
+            devices.extend((device.name, link.lower.bdf))
+    return judged(
+        "Even at its best, the NIC's slot carries less than the port.",
+        bad,
+        [],
+        Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
+        Plan(
+            "Use a better slot",
+            (instruction("Move the NIC to a slot with more lanes or a higher speed."),),
+            needs_reboot=True,
+            disturbs=OUT_OF_SERVICE,
+        ),
+        devices,
+    )

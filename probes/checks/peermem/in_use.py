@@ -1,0 +1,157 @@
+"""nvidia_peermem at work: leaked references, a known deadlock, a flood of log messages."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.log import LogKind
+from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
+from probes.plans.load_modules import load_step
+from probes.queries.evidence_list import unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.module_need import is_spare, loaded_peermem
+from probes.queries.modules import (
+    MODULES,
+    OFED,
+    PEERMEM,
+    is_present,
+    log_needed,
+    log_of,
+    log_seen,
+    module_of,
+    no_peer_pair,
+    ofed_numbers,
+    ofed_of,
+    state_seen,
+)
+from probes.snapshot.examination import Examination
+
+AREA = Area("modules")
+
+_REFCNT = "/sys/module/nvidia_peermem/refcnt"
+_FIRST_WITH_LOCKS, _FIRST_CURED = (5, 1, 0, 0, 0, 0), (5, 3, 1, 0, 0, 1)
+_FLOOD = "detected invalid context"
+_HOLDERS = "the open files of other users' processes"
+
+
+@AREA.check(
+    "peermem-reference-leak",
+    Severity.WARNING,
+    "nvidia_peermem is in use, but no process has an RDMA device open",
+    "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem/nvidia-peermem.c",
+    ok="Every use of nvidia_peermem belongs to a process",
+    impact="GPU memory stays pinned; nvidia_peermem and the GPU driver cannot be unloaded.",
+)
+def peermem_reference_leak(examination: Examination) -> Outcome:
+    """Compare the refcnt with who has /dev/infiniband/uverbsN open; an idle refcnt of 0 is right."""
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    refcnt = examination.reading.peermem.refcnt
+    if isinstance(refcnt, Unknown):
+        if refcnt.reason is Reason.NOT_THERE:
+            return passed(Evidence(_REFCNT, "not there: a kernel that cannot unload modules"))
+        return unsure_without(_REFCNT, refcnt)
+    seen = Evidence(_REFCNT, str(refcnt))
+    if refcnt <= 0:
+        return passed(seen)
+    processes = examination.processes
+    if isinstance(processes, Unknown):
+        return unsure_without(_HOLDERS, processes, seen)
+    files = [one.uverbs_files for one in processes.processes]
+    holding = [
+        one for one in processes.processes if not isinstance(one.uverbs_files, Unknown) and one.uverbs_files
+    ]
+    if holding:
+        return passed(seen, Evidence("/proc/PID/fd", f"{len(holding)} processes have uverbs devices open"))
+    if isinstance(processes.hidden, Unknown):
+        return unsure_without(_HOLDERS, processes.hidden, seen)
+    if processes.hidden or processes.left_out or any(isinstance(one, Unknown) for one in files):
+        return unsure(f"needs root: {_HOLDERS}", seen)
+    steps = (
+        Step("Show which process holds memory regions, if any", ("rdma", "resource", "show", "mr"), False),
+        instruction("End what is left of the job: processes in state D or Z, containers in removal"),
+        instruction("If no process is left, drain the node and reboot it; never use rmmod -f"),
+    )
+    return found(
+        "Memory regions of a killed job are still registered.",
+        seen,
+        Evidence("/proc/*/fd", "no process has /dev/infiniband/uverbsN open"),
+        fix=Plan("Free the regions", steps, reversible=False, disturbs=REBOOT_ENDS_JOBS),
+        devices=(PEERMEM,),
+        severity=Severity.NOTE if is_spare(examination) else None,
+    )
+
+
+@AREA.check(
+    "peermem-lock-inversion",
+    Severity.WARNING,
+    "This MLNX_OFED can deadlock with nvidia_peermem",
+    "https://github.com/Mellanox/nv_peer_memory, README (NVIDIA issue 2696789)",
+    ok="This OFED does not have the known deadlock with nvidia_peermem",
+    impact="The node can hang when a job frees GPU memory.",
+)
+def peermem_lock_inversion(examination: Examination) -> Outcome:
+    """Check for an OFED from 5.1 to before 5.3-1.0.0.1."""
+    aside = no_peer_pair(examination)
+    if aside is not None:
+        return aside
+    module = module_of(examination, PEERMEM)
+    older = module_of(examination, "nv_peer_mem")
+    if isinstance(module, Unknown):
+        return unsure_without(MODULES, module)
+    if isinstance(older, Unknown):
+        return unsure_without(MODULES, older)
+    if not is_present(module) and not is_present(older):
+        return passed(state_seen(module))
+    ofed = ofed_of(examination)
+    if isinstance(ofed, Unknown):
+        if ofed.reason is Reason.NOT_THERE:
+            return passed(Evidence("ofed_info -s", "no OFED here"))
+        return unsure_without(OFED, ofed)
+    numbers = ofed_numbers(ofed)
+    seen = Evidence("ofed_info -s", ofed)
+    if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_CURED:
+        return passed(seen)
+    steps = (
+        instruction("Install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)"),
+        instruction("Rebuild the NVIDIA driver's modules afterwards, then reboot"),
+    )
+    return found(
+        "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order of the GPU driver.",
+        seen,
+        state_seen(module if is_present(module) else older),
+        fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
+        severity=Severity.NOTE if is_spare(examination) else None,
+    )
+
+
+@AREA.check(
+    "peermem-invalid-context-flood",
+    Severity.NOTE,
+    "nvidia_peermem fills the kernel log with `detected invalid context`",
+    "https://github.com/NVIDIA/nccl/issues/1474",
+    ok="nvidia_peermem does not fill the kernel log",
+    impact="None; the messages hide others in the kernel log.",
+)
+def peermem_invalid_context_flood(examination: Examination) -> Outcome:
+    """Check for a harmless message that alarms; drivers from 560 on do not print it."""
+    messages = log_of(examination, (LogKind.PEERMEM,), words=_FLOOD)
+    if isinstance(messages, Unknown):
+        module = module_of(examination, PEERMEM)
+        if not isinstance(module, Unknown) and not is_present(module):
+            return passed(state_seen(module))
+        return log_needed(messages)
+    if not messages:
+        return passed(*log_seen(examination, messages))
+    steps = (
+        instruction("Update the NVIDIA driver to 560 or newer at the next opportunity"),
+        load_step(examination, PEERMEM),
+    )
+    return found(
+        "The module logs every region of a program that ended without freeing it. This is harmless.",
+        *log_seen(examination, messages)[:3],
+        fix=Plan("Update the driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
+        devices=(PEERMEM,),
+    )

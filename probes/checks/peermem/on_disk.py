@@ -1,0 +1,239 @@
+"""nvidia_peermem that is not loaded: its file is there, there for another kernel only, or missing."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpudirect import parse_driver_version
+from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.facts.kernel.modules import KernelModule
+from probes.plans.common import SWAP_ENDS_JOBS
+from probes.plans.load_modules import load_plan, load_step
+from probes.plans.obstacles import bar_of
+from probes.plans.rebuilding import rebuild_plan
+from probes.queries.driver_version import DRIVER_VERSION
+from probes.queries.evidence_list import SHOWN, STAGED, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
+from probes.queries.modules import (
+    LINE_LIMIT,
+    PEERMEM,
+    is_present,
+    module_of,
+    modules_dep,
+    release_of,
+    state_seen,
+)
+from probes.queries.references import PEERMEM_MANUAL
+from probes.snapshot.examination import Examination
+
+AREA = Area("modules")
+
+_FIRST_WITH_PEERMEM = (470, 0, 0)
+_FILE, _OTHERS = "the file of nvidia_peermem (/lib/modules)", "the modules of other kernels"
+
+
+def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
+    gpus = examination.node.gpus
+    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
+    if isinstance(version, Unknown):
+        return version
+    numbers = parse_driver_version(version)
+    return Unknown(Reason.MALFORMED, "/proc/driver/nvidia/version", version) if numbers is None else numbers
+
+
+@AREA.check(
+    "peermem-not-loaded",
+    Severity.CRITICAL,
+    "nvidia_peermem is not loaded",
+    "NCCL troubleshooting guide, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ok="nvidia_peermem is loaded if it is installed and needed",
+    impact=STAGED,
+)
+def peermem_not_loaded(examination: Examination) -> Outcome:
+    """Check that it is loaded; no fault where DMA-BUF is usable and nothing is to load it."""
+    module = absent_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    if isinstance(module.on_disk, Unknown):
+        if module.on_disk.reason is Reason.NOT_THERE:
+            return passed(Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk"))
+        return unsure_without(_FILE, module.on_disk, state_seen(module))
+    obstacle = bar_of(examination, PEERMEM)
+    return peermem_fault(
+        examination,
+        "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."
+        if obstacle is None
+        else f"Something blocks nvidia_peermem: {obstacle[:LINE_LIMIT]}.",
+        state_seen(module),
+        Evidence("modinfo -n nvidia_peermem", module.on_disk),
+        fix=load_plan(examination, PEERMEM) if obstacle is None else None,
+        part_of=(*PEERMEM_REASONS, "boot-load-race", "peermem-lost-after-driver-update"),
+    )
+
+
+def _no_file(examination: Examination) -> KernelModule | Outcome:
+    """Return nvidia_peermem if it is not loaded and has no file for this kernel; else why not."""
+    module = absent_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    if not isinstance(module.on_disk, Unknown):
+        return passed(Evidence("modinfo -n nvidia_peermem", module.on_disk))
+    if module.on_disk.reason is not Reason.NOT_THERE:
+        return unsure_without(_FILE, module.on_disk, state_seen(module))
+    return module
+
+
+def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the other kernels that have the module, by depmod and by the driver's DKMS packages."""
+    facts, dkms = examination.module_files, examination.dkms
+    if isinstance(facts, Unknown):
+        return facts
+    kernels = dict.fromkeys(facts.elsewhere)
+    if not isinstance(dkms, Unknown):
+        for one in dkms.modules:
+            if one.name in DRIVER_PACKAGES:
+                kernels.update(dict.fromkeys((*one.built, *one.installed)))
+    kernels.pop(release_of(examination), None)
+    return tuple(kernels)
+
+
+@AREA.check(
+    "peermem-not-on-disk",
+    Severity.CRITICAL,
+    "nvidia_peermem is not installed for any kernel",
+    PEERMEM_MANUAL,
+    ok="nvidia_peermem is not missing from the driver package",
+    impact=STAGED,
+)
+def peermem_not_on_disk(examination: Examination) -> Outcome:
+    """Check for a driver package of 470 or newer that leaves the module out."""
+    module = _no_file(examination)
+    if isinstance(module, Outcome):
+        return module
+    others = _elsewhere(examination)
+    if isinstance(others, Unknown):
+        return unsure_without(_OTHERS, others)
+    evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
+    if others:
+        return passed(evidence, Evidence("/lib/modules", "other kernels have it"))
+    if _from_container(examination):
+        return passed(evidence, Evidence("modinfo nvidia", "no file: the driver comes from a container"))
+    numbers = _driver_numbers(examination)
+    if not isinstance(numbers, Unknown) and numbers < _FIRST_WITH_PEERMEM:
+        return passed(
+            evidence, Evidence("/proc/driver/nvidia/version", "older than 470, the first with nvidia_peermem")
+        )
+    steps = (
+        instruction("Install the NVIDIA driver's DKMS package, or another one that brings nvidia-peermem"),
+        load_step(examination, PEERMEM),
+    )
+    return peermem_fault(
+        examination,
+        "The driver package in use does not contain nvidia-peermem.ko.",
+        evidence,
+        fix=Plan("Install nvidia-peermem", steps, reversible=False),
+    )
+
+
+def _from_container(examination: Examination) -> bool:
+    """Return whether the driver runs without a file on this node: a driver container loaded it."""
+    nvidia = module_of(examination, "nvidia")
+    if isinstance(nvidia, Unknown) or not is_present(nvidia):
+        return False
+    return isinstance(nvidia.on_disk, Unknown) and nvidia.on_disk.reason is Reason.NOT_THERE
+
+
+@AREA.check(
+    "peermem-not-on-disk-container",
+    Severity.CRITICAL,
+    "The driver container does not load nvidia_peermem",
+    "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
+    ok="No driver container leaves nvidia_peermem out",
+    impact=STAGED,
+)
+def peermem_not_on_disk_container(examination: Examination) -> Outcome:
+    """Check for a driver that runs without a file on the node: only its container has nvidia_peermem."""
+    module = _no_file(examination)
+    if isinstance(module, Outcome):
+        return module
+    evidence = Evidence("modinfo nvidia", "no file for the running kernel")
+    if not _from_container(examination):
+        return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or does not run"))
+    steps = (
+        instruction(
+            "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true where OFED is on the node"
+        ),
+        instruction("Or set driver.kernelModuleType=open and use DMA-BUF instead"),
+    )
+    return peermem_fault(
+        examination,
+        "A driver container loaded nvidia (it has no file on this node) and left nvidia_peermem out.",
+        evidence,
+        Evidence("/proc/modules", "nvidia: live"),
+        fix=Plan(
+            "Let the driver container load nvidia-peermem",
+            steps,
+            disturbs="every job on the GPUs: the driver pod restarts",
+        ),
+    )
+
+
+@AREA.check(
+    "peermem-not-on-disk-other-kernel",
+    Severity.CRITICAL,
+    "nvidia_peermem is installed for another kernel only",
+    "dkms(8), depmod(8)",
+    ok="No kernel update left nvidia_peermem behind",
+    impact=STAGED,
+)
+def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
+    """Check for a kernel update without a rebuild; usually DKMS had no headers to build against."""
+    module = _no_file(examination)
+    if isinstance(module, Outcome):
+        return module
+    others = _elsewhere(examination)
+    if isinstance(others, Unknown):
+        return unsure_without(_OTHERS, others)
+    evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
+    if not others:
+        return passed(evidence, Evidence("/lib/modules", "no other kernel has it"))
+    steps = (*rebuild_plan(release_of(examination)).steps, load_step(examination, PEERMEM))
+    return peermem_fault(
+        examination,
+        f"nvidia_peermem was built for {', '.join(others[:4])}, not for the running kernel.",
+        evidence,
+        Evidence("find /lib/modules -name 'nvidia-peermem.ko*'", ", ".join(others[:SHOWN])),
+        fix=Plan("Build the driver's modules for this kernel", steps, reversible=False),
+    )
+
+
+@AREA.check(
+    "peermem-not-on-disk-old-driver",
+    Severity.CRITICAL,
+    "The NVIDIA driver is too old for nvidia_peermem",
+    PEERMEM_MANUAL,
+    ok="The NVIDIA driver is new enough for nvidia_peermem, or does not need it",
+    impact=STAGED,
+)
+def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
+    """Check for drivers before 470, which need Mellanox's nv_peer_mem instead."""
+    module = _no_file(examination)
+    if isinstance(module, Outcome):
+        return module
+    numbers = _driver_numbers(examination)
+    if isinstance(numbers, Unknown):
+        return unsure_without(DRIVER_VERSION, numbers)
+    evidence = Evidence("/proc/driver/nvidia/version", ".".join(map(str, numbers)))
+    if numbers >= _FIRST_WITH_PEERMEM:
+        return passed(evidence)
+    steps = (
+        instruction("Install driver 470 or newer (DMA-BUF: the open kernel modules of 515.43.04 or newer)"),
+    )
+    return peermem_fault(
+        examination,
+        "Drivers contain nvidia_peermem from 470 on.",
+        evidence,
+        Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
+        fix=Plan("Install a newer driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
+    )

@@ -1,0 +1,187 @@
+"""Parameters of nvidia_peermem and the OFED releases they are for."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.log import LogKind
+from probes.plans.load_modules import load_step
+from probes.plans.peermem import unload_step
+from probes.queries.evidence_list import STAGED, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.module_need import (
+    Need,
+    absent_peermem,
+    is_spare,
+    loaded_peermem,
+    need_of_peermem,
+    not_needed,
+    peermem_fault,
+)
+from probes.queries.modules import OFED, PEERMEM, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
+from probes.snapshot.examination import Examination
+
+AREA = Area("modules")
+
+_FIRST_MODERN_OFED = (5, 1)  # 5.0 and older need peerdirect_support=1
+
+
+def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Outcome:
+    """Return the value of a parameter of the loaded nvidia_peermem; else why there is none."""
+    module = loaded_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    path = f"/sys/module/nvidia_peermem/parameters/{name}"
+    value = module.parameters.get(name)
+    if value is None:
+        return passed(Evidence(path, "not there: this driver has no such parameter"))
+    if isinstance(value, Unknown):
+        return unsure_without(path, value)
+    return value, Evidence(path, value)
+
+
+def _reload(examination: Examination, title: str, first: str) -> Plan:
+    steps = (
+        instruction(first),
+        instruction("Rebuild the initramfs (it may carry modprobe.d): `update-initramfs -u` or `dracut -f`"),
+        unload_step(examination),
+        load_step(examination, PEERMEM),
+    )
+    return Plan(title, steps, disturbs="jobs that use nvidia_peermem: they have to end first")
+
+
+def _severity(examination: Examination) -> Severity | None:
+    """Return NOTE where DMA-BUF is usable, else None for the check's own severity."""
+    return Severity.NOTE if is_spare(examination) else None
+
+
+@AREA.check(
+    "peermem-parameter-wrong",
+    Severity.WARNING,
+    "nvidia_peermem runs with peerdirect_support=1, meant for MLNX_OFED 5.0 and older",
+    PEERMEM_MANUAL,
+    ok="peerdirect_support of nvidia_peermem fits this OFED",
+    impact="A job that frees GPU memory can deadlock the node.",
+)
+def peermem_parameter_wrong(examination: Examination) -> Outcome:
+    """Check the parameter peerdirect_support of the loaded module against OFED's release."""
+    value = _parameter(examination, "peerdirect_support")
+    if isinstance(value, Outcome):
+        return value
+    if value[0] != "1":
+        return passed(value[1])
+    ofed = ofed_of(examination)
+    if isinstance(ofed, Unknown) and ofed.reason is not Reason.NOT_THERE:
+        return unsure_without(OFED, ofed, value[1])
+    release = "no OFED" if isinstance(ofed, Unknown) else ofed
+    numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
+    if numbers is not None and numbers < _FIRST_MODERN_OFED:
+        return passed(value[1], Evidence("ofed_info -s", release))
+    return found(
+        "The option is left over from an old MLNX_OFED. From 5.1 on it disables the protection against a "
+        "deadlock.",
+        value[1],
+        Evidence("ofed_info -s", release),
+        fix=_reload(
+            examination,
+            "Remove the option",
+            "Delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d",
+        ),
+        devices=(PEERMEM,),
+        severity=_severity(examination),
+    )
+
+
+@AREA.check(
+    "peermem-parameter-legacy-ofed",
+    Severity.WARNING,
+    "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
+    PEERMEM_MANUAL,
+    ok="peerdirect_support of nvidia_peermem fits this OFED, or there is none",
+    impact="GPU memory may not register, or not be released, with this OFED.",
+)
+def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
+    """Check for an OFED of 5.0 or older, whose PeerDirect needs the legacy setting."""
+    value = _parameter(examination, "peerdirect_support")
+    if isinstance(value, Outcome):
+        return value
+    ofed = ofed_of(examination)
+    if isinstance(ofed, Unknown):
+        if ofed.reason is Reason.NOT_THERE:
+            return passed(Evidence("ofed_info -s", "no OFED here"))
+        return unsure_without(OFED, ofed, value[1])
+    numbers = ofed_numbers(ofed)
+    if numbers is None or numbers >= _FIRST_MODERN_OFED or value[0] == "1":
+        return passed(value[1], Evidence("ofed_info -s", ofed))
+    first = "Write `options nvidia-peermem peerdirect_support=1` to /etc/modprobe.d/nvidia-peermem.conf"
+    return found(
+        "MLNX_OFED 5.0 and older have an older PeerDirect interface than the module expects by default.",
+        value[1],
+        Evidence("ofed_info -s", ofed),
+        fix=_reload(examination, "Set the legacy mode of nvidia_peermem", first),
+        devices=(PEERMEM,),
+        severity=_severity(examination),
+    )
+
+
+@AREA.check(
+    "peermem-parameter-persistent-off",
+    Severity.NOTE,
+    "nvidia_peermem runs with persistent_api_support=0, the older interface",
+    f"{PEERMEM_SOURCE}/nvidia-peermem.c, persistent_api_support",
+    ok="nvidia_peermem uses the persistent interface",
+    impact="Memory regions can become invalid while a job still uses them.",
+)
+def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
+    """Check persistent_api_support of the loaded module; 1 is the default since 560.28.03."""
+    value = _parameter(examination, "persistent_api_support")
+    if isinstance(value, Outcome):
+        return value
+    if value[0] != "0":
+        return passed(value[1])
+    return found(
+        "With the older interface the driver can revoke GPU memory that is still registered.",
+        value[1],
+        fix=_reload(
+            examination,
+            "Use the default",
+            "Delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
+        ),
+        devices=(PEERMEM,),
+    )
+
+
+@AREA.check(
+    "peermem-parameter-invalid",
+    Severity.CRITICAL,
+    "nvidia_peermem rejected a parameter value",
+    f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
+    ok="nvidia_peermem rejected no parameter",
+    impact=STAGED,
+)
+def peermem_parameter_invalid(examination: Examination) -> Outcome:
+    """Check the log for a parameter that the module rejected when it was loaded."""
+    module = absent_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    messages = log_of(examination, (LogKind.PEERMEM,), words="invalid")
+    if isinstance(messages, Unknown):
+        if need_of_peermem(examination) is Need.NOT_NEEDED:
+            return not_needed(Need.NOT_NEEDED)
+        return log_needed(messages)
+    messages = tuple(one for one in messages if "param value" in one.text)
+    if not messages:
+        return passed(*log_seen(examination, messages))
+    steps = (
+        instruction(
+            "Correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
+        ),
+        load_step(examination, PEERMEM),
+    )
+    return peermem_fault(
+        examination,
+        "An `options` line of modprobe.d sets an invalid value, so modprobe answers `Invalid argument`.",
+        *log_seen(examination, messages),
+        fix=Plan("Correct the option", steps),
+    )

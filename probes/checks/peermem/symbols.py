@@ -1,0 +1,252 @@
+"""nvidia_peermem that was built without the symbols it needs, or against another build."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
+from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.load_modules import load_step
+from probes.plans.rebuilding import rebuild_steps
+from probes.plans.services import restart_openibd
+from probes.queries.evidence_list import STAGED, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.module_need import (
+    Need,
+    absent_peermem,
+    is_spare,
+    need_of_peermem,
+    not_needed,
+    peermem_fault,
+)
+from probes.queries.modules import (
+    FILES,
+    MODULES,
+    OFED,
+    PEERMEM,
+    file_of,
+    is_present,
+    log_needed,
+    log_of,
+    log_seen,
+    module_of,
+    modules_dep,
+    no_peer_pair,
+    ofed_of,
+    state_seen,
+)
+from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
+from probes.snapshot.examination import Examination
+
+AREA = Area("modules")
+
+_IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
+
+
+@AREA.check(
+    "peermem-built-without-symbols",
+    Severity.CRITICAL,
+    "nvidia_peermem was built without peer-memory symbols",
+    f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
+    "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
+    ok="No needed nvidia_peermem was built without peer-memory symbols",
+    impact=STAGED,
+)
+def peermem_built_without_symbols(examination: Examination) -> Outcome:
+    """Check what it depends on: a module built with the symbols needs the module that exports them.
+
+    modprobe says `Invalid argument` and the kernel log stays silent.
+    """
+    module = absent_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    if isinstance(module.depends, Unknown):
+        if module.depends.reason is Reason.NOT_THERE:
+            return passed(Evidence(modules_dep(examination), "no nvidia_peermem"))
+        return unsure_without(FILES, module.depends)
+    depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(module.depends) or "nothing")
+    if _IB_EXPORTERS.intersection(module.depends):
+        return passed(depends)
+    facts = examination.module_files
+    symbols = () if isinstance(facts, Unknown) else facts.peer_memory
+    rebuild = rebuild_steps(examination)
+    if symbols:
+        seen = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
+        cause = (
+            "The driver was built before OFED was installed, so modprobe answers `Invalid argument`. "
+            "A rebuild finds the symbols of OFED."
+        )
+        plan = Plan("Build nvidia-peermem against OFED", rebuild, reversible=False)
+    else:
+        seen = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
+        cause = (
+            "This RDMA stack has no peer-memory interface, so modprobe answers `Invalid argument`. OFED and "
+            "the kernels of some distributions have it."
+        )
+        steps = (
+            instruction("Install DOCA-OFED, or use the open kernel modules and DMA-BUF instead"),
+            *rebuild,
+        )
+        plan = Plan(
+            "Install OFED, then build nvidia-peermem", steps, reversible=False, disturbs="every RDMA program"
+        )
+    return peermem_fault(examination, cause, depends, seen, fix=plan)
+
+
+@AREA.check(
+    "peermem-symbol-version-mismatch",
+    Severity.CRITICAL,
+    "nvidia_peermem was built against another OFED version",
+    "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
+    ok="No needed nvidia_peermem was built against another OFED",
+    impact=STAGED,
+)
+def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
+    """Check the log for `disagrees about version of symbol ib_register_peer_memory_client`."""
+    return _symbols(
+        examination,
+        LogKind.SYMBOL_VERSION,
+        "OFED was installed or updated after the driver was built, so the symbol versions differ.",
+        "Build the driver's modules against the running OFED",
+    )
+
+
+def _symbols(
+    examination: Examination, kind: LogKind, cause: str, title: str, part_of: tuple[str, ...] = ()
+) -> Outcome:
+    """Check what the kernel said about symbols that nvidia_peermem needs."""
+    module = absent_peermem(examination)
+    if isinstance(module, Outcome):
+        return module
+    messages = log_of(examination, (kind,), modules=(PEERMEM,))
+    if isinstance(messages, Unknown):
+        if need_of_peermem(examination) is Need.NOT_NEEDED:
+            return not_needed(Need.NOT_NEEDED)
+        return log_needed(messages)
+    # -22 follows a symbol of another version, which the kernel names in the line before.
+    messages = tuple(one for one in messages if (one.symbol or "").startswith("ib_") and one.number != -22)
+    if not messages:
+        return passed(*log_seen(examination, messages))
+    steps = rebuild_steps(examination)
+    fix = Plan(title, steps, reversible=False)
+    return peermem_fault(examination, cause, *log_seen(examination, messages), fix=fix, part_of=part_of)
+
+
+@AREA.check(
+    "peermem-symbol-version-mismatch-nvidia",
+    Severity.CRITICAL,
+    "nvidia_peermem on disk belongs to another driver version",
+    PEERMEM_MANUAL,
+    ok="No needed nvidia_peermem belongs to another driver version",
+    impact=STAGED,
+)
+def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
+    """Compare the file's version with that of the loaded driver, whose nvidia_p2p_* symbols it needs."""
+    module, nvidia = absent_peermem(examination), module_of(examination, "nvidia")
+    if isinstance(module, Outcome):
+        return module
+    if isinstance(nvidia, Unknown):
+        return unsure_without(MODULES, nvidia)
+    if not is_present(nvidia):
+        return passed(state_seen(nvidia))
+    file = file_of(examination, PEERMEM)
+    version = file if isinstance(file, Unknown) else file.version
+    if isinstance(version, Unknown):
+        if version.reason is Reason.NOT_THERE:
+            return passed(Evidence("modinfo nvidia_peermem", "no file, or no version in it"))
+        return unsure_without(FILES, version)
+    if isinstance(nvidia.version, Unknown):
+        return unsure_without("/sys/module/nvidia/version", nvidia.version)
+    evidence = (
+        Evidence("modinfo -F version nvidia_peermem", version),
+        Evidence("/sys/module/nvidia/version", nvidia.version),
+    )
+    if version == nvidia.version:
+        return passed(*evidence)
+    steps = (
+        instruction("Drain the node; the reboot loads the driver that is on disk"),
+        reboot_step(),
+        load_step(examination, PEERMEM),
+    )
+    return peermem_fault(
+        examination,
+        "nvidia_peermem works only with the driver of its own version.",
+        *evidence,
+        fix=Plan(
+            "Load a driver and modules of one version", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
+        ),
+        part_of=("driver-half-updated",),
+    )
+
+
+@AREA.check(
+    "peermem-unknown-symbol-inbox-core",
+    Severity.CRITICAL,
+    "The loaded ib_core is missing the symbols that nvidia_peermem needs",
+    "https://github.com/Mellanox/nv_peer_memory/issues/79",
+    ok="No symbol that nvidia_peermem needs is missing in ib_core",
+    impact=STAGED,
+)
+def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
+    """Check the log for `Unknown symbol ib_register_peer_memory_client`."""
+    return _symbols(
+        examination,
+        LogKind.UNKNOWN_SYMBOL,
+        "The module was built for OFED, but the distribution's ib_core is loaded: OFED is not built for this "
+        "kernel, the initramfs is old, or openibd did not run.",
+        "Build the driver's modules for the running RDMA stack",
+        ("inbox-core-beside-ofed",),
+    )
+
+
+@AREA.check(
+    "inbox-core-beside-ofed",
+    Severity.WARNING,
+    "OFED is installed, but modprobe uses the distribution's ib_core",
+    "https://github.com/Mellanox/nv_peer_memory/issues/84; modprobe.d(5), depmod.d(5)",
+    ok="modprobe uses the ib_core of the installed RDMA stack",
+    impact="nvidia_peermem cannot work: the distribution's modules have no peer-memory interface.",
+)
+def inbox_core_beside_ofed(examination: Examination) -> Outcome:
+    """Check which ib_core modprobe would load; a note where DMA-BUF is usable.
+
+    OFED without kernel modules (mlnxofedinstall --user-space-only) is then deliberate and works.
+    """
+    aside = no_peer_pair(examination)
+    if aside is not None:
+        return aside
+    ofed, modules = ofed_of(examination), module_of(examination, "ib_core")
+    if isinstance(ofed, Unknown):
+        if ofed.reason is Reason.NOT_THERE:
+            return passed(Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use"))
+        return unsure_without(OFED, ofed)
+    if isinstance(modules, Unknown):
+        return unsure_without(MODULES, modules)
+    if isinstance(modules.on_disk, Unknown):
+        if modules.on_disk.reason is Reason.NOT_THERE:
+            return passed(Evidence("modinfo -n ib_core", "no file for this kernel, or built into it"))
+        return unsure_without("modules.dep", modules.on_disk)
+    where = Evidence("modinfo -n ib_core", modules.on_disk)
+    if modules.origin != "kernel":
+        return passed(Evidence("ofed_info -s", ofed), where)
+    load = restart_openibd(examination)
+    steps = (
+        instruction(
+            "Install OFED for this kernel (DOCA-OFED by DKMS, or mlnxofedinstall --add-kernel-support)"
+        ),
+        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        *(load.steps if isinstance(load, Plan) else (instruction(f"Load OFED's modules; {load}"),)),
+    )
+    spare = is_spare(examination)
+    return found(
+        "OFED has no modules for this kernel, so the distribution's are loaded."
+        + (" That is right if only OFED's libraries and tools are wanted." if spare else ""),
+        Evidence("ofed_info -s", ofed),
+        where,
+        fix=Plan("Build OFED for this kernel", steps, reversible=False, disturbs="every RDMA program"),
+        devices=("ib_core",),
+        severity=Severity.NOTE if spare else None,
+        impact="None while DMA-BUF is used; features of OFED's modules are missing." if spare else "",
+        part_of=("dkms-build-failed", "dkms-not-built-for-kernel"),
+    )

@@ -1,0 +1,1 @@
+"""Checks of the operating system, containers, libraries and tools."""

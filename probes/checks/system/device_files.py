@@ -1,0 +1,285 @@
+"""Device files of RDMA and GPUs, as this program and jobs in containers have them."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.jobs.processes import Process
+from probes.facts.system.platform import in_container
+from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
+from probes.queries.evidence_list import RDMA_DEVICES, few, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.jobs import (
+    FAR_NIC,
+    OVER_TCP,
+    RESTARTS,
+    gpus_of,
+    jobs_of,
+    maps,
+    needs_environment,
+    settle,
+)
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import ORDER
+
+AREA = Area("environment")
+NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device here")
+_VERBS = "Linux Documentation/infiniband/user_verbs.rst"
+_INTO_CONTAINER = (
+    instruction("Docker: add --device=/dev/infiniband", needs_root=False),
+    instruction("Pod: request rdma/NAME: 1 in resources.limits", needs_root=False),
+    instruction("Start the container again", needs_root=False),
+)
+_NOT_USABLE = "not readable and writable for this user"
+
+
+def _expected(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """The uverbs files that the kernel has created, as /sys/class/infiniband_verbs names them."""
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown):
+        return () if rdma.reason is Reason.NOT_THERE else rdma
+    return tuple(device.uverbs for device in rdma.devices if not isinstance(device.uverbs, Unknown))
+
+
+@AREA.check(
+    "dev-infiniband-missing",
+    Severity.CRITICAL,
+    "The RDMA device files are missing",
+    _VERBS,
+    ok="The RDMA device files exist",
+    impact="No program here can use a NIC for RDMA.",
+)
+def dev_infiniband_missing(examination: Examination) -> Outcome:
+    """Look for /dev/infiniband/uverbsN where sysfs shows RDMA devices; critical where GPUs need them."""
+    rdma, nodes = examination.node.rdma, examination.device_nodes
+    if isinstance(rdma, Unknown):
+        if rdma.reason is Reason.NOT_THERE:
+            return passed(NO_RDMA)
+        return unsure(needs(RDMA_DEVICES, rdma))
+    if not rdma.devices:
+        return passed(NO_RDMA)
+    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
+    if isinstance(files, Unknown) and files.reason is not Reason.NOT_THERE:
+        return unsure(needs("/dev", files))
+    verbs = [] if isinstance(files, Unknown) else [file for file in files if "uverbs" in file.path]
+    if verbs:
+        return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files"))
+    inside = in_container(examination.node.platform)
+    made = [device for device in rdma.devices if not isinstance(device.uverbs, Unknown)]
+    return found(
+        "sysfs shows the devices, but their files were not passed into this container."
+        if inside
+        else "The kernel has the devices, but the files were removed or /dev is not a devtmpfs."
+        if made
+        else "sysfs shows the devices, but ib_uverbs, which creates the files, has none of them.",
+        Evidence(INFINIBAND, "no uverbs file"),
+        Evidence("/sys/class/infiniband", f"{len(rdma.devices)} devices"),
+        fix=Plan("Pass the files into the container", _INTO_CONTAINER)
+        if inside
+        else verbs_files(examination, made or rdma.devices, not isinstance(files, Unknown)),
+        severity=None if examination.topology.gpus else Severity.WARNING,
+        devices=tuple(device.name for device in made) or ("ib_uverbs",),
+    )
+
+
+@AREA.check(
+    "dev-infiniband-incomplete",
+    Severity.WARNING,
+    "Some RDMA devices have no device file",
+    _VERBS,
+    ok="Every RDMA device has a device file",
+    impact="Programs here cannot use these NICs, and jobs have fewer of them.",
+    data_path=True,
+)
+def dev_infiniband_incomplete(examination: Examination) -> Outcome:
+    """Look for each file that /sys/class/infiniband_verbs names."""
+    nodes, rdma, expected = examination.device_nodes, examination.node.rdma, _expected(examination)
+    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
+    if isinstance(expected, Unknown):
+        return unsure(needs(RDMA_DEVICES, expected))
+    if isinstance(files, Unknown):
+        if files.reason is Reason.NOT_THERE:  # dev-infiniband-missing reports that
+            return passed(Evidence(INFINIBAND, "not there"))
+        return unsure(needs("/dev", files))
+    here = {file.path for file in files}
+    gone = [path for path in expected if path not in here]
+    if not gone or not here.intersection(expected):
+        return passed(Evidence(INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    without = [device for device in devices if device.uverbs in gone]
+    return found(
+        "sysfs shows these NICs, but their device files are missing.",
+        *few(Evidence(path, "not there") for path in gone),
+        fix=Plan("Pass the files into the container", _INTO_CONTAINER)
+        if in_container(examination.node.platform)
+        else verbs_files(examination, without, has_directory=True),
+        devices=tuple(device.name for device in without),
+    )
+
+
+@AREA.check(
+    "dev-infiniband-denied",
+    Severity.WARNING,
+    "This user cannot open the RDMA device files",
+    _VERBS,
+    ok="This user can open the RDMA device files",
+    impact="Jobs of ordinary users fail in ibv_open_device and fall back to TCP.",
+    data_path=True,
+)
+def dev_infiniband_denied(examination: Examination) -> Outcome:
+    """Read the modes of /dev/infiniband/uverbsN, which are usually 0666."""
+    nodes = examination.device_nodes
+    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
+    if isinstance(files, Unknown):
+        if files.reason is Reason.NOT_THERE:
+            return passed(Evidence(INFINIBAND, "not there"))
+        return unsure(needs("/dev", files))
+    verbs = [file for file in files if "uverbs" in file.path]
+    denied = [file for file in verbs if not isinstance(file.usable, Unknown) and not file.usable]
+    if denied:
+        path = "/etc/udev/rules.d/90-rdma-mode.rules"
+        rule = 'SUBSYSTEM=="infiniband_verbs", MODE="0666"'
+        return found(
+            "The mode of these files keeps this user out. rdma-core's udev rules set 0666.",
+            *few(Evidence(file.path, _NOT_USABLE) for file in denied),
+            fix=Plan(
+                "Let all users open the files",
+                (
+                    Step(
+                        "Change the mode until the next boot",
+                        ("chmod", "0666", *(one.path for one in denied)),
+                    ),
+                    instruction(f"To keep it, write {rule} to {path}"),
+                ),
+                note="Where only a group is meant to use them, add the user to the group instead",
+            ),
+        )
+    for file in verbs:
+        if isinstance(file.usable, Unknown):
+            return unsure(needs(f"the mode of {file.path}", file.usable))
+    return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
+
+
+@AREA.check(
+    "dev-infiniband-not-in-container",
+    Severity.WARNING,
+    "A job's container has no RDMA device files",
+    "https://github.com/NVIDIA/nccl/issues/451",
+    ok="Every job sees the RDMA device files",
+    impact=f"NCCL finds no RDMA device. {OVER_TCP}",
+    data_path=True,
+)
+def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
+    """Look for /dev/infiniband as each process with a GPU sees it; a note where it does not map NCCL."""
+    jobs = jobs_of(examination)
+    expected = _expected(examination)
+    if isinstance(expected, Unknown):
+        return unsure(needs(RDMA_DEVICES, expected))
+    without = [] if not expected else [process for process in jobs.processes if _no_verbs(process)]
+    if not without:
+        for process in jobs.processes:
+            nodes = process.rdma_nodes
+            if isinstance(nodes, Unknown) and nodes.reason is not Reason.NOT_THERE:
+                return unsure(needs_environment(process, nodes))
+    return settle(
+        jobs,
+        [Evidence(f"/proc/{one.pid}/root{INFINIBAND}", "no uverbs file") for one in without],
+        "The host has the files, the container does not. Single-node jobs are not affected.",
+        fix=Plan("Pass the files into the container", _INTO_CONTAINER, disturbs=RESTARTS),
+        part_of=("dev-infiniband-missing",),
+        severity=None if any(maps(one, "libnccl") for one in without) else Severity.NOTE,
+    )
+
+
+def _no_verbs(process: Process) -> bool:
+    nodes = process.rdma_nodes
+    if isinstance(nodes, Unknown):
+        return nodes.reason is Reason.NOT_THERE
+    return not any(name.startswith("uverbs") for name in nodes)
+
+
+@AREA.check(
+    "dev-infiniband-near-nic-missing",
+    Severity.WARNING,
+    "A job's container has no device file of the NIC nearest to its GPU",
+    "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/#supported-systems",
+    ok="Every job sees the NIC nearest to its GPU",
+    impact=FAR_NIC,
+    data_path=True,
+)
+def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
+    """Compare the files in the job's container with the NICs nearest to its GPUs."""
+    jobs, rdma, topology = jobs_of(examination), examination.node.rdma, examination.topology
+    if isinstance(rdma, Unknown):
+        if rdma.reason is not Reason.NOT_THERE:
+            return unsure(needs(RDMA_DEVICES, rdma))
+        return passed(NO_RDMA)
+    names = {
+        device.name: device.uverbs.rpartition("/")[2]
+        for device in rdma.devices
+        if not isinstance(device.uverbs, Unknown)
+    }
+    evidence = []
+    for process in jobs.processes:
+        nodes = process.rdma_nodes
+        if isinstance(nodes, Unknown) or _no_verbs(process):
+            continue
+        for gpu in sorted(gpus_of(examination, process)):
+            ranks: dict[str, int] = {}
+            for nic in topology.best_nics.get(gpu, ()):
+                word = topology.paths[gpu, nic].nccl_pcie
+                if nic in names and not isinstance(word, Unknown):
+                    ranks[nic] = ORDER[word]
+            here = [rank for nic, rank in ranks.items() if names[nic] in nodes]
+            if ranks and (not here or min(here) > min(ranks.values())):
+                near = min(ranks, key=lambda nic: ranks[nic])
+                shown = f"no {names[near]} ({near}, nearest to {gpu})"
+                evidence.append(Evidence(f"/proc/{process.pid}/root{INFINIBAND}", shown))
+    return settle(
+        jobs,
+        evidence,
+        "The container got device files of farther NICs only.",
+        fix=Plan("Pass the near NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
+    )
+
+
+@AREA.check(
+    "dev-nvidia-missing",
+    Severity.WARNING,
+    "Device files of GPUs are missing",
+    "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
+    ok="The device files of all GPUs exist",
+    impact="CUDA does not see these GPUs.",
+)
+def dev_nvidia_missing(examination: Examination) -> Outcome:
+    """Look for /dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
+    gpus, nodes = examination.node.gpus, examination.device_nodes
+    if isinstance(gpus, Unknown):
+        return unsure(needs("the GPUs", gpus))
+    if isinstance(nodes, Unknown):
+        return unsure(needs("/dev", nodes))
+    bound = [gpu for gpu in gpus.gpus if gpu.driver == "nvidia"]
+    if not bound:
+        return passed(Evidence("/sys/bus/pci/devices", "no GPU with the NVIDIA driver"))
+    if isinstance(nodes.gpu, Unknown):
+        return unsure(needs("/dev", nodes.gpu))
+    here = {node.path for node in nodes.gpu}
+    minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
+    wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
+    gone = [path for path in wanted if path not in here]
+    if not gone:
+        return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
+    inside = in_container(examination.node.platform)
+    return found(
+        "These GPUs were not passed into this container."
+        if inside
+        else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
+        " removed.",
+        *few(Evidence(path, "not there") for path in gone),
+        fix=Plan(
+            "Pass the GPUs into the container",
+            (instruction("Docker: add --gpus all", False), instruction("Pod: request nvidia.com/gpu", False)),
+        )
+        if inside
+        else nvidia_files(gone, minors),
+    )

@@ -1,0 +1,187 @@
+"""Problems of the GPU Operator and the Network Operator, as the node shows them."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.checks.nccl.library import usable
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.system.driver_container import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
+from probes.queries.evidence_list import needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.snapshot.examination import Examination
+
+AREA = Area("environment")
+_OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"
+
+
+@AREA.check(
+    "k8s-rdma-not-enabled",
+    Severity.WARNING,
+    "The driver container does not load nvidia-peermem, and DMA-BUF is not usable",
+    _OPERATOR,
+    ok="The driver container allows GPUDirect RDMA, or there is none",
+    impact="No GPUDirect RDMA: jobs copy through host memory.",
+    data_path=True,
+)
+def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
+    """Find a driver container without nvidia_peermem where DMA-BUF is not usable."""
+    facts = examination.driver_container
+    driver = facts if isinstance(facts, Unknown) else facts.driver
+    if isinstance(driver, Unknown):
+        return unsure(needs(DRIVER, driver))
+    if not driver:
+        return passed(Evidence(DRIVER, "no driver container here"))
+    dmabuf, peermem = usable(examination)
+    for fact in (dmabuf, peermem):
+        if isinstance(fact, Unknown):
+            return unsure(needs("the GPUDirect RDMA paths of this node", fact))
+    if dmabuf or peermem:
+        return passed(Evidence(DRIVER, f"{'DMA-BUF' if dmabuf else 'nvidia-peermem'} is usable"))
+    return found(
+        "driver.rdma.enabled of the ClusterPolicy is false (the default). Only the closed kernel modules need"
+        " it.",
+        Evidence(DRIVER, "a driver container"),
+        Evidence("/sys/module/nvidia_peermem/initstate", "not there"),
+        fix=Plan(
+            "Change the ClusterPolicy",
+            (
+                Step("Show it", ("kubectl", "get", "clusterpolicy", "--output=yaml"), needs_root=False),
+                instruction("Set driver.kernelModuleType=open for DMA-BUF, or driver.rdma.enabled=true"),
+            ),
+            disturbs="every GPU job: driver pods restart and the node is drained",
+        ),
+        devices=("nvidia_peermem",),
+    )
+
+
+@AREA.check(
+    "k8s-waiting-for-mofed",
+    Severity.CRITICAL,
+    "The MOFED container is not ready",
+    "https://github.com/NVIDIA/gpu-operator/issues/448",
+    ok="The MOFED container is ready, or there is none",
+    impact="GPU driver pods wait for it, so the node gets no GPU jobs.",
+)
+def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
+    """Find /run/mellanox/drivers without .driver-ready; a note where DMA-BUF is usable."""
+    facts = examination.driver_container
+    if isinstance(facts, Unknown):
+        return unsure(needs(DRIVER, facts))
+    for fact in (facts.mofed, facts.mofed_ready):
+        if isinstance(fact, Unknown):
+            return unsure(needs(MOFED, fact))
+    if not facts.mofed:
+        return passed(Evidence(MOFED, "no MOFED container here"))
+    if facts.mofed_ready:
+        return passed(Evidence(MOFED_READY, "there"))
+    dmabuf, _ = usable(examination)
+    return found(
+        "Its pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia drivers"
+        " to be installed”.",
+        Evidence(MOFED_READY, "not there"),
+        fix=Plan(
+            "Check the MOFED pod",
+            (
+                Step(
+                    "Show the pod and its state",
+                    ("kubectl", "get", "pods", "--all-namespaces", "--selector=nvidia.com/ofed-driver"),
+                    needs_root=False,
+                ),
+                instruction(
+                    "If the host has its own OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy",
+                    needs_root=False,
+                ),
+            ),
+            disturbs="driver pods, which restart",
+        ),
+        severity=Severity.NOTE if dmabuf is True else None,
+    )
+
+
+@AREA.check(
+    "k8s-mofed-storage-modules",
+    Severity.WARNING,
+    "Storage modules keep the MOFED container from loading its drivers",
+    "https://github.com/NVIDIA/gpu-operator/issues/588",
+    ok="No storage module blocks the MOFED container",
+    impact="The MOFED container stays unready, and GPU driver pods wait for it.",
+)
+def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
+    """Find modules of storage over RDMA while the MOFED container is not ready."""
+    facts = examination.driver_container
+    if isinstance(facts, Unknown):
+        return unsure(needs(DRIVER, facts))
+    for fact in (facts.mofed, facts.mofed_ready):
+        if isinstance(fact, Unknown):
+            return unsure(needs(MOFED, fact))
+    if not facts.mofed or facts.mofed_ready:
+        return passed(Evidence(MOFED, "ready" if facts.mofed else "no MOFED container here"))
+    if isinstance(facts.storage_modules, Unknown):
+        return unsure(needs("the loaded modules", facts.storage_modules))
+    if not facts.storage_modules:
+        return passed(Evidence("/proc/modules", "no module of storage over RDMA"))
+    return found(
+        "They use the kernel's IB core, so the container cannot unload it.",
+        *(Evidence("/proc/modules", name) for name in facts.storage_modules),
+        fix=Plan(
+            "Let the container unload them",
+            (
+                instruction("Unmount storage that uses RDMA"),
+                instruction("Set UNLOAD_STORAGE_MODULES=true in the NicClusterPolicy", needs_root=False),
+            ),
+            disturbs="storage that is still mounted over RDMA",
+        ),
+        devices=facts.storage_modules,
+        part_of=() if usable(examination)[0] is True else ("k8s-waiting-for-mofed",),
+    )
+
+
+@AREA.check(
+    "k8s-peermem-ctr-crashloop",
+    Severity.CRITICAL,
+    "The driver container has no module files, so nvidia-peermem cannot be loaded",
+    "https://github.com/NVIDIA/gpu-operator/issues/2619",
+    ok="The driver container has its module files, or there is none",
+    impact="The nvidia-peermem container restarts over and over, and nvidia-peermem is not usable.",
+)
+def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
+    """Find /run/nvidia/driver/lib/modules empty under a loaded driver, with nvidia_peermem not loaded."""
+    facts, modules = examination.driver_container, examination.node.modules
+    if isinstance(facts, Unknown):
+        return unsure(needs(DRIVER, facts))
+    driver = facts.driver
+    if isinstance(driver, Unknown):
+        return unsure(needs(DRIVER, driver))
+    if isinstance(modules, Unknown):
+        return unsure(needs("the loaded modules", modules))
+    if not driver:
+        return passed(Evidence(DRIVER, "no driver container here"))
+    states = {name: modules.modules[name].state for name in ("nvidia", "nvidia_peermem")}
+    if states["nvidia"] is not ModuleState.LIVE:
+        return passed(Evidence("/proc/modules", "nvidia is not loaded"))
+    if states["nvidia_peermem"] is ModuleState.LIVE:
+        return passed(Evidence("/proc/modules", "nvidia_peermem is loaded"))
+    if isinstance(facts.releases, Unknown) and facts.releases.reason is not Reason.NOT_THERE:
+        return unsure(needs(DRIVER_MODULES, facts.releases))
+    if not isinstance(facts.releases, Unknown) and facts.releases:
+        return passed(Evidence(DRIVER_MODULES, ", ".join(facts.releases[:4])))
+    dmabuf, _ = usable(examination)
+    return found(
+        "The container found a loaded driver and installed the libraries only (“performing userspace-only"
+        " install”). nvidia-peermem-ctr prints “not found in directory”.",
+        Evidence(DRIVER_MODULES, "empty"),
+        fix=Plan(
+            "Let the driver pod install its modules",
+            (
+                instruction(
+                    "With open kernel modules, set driver.rdma.enabled=false (DMA-BUF needs no module)"
+                ),
+                instruction("Otherwise use a newer driver image, or drain the node and reboot it"),
+            ),
+            needs_reboot=True,
+            disturbs="every GPU job: the node is drained",
+        ),
+        severity=Severity.NOTE if dmabuf is True else None,
+        devices=("nvidia_peermem",),
+    )

@@ -1,0 +1,233 @@
+"""The libraries of RDMA that programs load, and GDRCopy."""
+
+from __future__ import annotations
+
+import re
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.nccl.library import needs_version, usable
+from probes.checks.system.perftest import LIBRARIES
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
+from probes.queries.evidence_list import RDMA_DEVICES, few, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, jobs_of, settle
+from probes.snapshot.examination import Examination
+
+AREA = Area("tools")
+_GDRCOPY = "https://github.com/NVIDIA/gdrcopy"
+_VERBS = "ibv_reg_dmabuf_mr(3), rdma-core; libibverbs/libibverbs.map.in, IBVERBS_1.12"
+_FIRST_ABI_WITH_DMABUF = (1, 12)
+_GDRDRV = "/dev/gdrdrv"
+MODULES = "the loaded modules"
+
+
+def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
+    """The numbers of libibverbs.so.1.14.39.0; the second rises with each function that is added."""
+    if isinstance(library.version, Unknown):
+        return None
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", library.version))
+
+
+@AREA.check(
+    "rdma-core-without-dmabuf",
+    Severity.WARNING,
+    "This node's libibverbs is too old for DMA-BUF",
+    _VERBS,
+    ok="libibverbs supports DMA-BUF",
+    impact="Programs that load it cannot use DMA-BUF. NCCL reports “Operation not supported”.",
+)
+def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
+    """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
+    libraries = examination.libraries
+    if isinstance(libraries, Unknown):
+        return unsure(needs(LIBRARIES, libraries))
+    here = libraries.found["libibverbs.so.1"]
+    if not here:
+        return passed(Evidence(DIRECTORIES[0], "no libibverbs here"))
+    versions = [(library, _abi(library)) for library in here]
+    old = [library for library, abi in versions if abi is not None and abi < _FIRST_ABI_WITH_DMABUF]
+    if old:
+        paths = {library.path for library in old}
+        mapped = {
+            library.path
+            for process in jobs_of(examination).processes
+            for library in known(process.libraries, ())
+            if library.path in paths
+        }
+        return found(
+            "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
+            *few(Evidence(library.path, "before IBVERBS_1.12") for library in old),
+            part_of=("old-userspace-abi",) if mapped else (),
+            fix=Plan(
+                "Update rdma-core",
+                (instruction("Install rdma-core 34 or later, or OFED/DOCA of 2022 or later"),),
+            ),
+        )
+    if any(abi is None for _, abi in versions):
+        return unsure(needs_version(here[0].path))
+    return passed(*few(Evidence(library.path, "has ibv_reg_dmabuf_mr") for library in here))
+
+
+@AREA.check(
+    "old-userspace-abi",
+    Severity.WARNING,
+    "A job's libibverbs is too old for DMA-BUF",
+    _VERBS,
+    ok="Every job's libibverbs supports DMA-BUF",
+    impact="The job cannot use DMA-BUF. With a very old libibverbs it finds no RDMA device.",
+    data_path=True,
+)
+def old_userspace_abi(examination: Examination) -> Outcome:
+    """Read libibverbs as jobs map it, often from an image; critical where DMA-BUF is the only path."""
+    jobs = jobs_of(examination)
+    evidence = []
+    missing = ""
+    for process in jobs.processes:
+        for library in () if isinstance(process.libraries, Unknown) else process.libraries:
+            if library.name != "libibverbs":
+                continue
+            abi = _abi(InstalledLibrary(library.name, library.path, library.version))
+            if abi is None or len(abi) < 2:
+                missing = needs_version(library.path)
+            elif abi < _FIRST_ABI_WITH_DMABUF:
+                evidence.append(Evidence(f"/proc/{process.pid}/maps", library.path))
+    dmabuf, peermem = usable(examination)
+    if not evidence and missing:
+        return unsure(missing)
+    return settle(
+        jobs,
+        evidence,
+        "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
+        fix=Plan(
+            "Update rdma-core in the image",
+            (instruction("Install rdma-core 34 or later in the image", needs_root=False), RESTART),
+            disturbs=RESTARTS,
+        ),
+        severity=Severity.CRITICAL if dmabuf is True and peermem is False else None,
+    )
+
+
+@AREA.check(
+    "libibverbs-missing",
+    Severity.NOTE,
+    "libibverbs or its provider for ConnectX is not installed",
+    "rdma-core, https://github.com/linux-rdma/rdma-core",
+    ok="libibverbs and its provider are installed",
+    impact=f"Programs outside containers find no RDMA device. {OVER_TCP}",
+)
+def libibverbs_missing(examination: Examination) -> Outcome:
+    """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
+    libraries, rdma = examination.libraries, examination.node.rdma
+    if isinstance(libraries, Unknown):
+        return unsure(needs(LIBRARIES, libraries))
+    if isinstance(rdma, Unknown):
+        if rdma.reason is not Reason.NOT_THERE:
+            return unsure(needs(RDMA_DEVICES, rdma))
+        return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+    mellanox = any(device.driver == "mlx5_core" for device in rdma.devices)
+    wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if mellanox else [])]
+    gone = [soname for soname in wanted if not libraries.found[soname]]
+    if not gone or not rdma.devices:
+        return passed(*few(Evidence(one.path, "there") for name in wanted for one in libraries.found[name]))
+    return found(
+        "The loader's usual directories have none. ld.so.conf may name others.",
+        *(
+            Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other usual directories")
+            for soname in gone
+        ),
+        fix=Plan(
+            "Install rdma-core",
+            (
+                instruction("Debian, Ubuntu: install libibverbs1 and ibverbs-providers, or OFED/DOCA"),
+                instruction("Other distributions: install libibverbs, or OFED/DOCA"),
+            ),
+        ),
+    )
+
+
+@AREA.check(
+    "gdrdrv-missing",
+    Severity.NOTE,
+    "GDRCopy is installed, but its driver gdrdrv is not loaded",
+    _GDRCOPY,
+    ok="gdrdrv is loaded, or GDRCopy is not installed",
+    impact="Programs copy small messages more slowly. GPUDirect RDMA is not affected.",
+)
+def gdrdrv_missing(examination: Examination) -> Outcome:
+    """Look for the gdrdrv module, which CPU copies to GPU memory need and GPUDirect RDMA does not."""
+    libraries, modules = examination.libraries, examination.node.modules
+    if isinstance(libraries, Unknown):
+        return unsure(needs(LIBRARIES, libraries))
+    if isinstance(modules, Unknown):
+        return unsure(needs(MODULES, modules))
+    here = libraries.found["libgdrapi.so.2"]
+    if not here:
+        return passed(Evidence("libgdrapi.so.2", "not installed"))
+    state = modules.modules["gdrdrv"].state
+    if isinstance(state, Unknown):
+        return unsure(needs(MODULES, state))
+    if state is ModuleState.LIVE:
+        return passed(Evidence("/sys/module/gdrdrv/initstate", "live"))
+    return found(
+        "Programs print “gdr_open error: Is gdrdrv driver installed and loaded?”.",
+        Evidence("/sys/module/gdrdrv/initstate", state.value),
+        Evidence(here[0].path, "installed"),
+        fix=Plan(
+            "Load gdrdrv",
+            (
+                Step(
+                    "Load the module; its package's udev rule creates /dev/gdrdrv",
+                    ("modprobe", "gdrdrv"),
+                    undo=("modprobe", "-r", "gdrdrv"),
+                ),
+            ),
+        ),
+        devices=("gdrdrv",),
+    )
+
+
+@AREA.check(
+    "gdrdrv-device-missing",
+    Severity.NOTE,
+    "gdrdrv is loaded, but /dev/gdrdrv is not usable",
+    _GDRCOPY,
+    ok="/dev/gdrdrv is usable, or gdrdrv is not loaded",
+    impact="GDRCopy does not work. GPUDirect RDMA is not affected.",
+)
+def gdrdrv_device_missing(examination: Examination) -> Outcome:
+    """Look for the device file of a loaded gdrdrv."""
+    nodes, modules = examination.device_nodes, examination.node.modules
+    if isinstance(nodes, Unknown):
+        return unsure(needs("/dev", nodes))
+    if isinstance(modules, Unknown):
+        return unsure(needs(MODULES, modules))
+    state = modules.modules["gdrdrv"].state
+    if isinstance(state, Unknown):
+        if state.reason is Reason.NOT_THERE:
+            return passed(Evidence("/proc/modules", "not there"))
+        return unsure(needs(MODULES, state))
+    if state is not ModuleState.LIVE:
+        return passed(Evidence("/sys/module/gdrdrv/initstate", state.value))
+    if isinstance(nodes.gpu, Unknown):
+        return unsure(needs("/dev", nodes.gpu))
+    node = next((one for one in nodes.gpu if one.path == _GDRDRV), None)
+    if node is not None and isinstance(node.usable, Unknown):
+        return unsure(needs(f"the mode of {_GDRDRV}", node.usable))
+    if node is not None and node.usable:
+        return passed(Evidence(_GDRDRV, "there"))
+    return found(
+        "The udev rule of GDRCopy's package creates the file with mode 0666."
+        if node is None
+        else "The mode of the file keeps this user out.",
+        Evidence(_GDRDRV, "not there" if node is None else "not readable and writable for this user"),
+        fix=Plan(
+            "Provide the device file",
+            (
+                instruction("Container: add --device=/dev/gdrdrv", needs_root=False),
+                instruction("Host: install GDRCopy's package of gdrdrv with its udev rule"),
+            ),
+        ),
+        devices=("gdrdrv",),
+    )

@@ -1,0 +1,347 @@
+"""How much memory processes may lock, and processes that are not visible from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.jobs.processes import MAX_PROCESSES, Process
+from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
+from probes.facts.system.systemd_units import Setting
+from probes.plans.services import lift_memlock
+from probes.queries.evidence_list import few, needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.jobs import (
+    RESTART,
+    RESTARTS,
+    affected,
+    driver_loaded,
+    jobs_of,
+    named_by_nvml,
+    no_fault,
+)
+from probes.snapshot.examination import Examination
+
+AREA = Area("environment")
+_GIB = 1 << 30
+# Below this a job fails when it registers its buffers; above, it may do so later, as it grows.
+_LITTLE_BYTES = _GIB
+_SYSTEMD_DEFAULT = MemlockLimit(8 << 20, 8 << 20)  # systemd-system.conf(5), DefaultLimitMEMLOCK=
+_SCHEDULERS = ("slurmd.service", "pbs_mom.service")
+_RUNTIMES = ("containerd.service", "docker.service", "crio.service")
+_LOGINS = ("ssh.service", "sshd.service")
+_VERBS = "rdma-core Documentation/libibverbs.md, https://github.com/linux-rdma/rdma-core"
+_UNIT = "systemd.exec(5), LimitMEMLOCK="
+_JOB_LIMIT = "memlock-or-ipc-lock"
+_FAILS = "Jobs fail to register host memory with “Cannot allocate memory” (error 12)."
+
+
+def _amount(limit_bytes: float) -> str:
+    if math.isinf(limit_bytes):
+        return "unlimited"
+    mib = limit_bytes / (1 << 20)
+    return f"{mib / 1024:g} GiB" if mib >= 1024 else f"{mib:g} MiB"
+
+
+def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
+    """The processes with RDMA devices open that may lock so many bytes only."""
+    limited = []
+    for process in processes:
+        limit = process.memlock
+        if (
+            isinstance(process.uverbs_files, Unknown)
+            or not process.uverbs_files
+            or isinstance(limit, Unknown)
+        ):
+            continue
+        if process.ipc_lock is False and not math.isinf(limit.soft_bytes):
+            limited.append((process, limit.soft_bytes))
+    return limited
+
+
+@AREA.check(
+    _JOB_LIMIT,
+    Severity.CRITICAL,
+    "A job may lock too little memory for RDMA",
+    _VERBS,
+    ok="No job with RDMA devices has a memlock limit",
+    impact=_FAILS,
+)
+def memlock_or_ipc_lock(examination: Examination) -> Outcome:
+    """Compare RLIMIT_MEMLOCK and CAP_IPC_LOCK of processes that have a GPU and an RDMA device open."""
+    jobs = jobs_of(examination)
+    limited = _limited(jobs.processes)
+    if limited:
+        evidence = [
+            Evidence(
+                f"/proc/{process.pid}/limits",
+                f"Max locked memory {_amount(soft_bytes)}, without CAP_IPC_LOCK",
+            )
+            for process, soft_bytes in limited
+        ]
+        return found(
+            f"{affected(jobs, evidence)}: every registered buffer of host memory counts against this limit"
+            " (DMA-BUF regions do not). The process that starts the job sets the limit.",
+            *few(evidence),
+            fix=Plan(
+                "Raise the limit where the job starts",
+                (
+                    instruction("Service: set LimitMEMLOCK=infinity in the unit that starts jobs"),
+                    instruction("Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK"),
+                    instruction("Pod: add the capability IPC_LOCK"),
+                    RESTART,
+                ),
+                disturbs=RESTARTS,
+            ),
+            severity=None if _least(limited) < _LITTLE_BYTES else Severity.NOTE,
+            impact="" if _least(limited) < _LITTLE_BYTES else "A job that registers more than this fails.",
+        )
+    for process in jobs.processes:
+        if isinstance(process.uverbs_files, Unknown) or not process.uverbs_files:
+            continue
+        for fact in (process.memlock, process.ipc_lock):
+            if isinstance(fact, Unknown):
+                return unsure(needs(f"the limits of process {process.pid}", fact))
+    return unsure(jobs.unseen) if jobs.unseen else no_fault(jobs)
+
+
+def _least(limited: Sequence[tuple[Process, float]]) -> float:
+    return min((soft_bytes for _, soft_bytes in limited), default=math.inf)
+
+
+def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
+    """The limit that a service gives to what it starts, and where it is set."""
+    setting = facts.services[name]
+    if not isinstance(setting, Unknown):
+        return _parsed(setting, "LimitMEMLOCK")
+    if setting.reason is not Reason.NOT_THERE:
+        return setting
+    default = facts.manager_default
+    if not isinstance(default, Unknown):
+        return _parsed(default, "DefaultLimitMEMLOCK")
+    if default.reason is not Reason.NOT_THERE:
+        return default
+    shown = f"LimitMEMLOCK is not set; systemd's default is {_amount(_SYSTEMD_DEFAULT.soft_bytes)}"
+    return _SYSTEMD_DEFAULT, Evidence(setting.source or name, shown)
+
+
+def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
+    limit = parse_unit_limit(setting.value)
+    if isinstance(limit, Unknown):
+        return limit
+    return limit, Evidence(setting.where, f"{key}={setting.value}")
+
+
+def _services(
+    examination: Examination, names: tuple[str, ...], cause: str, part_of: tuple[str, ...] = ()
+) -> Outcome:
+    facts = examination.memlock
+    if isinstance(facts, Unknown):
+        return unsure(needs("the limits of services", facts))
+    here = [name for name in names if name in facts.services]
+    if not here:
+        return passed(Evidence("/etc/systemd/system", f"none of {', '.join(names)} is installed"))
+    small: list[tuple[str, Evidence]] = []
+    unlimited: list[Evidence] = []
+    missing: Outcome | None = None
+    for name in here:
+        answer = _of_service(facts, name)
+        if isinstance(answer, Unknown):
+            missing = unsure(needs(f"LimitMEMLOCK of {name}", answer))
+            continue
+        limit, evidence = answer
+        if math.isinf(limit.soft_bytes):
+            unlimited.append(evidence)
+        else:
+            small.append((name, evidence))
+    if small:
+        units = [name for name, _ in small]
+        return found(cause, *(evidence for _, evidence in small), fix=lift_memlock(units), part_of=part_of)
+    return missing or passed(*unlimited)
+
+
+@AREA.check(
+    "memlock-scheduler",
+    Severity.WARNING,
+    "The batch system limits the memory that its jobs may lock",
+    _UNIT,
+    ok="The batch system does not limit locked memory",
+    impact=_FAILS,
+)
+def memlock_scheduler(examination: Examination) -> Outcome:
+    """Read LimitMEMLOCK of slurmd and pbs_mom, which jobs inherit."""
+    limited = [one for one in _limited(jobs_of(examination).processes) if one[0].job.startswith("Slurm")]
+    return _services(
+        examination,
+        _SCHEDULERS,
+        "Jobs inherit this limit. Slurm may replace it by the limit of the submitting shell"
+        " (PropagateResourceLimits).",
+        part_of=(_JOB_LIMIT,) if _least(limited) < _LITTLE_BYTES else (),
+    )
+
+
+@AREA.check(
+    "memlock-container-runtime",
+    Severity.NOTE,
+    "The container runtime limits the memory that a job may lock",
+    _UNIT,
+    ok="No job in a container is limited by its runtime",
+    impact="Containers without --ulimit memlock=-1 or IPC_LOCK fail to register host memory.",
+)
+def memlock_container_runtime(examination: Examination) -> Outcome:
+    """Read LimitMEMLOCK of container runtimes, where a job in a container has a limit."""
+    jobs = jobs_of(examination)
+    inside = [one for one in _limited(jobs.processes) if one[0].job.startswith(("pod", "container"))]
+    if not inside:
+        return unsure(jobs.unseen) if jobs.unseen else no_fault(jobs)
+    return _services(
+        examination,
+        _RUNTIMES,
+        "A container inherits this limit unless it asks for more.",
+        part_of=(_JOB_LIMIT,),
+    )
+
+
+@AREA.check(
+    "memlock-login",
+    Severity.WARNING,
+    "Logins may lock too little memory for RDMA",
+    "limits.conf(5), pam_limits(8)",
+    ok="Logins may lock enough memory",
+    impact="Jobs started over SSH, as mpirun does, fail to register host memory (error 12).",
+)
+def memlock_login(examination: Examination) -> Outcome:
+    """Read the memlock lines of /etc/security for ordinary users, else the limit of process 1 or of sshd."""
+    facts = examination.memlock
+    if isinstance(facts, Unknown):
+        return unsure(needs("the limits of logins", facts))
+    if facts.unread:
+        return unsure(f"needs root: {facts.unread[0]}")
+    some = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
+    line = _last_for_all(facts.lines)
+    if line is not None and math.isinf(line.value_bytes):
+        return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
+    if some and line is None:
+        return passed(*few(Evidence(one.where, f"{one.domain} memlock unlimited") for one in some))
+    if line is not None:
+        evidence = Evidence(line.where, _written(line))
+    else:
+        answer = _login_default(facts)
+        if isinstance(answer, Outcome):
+            return answer
+        evidence = answer
+    return found(
+        "Whatever is started over SSH inherits this limit.",
+        evidence,
+        fix=Plan(
+            "Raise the limit of logins",
+            (
+                instruction(
+                    "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
+                    " /etc/security/limits.d/rdma.conf"
+                ),
+                instruction("Log in again", needs_root=False),
+            ),
+        ),
+    )
+
+
+def _login_default(facts: MemlockFacts) -> Evidence | Outcome:
+    """The small limit of a login that no line names; else what the check says."""
+    default = facts.login_default
+    if not isinstance(default, Unknown):
+        evidence = Evidence("/proc/1/limits", f"Max locked memory {_amount(default.soft_bytes)}")
+        return evidence if default.soft_bytes < _LITTLE_BYTES else passed(evidence)
+    if default.reason is not Reason.NOT_THERE:
+        return unsure(needs("the limits of process 1", default))
+    ssh = next((name for name in _LOGINS if name in facts.services), None)
+    if ssh is None:
+        return passed(Evidence("/etc/systemd/system", "no sshd here"))
+    answer = _of_service(facts, ssh)
+    if isinstance(answer, Unknown):
+        return unsure(needs(f"LimitMEMLOCK of {ssh}", answer))
+    limit, evidence = answer
+    if math.isinf(limit.soft_bytes):
+        return passed(evidence)
+    return Evidence(LIMITS, f"no memlock line; {evidence.value}")
+
+
+def _written(line: LimitsLine) -> str:
+    """The line as the file has it, in KiB, and the amount."""
+    kib = line.value_bytes / 1024
+    return f"{line.domain} {line.kind} memlock {kib:.0f} ({_amount(line.value_bytes)})"
+
+
+def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
+    """The line that counts for the soft limit of ordinary users: the last one for “*”."""
+    fitting = [line for line in lines if line.domain == "*" and line.kind in ("soft", "-")]
+    return fitting[-1] if fitting else None
+
+
+@AREA.check(
+    "memlock-shell",
+    Severity.NOTE,
+    "This shell may lock too little memory for RDMA tests",
+    _VERBS,
+    ok="This shell may lock enough memory",
+    impact="perftest and NCCL tests started from this shell fail with error 12.",
+)
+def memlock_shell(examination: Examination) -> Outcome:
+    """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
+    facts = examination.memlock
+    own = facts if isinstance(facts, Unknown) else facts.own
+    if examination.is_root:
+        return passed(Evidence("id -u", "0, so no limit applies"))
+    if isinstance(own, Unknown):
+        return unsure(needs("the limits of this shell", own))
+    evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(own.soft_bytes)}")
+    if math.isinf(own.soft_bytes):
+        return passed(evidence)
+    return found(
+        "The tests register their buffers, which counts against this limit.",
+        evidence,
+        fix=Plan(
+            "Raise the limit of this shell",
+            (
+                instruction("Run “ulimit -l unlimited”", False),
+                instruction("If that is refused, fix memlock-login and log in again", False),
+            ),
+        ),
+        part_of=("memlock-login",),
+    )
+
+
+@AREA.check(
+    "pid-namespace-hides-users",
+    Severity.NOTE,
+    "Some processes that use GPUs are not visible here",
+    "pid_namespaces(7)",
+    ok="Every process that uses a GPU is visible",
+    impact="Limits and settings of these jobs cannot be checked.",
+)
+def pid_namespace_hides_users(examination: Examination) -> Outcome:
+    """Find processes that NVML lists and /proc does not show."""
+    facts, named = examination.processes, named_by_nvml(examination)
+    if isinstance(facts, Unknown):
+        return unsure(needs("the processes", facts))
+    if not driver_loaded(examination):
+        return passed(Evidence("/proc/driver/nvidia/version", "no NVIDIA driver is loaded"))
+    if isinstance(named, Unknown):
+        return unsure(needs("NVML's list of processes", named))
+    if facts.left_out:
+        return unsure(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
+    gone = sorted(named - {one.pid for one in facts.processes})
+    if not gone:
+        shown = f"{len(named)} processes, all in /proc" if named else "no process"
+        return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
+    return found(
+        "NVML shows the process ids of the host. This is another PID namespace, or /proc is mounted with"
+        " hidepid.",
+        *few(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in gone),
+        fix=Plan(
+            "Run gdrtop on the host",
+            (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),
+        ),
+    )

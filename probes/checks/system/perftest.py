@@ -1,0 +1,189 @@
+"""Perftest, which measures GPUDirect RDMA."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.checks.nccl.library import usable
+from probes.facts.system.tools import PERFTEST_BUILD, Perftest
+from probes.queries.evidence_list import needs
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.snapshot.examination import Examination
+
+AREA = Area("tools")
+LIBRARIES = "the installed libraries"
+_PERFTEST = "https://github.com/linux-rdma/perftest"
+_BUILD = Plan(
+    "Build perftest with CUDA",
+    (
+        instruction(
+            "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)"
+        ),
+        Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
+        instruction(f"In the directory perftest, run {PERFTEST_BUILD}"),
+    ),
+    note="The perftest of DOCA, HPC-X and NVIDIA's containers is built with CUDA already",
+)
+
+
+def _perftest(examination: Examination) -> Maybe[Perftest]:
+    facts = examination.tools
+    return facts if isinstance(facts, Unknown) else facts.perftest
+
+
+@AREA.check(
+    "perftest-missing",
+    Severity.NOTE,
+    "perftest is not installed",
+    _PERFTEST,
+    ok="perftest is installed",
+    impact="The bandwidth between NICs and GPUs cannot be measured here.",
+)
+def perftest_missing(examination: Examination) -> Outcome:
+    """Look for ib_write_bw and the other programs of perftest."""
+    perftest = _perftest(examination)
+    if not isinstance(perftest, Unknown):
+        return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
+    if perftest.reason is not Reason.NOT_THERE:
+        return unsure(needs("perftest", perftest))
+    return found(
+        "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
+        Evidence("command -v ib_write_bw", "not found"),
+        fix=_BUILD,
+    )
+
+
+@AREA.check(
+    "perftest-without-cuda",
+    Severity.WARNING,
+    "perftest is built without CUDA",
+    _PERFTEST,
+    ok="perftest is built with CUDA, or is not installed",
+    impact="perftest refuses --use_cuda. Old versions ignore it and measure host memory.",
+)
+def perftest_without_cuda(examination: Examination) -> Outcome:
+    """Search the program for libcuda."""
+    perftest = _perftest(examination)
+    if isinstance(perftest, Unknown):
+        return _without_perftest(perftest)
+    if isinstance(perftest.cuda, Unknown):
+        return unsure(needs("perftest", perftest.cuda))
+    if perftest.cuda:
+        return passed(Evidence(perftest.evidence, "built with CUDA"))
+    return found(
+        "The packages of distributions are built without CUDA.",
+        Evidence(perftest.evidence, "no libcuda in it"),
+        fix=_BUILD,
+    )
+
+
+def _without_perftest(perftest: Unknown) -> Outcome:
+    if perftest.reason is Reason.NOT_THERE:  # perftest-missing reports that
+        return passed(Evidence("command -v ib_write_bw", "not installed"))
+    return unsure(needs("perftest", perftest))
+
+
+@AREA.check(
+    "perftest-without-dmabuf",
+    Severity.NOTE,
+    "perftest is built without DMA-BUF",
+    _PERFTEST,
+    ok="perftest is built with DMA-BUF, or not with CUDA",
+    impact="A test with --use_cuda measures nvidia-peermem only.",
+)
+def perftest_without_dmabuf(examination: Examination) -> Outcome:
+    """Search the program for --use_cuda_dmabuf; a warning where DMA-BUF is the only path."""
+    perftest = _perftest(examination)
+    if isinstance(perftest, Unknown):
+        return _without_perftest(perftest)
+    for fact in (perftest.cuda, perftest.dmabuf):
+        if isinstance(fact, Unknown):
+            return unsure(needs("perftest", fact))
+    if not perftest.cuda or perftest.dmabuf:  # perftest-without-cuda reports the first
+        build = "built with DMA-BUF" if perftest.dmabuf else "built without CUDA"
+        return passed(Evidence(perftest.evidence, build))
+    dmabuf, peermem = usable(examination)
+    only = dmabuf is True and peermem is False
+    return found(
+        "This perftest has no --use_cuda_dmabuf.",
+        Evidence(perftest.evidence, "no cuMemGetHandleForAddressRange in it"),
+        fix=_BUILD,
+        severity=Severity.WARNING if only else None,
+        impact="A test with --use_cuda fails with error 14, as nvidia-peermem is not usable here."
+        if only
+        else "",
+    )
+
+
+@AREA.check(
+    "libcuda-link-missing",
+    Severity.WARNING,
+    "The link libcuda.so is missing",
+    f"{_PERFTEST}, src/cuda_loader.c",
+    ok="perftest finds libcuda",
+    impact="perftest stops with “Failed to load CUDA library dynamically”.",
+)
+def libcuda_link_missing(examination: Examination) -> Outcome:
+    """Look for the link that development packages bring and perftest of 2025 and later opens."""
+    perftest, libraries = _perftest(examination), examination.libraries
+    if isinstance(perftest, Unknown):
+        return _without_perftest(perftest)
+    if isinstance(libraries, Unknown):
+        return unsure(needs(LIBRARIES, libraries))
+    if isinstance(perftest.opens_libcuda, Unknown):
+        return unsure(needs("perftest", perftest.opens_libcuda))
+    if not perftest.opens_libcuda:
+        return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
+    driver = libraries.found["libcuda.so.1"]
+    if libraries.found["libcuda.so"] or not driver:
+        return passed(Evidence("libcuda.so", "there" if driver else "no CUDA driver library here"))
+    place = driver[0].path.rpartition("/")[0]
+    return found(
+        "perftest opens libcuda.so, and only libcuda.so.1 is installed.",
+        Evidence(f"{place}/libcuda.so", "not there"),
+        Evidence(f"{place}/libcuda.so.1", driver[0].path),
+        fix=Plan(
+            "Create the link",
+            (
+                Step(
+                    "Create the link, as the driver's development package does",
+                    ("ln", "-s", "libcuda.so.1", f"{place}/libcuda.so"),
+                    undo=("rm", f"{place}/libcuda.so"),
+                ),
+            ),
+        ),
+    )
+
+
+@AREA.check(
+    "perftest-port-in-use",
+    Severity.NOTE,
+    "perftest's port 18515 is in use",
+    f"{_PERFTEST}, README",
+    ok="perftest's port 18515 is free",
+    impact="A new perftest server stops with “Couldn't listen to port 18515”.",
+)
+def perftest_port_in_use(examination: Examination) -> Outcome:
+    """Look for TCP sockets that listen on port 18515."""
+    facts = examination.tools
+    if isinstance(facts, Unknown):
+        return unsure(needs("the installed tools", facts))
+    if isinstance(facts.perftest_listens, Unknown):
+        return unsure(needs("/proc/net/tcp", facts.perftest_listens))
+    if facts.perftest_listens is None:
+        return passed(Evidence("/proc/net/tcp", "nothing listens on 18515"))
+    return found(
+        "A perftest server is waiting for a client, or was left over from an earlier test.",
+        Evidence(facts.perftest_listens, "a socket listens on port 18515 (hex 4853)"),
+        fix=Plan(
+            "Use another port",
+            (
+                Step(
+                    "Show the process", ("ss", "--listening", "--tcp", "--processes", "sport", "=", ":18515")
+                ),
+                instruction(
+                    "Run both sides with --port=18516 (the running test may be another user's)", False
+                ),
+            ),
+        ),
+    )

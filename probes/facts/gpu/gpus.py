@@ -1,0 +1,232 @@
+"""GPUs: from sysfs even with no driver, with the driver's /proc files, with NVML where it answers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.host.nvml import NvmlFacts, NvmlGpu
+from probes.host.protocol import Host
+
+_NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
+
+
+class Flavour(Enum):
+    """Which NVIDIA kernel modules are loaded; only the open ones offer DMA-BUF for CUDA memory."""
+
+    OPEN = "open"
+    PROPRIETARY = "proprietary"
+
+
+@dataclass(frozen=True)
+class DriverFacts:
+    """The loaded NVIDIA kernel driver, from /proc/driver/nvidia/version and /sys/module/nvidia."""
+
+    version: Maybe[str]  # "570.124.06"; NOT_THERE: not loaded
+    flavour: Maybe[Flavour]
+    parameters: Maybe[dict[str, str]]  # /proc/driver/nvidia/params
+    cuda_version: Maybe[str]
+    nvml: str | None  # None: NVML answers; else the sentence why not ("driver/library version mismatch …")
+    confidential_computing: Maybe[bool] = _NOT_ASKED
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One NVIDIA GPU, seen on the PCI bus."""
+
+    index: int  # NVML's; without NVML the place in BDF order, which is NVML's own order
+    bdf: str
+    name: str  # NVML's, else /proc's "Model", else the PCI name
+    numa_node: Maybe[int]
+    driver: Maybe[str]  # bound kernel driver: "nvidia", "vfio-pci", …
+    uuid: Maybe[str]
+    minor: Maybe[int]  # N of /dev/nvidiaN
+    compute_capability: Maybe[tuple[int, int]]
+    memory_total_bytes: Maybe[int]
+    bar1_total_bytes: Maybe[int]  # aperture for peers' reach: NVML, else the largest prefetchable BAR
+    c2c_links: Maybe[int]
+    nvlinks: Maybe[int]
+    nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (BDF of GPU or NVSwitch, links)
+    nvml: Maybe[NvmlGpu]  # Unknown also where the GPU has fallen off the bus
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """Driver and GPUs in index order."""
+
+    driver: DriverFacts
+    gpus: tuple[Gpu, ...]
+    # GPUs that the driver knows (BDFs, of NVML or /proc/driver/nvidia/gpus) though the PCI bus shows none.
+    unplaced: tuple[str, ...] = ()
+
+
+NOT_LISTED = "NVML does not list this GPU"
+# "NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"; not "NVIDIA A100-SXM4-80GB".
+_VGPU_PROFILE = re.compile(r"(?:^GRID |-\d{1,3}(?:-\d{1,3})?[ABCQ](?:ME)?$)")
+_PROC = "/proc/driver/nvidia"
+_VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
+
+
+def is_vgpu(gpu: Gpu) -> Maybe[bool]:
+    """Whether this is a vGPU, by its profile's name or by NVML."""
+    if _VGPU_PROFILE.search(gpu.name):
+        return True
+    return gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.is_vgpu
+
+
+def parse_version(text: str) -> tuple[str, Flavour] | None:
+    """Driver version and flavour of /proc/driver/nvidia/version (nv-procfs.c).
+
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release Build …", or
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  …".
+    """
+    first = text.split("\n", 1)[0]
+    match = _VERSION.search(first)
+    if not first.startswith("NVRM version:") or match is None:
+        return None
+    return match.group(1), Flavour.OPEN if "Open Kernel Module" in first else Flavour.PROPRIETARY
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """The "Name: value" lines of the driver's /proc files."""
+    fields = {}
+    for line in text.splitlines()[:400]:
+        name, colon, value = line.partition(":")
+        if colon:
+            fields[printable(name.strip(), 64)] = printable(value.strip(), 200)
+    return fields
+
+
+def _why_not(nvml: Unknown) -> str:
+    """The sentence for an NVML that does not answer."""
+    return nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
+
+
+def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
+    text = host.read(f"{_PROC}/version")
+    version: Maybe[str]
+    flavour: Maybe[Flavour]
+    if isinstance(text, Unknown):
+        flavour = text
+        # A container may hide /proc/driver; the module still shows its version, but not its flavour.
+        version = host.read("/sys/module/nvidia/version")
+        if not isinstance(version, Unknown):
+            version = printable(version, 64)
+    elif (parsed := parse_version(text)) is None:
+        version = flavour = Unknown(Reason.MALFORMED, f"{_PROC}/version", printable(text, 80))
+    else:
+        version, flavour = parsed
+    parameters = host.read(f"{_PROC}/params")
+    return DriverFacts(
+        version=version,
+        flavour=flavour,
+        parameters=parameters if isinstance(parameters, Unknown) else parse_fields(parameters),
+        cuda_version=nvml if isinstance(nvml, Unknown) else nvml.cuda_version,
+        nvml=_why_not(nvml) if isinstance(nvml, Unknown) else None,
+        confidential_computing=nvml if isinstance(nvml, Unknown) else nvml.confidential_computing,
+    )
+
+
+def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[NvmlGpu]) -> Gpu:
+    path = f"{_PROC}/gpus/{function.bdf}/information"
+    text = host.read(path)
+    fields = {} if isinstance(text, Unknown) else parse_fields(text)
+
+    def field(word: str) -> Maybe[str]:
+        if isinstance(text, Unknown):
+            return text
+        value = fields.get(word, "")
+        # The driver fills in what it has not asked the GPU yet: "GPU-????????-…", "Unknown" (nv-procfs.c).
+        if not value or "?" in value or value == "Unknown":
+            return Unknown(Reason.NOT_THERE, path, f"the driver has no {word} of this GPU yet")
+        return value
+
+    bars = () if isinstance(function.bars, Unknown) else function.bars
+    apertures = [bar.size_bytes for bar in bars if bar.prefetchable]
+    bar1: Maybe[int] = (
+        max(apertures) if apertures else Unknown(Reason.NOT_THERE, f"{function.sysfs_path}/resource")
+    )
+    answered = None if isinstance(nvml, Unknown) else nvml
+    unanswered = nvml if isinstance(nvml, Unknown) else Unknown(Reason.NOT_THERE, "NVML")
+    uuid = field("GPU UUID")
+    shown = known(field("Model"), name)
+    if answered is not None:
+        uuid = uuid if isinstance(answered.uuid, Unknown) else answered.uuid
+        shown = known(answered.name, shown)
+        bar1 = bar1 if isinstance(answered.bar1_total_bytes, Unknown) else answered.bar1_total_bytes
+    return Gpu(
+        index=answered.index if answered else index,
+        bdf=function.bdf,
+        name=printable(shown, 96),
+        numa_node=function.numa_node,
+        driver=function.driver,
+        uuid=uuid,
+        minor=_decimal(field("Device Minor"), path),
+        compute_capability=answered.compute_capability if answered else unanswered,
+        memory_total_bytes=answered.memory_total_bytes if answered else unanswered,
+        bar1_total_bytes=bar1,
+        c2c_links=answered.c2c_links if answered else unanswered,
+        nvlinks=answered.nvlinks if answered else unanswered,
+        nvlink_peers=answered.nvlink_peers if answered else unanswered,
+        nvml=nvml,
+    )
+
+
+def _decimal(text: Maybe[str], path: str) -> Maybe[int]:
+    if isinstance(text, Unknown):
+        return text
+    if text.isascii() and text.isdecimal() and len(text) < 6:
+        return int(text)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
+def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[NvmlGpu]]:
+    """What NVML says, by BDF; a GPU without a BDF is the only one left."""
+    answers: dict[str, Maybe[NvmlGpu]] = {}
+    nameless: list[Unknown] = []
+    bdfs = {function.bdf for function in functions}
+    for gpu in nvml.gpus:
+        if not isinstance(gpu, Unknown):
+            answers[gpu.bdf] = gpu
+        elif gpu.source in bdfs:
+            answers[gpu.source] = gpu
+        else:
+            nameless.append(gpu)
+    left = [function.bdf for function in functions if function.bdf not in answers]
+    if len(left) == len(nameless):
+        answers.update(zip(left, nameless, strict=True))
+    return answers
+
+
+def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> GpuFacts:
+    """Joins PCI functions, /proc/driver/nvidia and NVML; `nvml` is NVML's answer where it is known already.
+
+    NVML counts GPUs in BDF order; where some are hidden from this container its indices differ from the
+    places on the bus, and the GPUs that it does not list come after those that it does.
+    """
+    if nvml is None:
+        nvml = host.nvml()
+    functions = [function for function in pci.functions.values() if function.kind is PciKind.GPU]
+    answers = {} if isinstance(nvml, Unknown) else _by_bdf(nvml, functions)
+    absent = nvml if isinstance(nvml, Unknown) else Unknown(Reason.NOT_THERE, "NVML", NOT_LISTED)
+    taken = {gpu.index for gpu in answers.values() if not isinstance(gpu, Unknown)}
+    free = (number for number in range(len(functions) + len(taken)) if number not in taken)
+    gpus = []
+    for function in functions:
+        answer = answers.get(function.bdf, absent)
+        index = next(free) if isinstance(answer, Unknown) else answer.index
+        gpus.append(_gpu(host, function, index, pci.names.get(function.bdf, "NVIDIA GPU"), answer))
+    ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.bdf)))
+    return GpuFacts(_driver(host, nvml), ordered, () if ordered else _unplaced(host, nvml))
+
+
+def _unplaced(host: Host, nvml: Maybe[NvmlFacts]) -> tuple[str, ...]:
+    """What the driver lists where sysfs shows no GPU: a sandbox that hides /sys, a dump without vendors."""
+    listed = known(host.names(f"{_PROC}/gpus"), ())
+    answered = () if isinstance(nvml, Unknown) else nvml.gpus
+    named = (gpu.source if isinstance(gpu, Unknown) else gpu.bdf for gpu in answered)
+    return tuple(printable(bdf, 32) for bdf in named) or tuple(printable(name, 32) for name in listed[:64])

@@ -1,0 +1,1 @@
+"""Processes that use GPUs or RDMA, and their NCCL configuration files."""

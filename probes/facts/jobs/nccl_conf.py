@@ -1,0 +1,53 @@
+"""NCCL's configuration file, read as NCCL reads it.
+
+src/misc/param.cc, setEnvFile: a line that begins with # is a comment, everything before the first = is the
+name, everything behind it the value, blanks and later # included. What the environment sets already stays;
+then NCCL_CONF_FILE or ~/.nccl.conf counts before /etc/nccl.conf.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.base.text import printable, printable_lines
+from probes.base.unknown import Maybe, Unknown
+from probes.host.protocol import Host
+
+NCCL_CONF = "/etc/nccl.conf"
+_MAX_VARIABLES = 128
+_VALUE_LIMIT = 256
+
+
+@dataclass(frozen=True)
+class NcclConf:
+    """One file."""
+
+    values: dict[str, str]  # NCCL_… variables, blanks of the values kept
+    ignored: tuple[
+        str, ...
+    ]  # lines that mean a variable and set none: " NCCL_DEBUG=INFO", "NCCL_DEBUG = INFO"
+
+
+def read_nccl_conf(host: Host, path: str = NCCL_CONF) -> Maybe[NcclConf]:
+    """The file's variables; NOT_THERE: there is no such file."""
+    content = host.read_bytes(path)
+    if isinstance(content, Unknown):
+        return content
+    return parse_nccl_conf(printable_lines(content.decode("utf-8", "replace")))
+
+
+def parse_nccl_conf(text: str) -> NcclConf:
+    """The NAME=value lines; the first of a name counts, as with setenv that does not overwrite."""
+    values: dict[str, str] = {}
+    ignored: list[str] = []
+    for line in text.split("\n"):
+        name, equals, value = line.partition("=")
+        if line.startswith("#") or "NCCL_" not in name:
+            continue
+        if equals and re.fullmatch(r"NCCL_[A-Za-z0-9_]{1,60}", name):
+            if len(values) < _MAX_VARIABLES:
+                values.setdefault(name, printable(value, _VALUE_LIMIT))
+        elif re.match(r"\s*(?:export\s+)?NCCL_", name) and len(ignored) < _MAX_VARIABLES:
+            ignored.append(printable(line, _VALUE_LIMIT))
+    return NcclConf(values, tuple(ignored))

@@ -1,0 +1,418 @@
+"""Processes that use GPUs or RDMA devices: what they run, their limits, settings and libraries.
+
+Everything is read from /proc (proc(5)), user names from /etc/passwd. Only the owner and root can read a
+process's open files, environment and maps; everyone can read its command line, cgroup, limits and status. The
+environment is the one that the process was started with: what a program sets itself later (os.environ of a
+Python script) is not in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from probes.base.origin import Source
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
+from probes.facts.system.memlock import MemlockLimit, parse_limits
+from probes.host.protocol import Host
+
+MAX_PROCESSES = 256  # that are shown in full
+_MAX_LOOKED_AT = 32768
+_MAX_OPEN_FILES = 512  # of one process; devices are opened early and have low numbers
+_MAPS_LIMIT_BYTES = 16 << 20
+_ENVIRONMENT_LIMIT_BYTES = 4 << 20  # ARG_MAX
+_MAX_VARIABLES = 128
+_VALUE_LIMIT = 256
+_COMMAND_LIMIT_BYTES = 256 << 10  # of training scripts with hundreds of options
+_NAME_LIMIT = 48  # of a program's or a user's name
+_PIDS_NAMED = 3
+_PASSWD = "/etc/passwd"
+_NOT_READ = Unknown(Reason.NOT_RECORDED)
+
+
+@dataclass(frozen=True)
+class MappedLibrary:
+    """A library that a process maps."""
+
+    name: str  # "libnccl", "libnccl-net", "libibverbs", …
+    path: str  # inside the process's own file system
+    version: Maybe[str]  # of the file's name, or of the Python package that it lies in
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that has a GPU or an RDMA device open, or that NVML names."""
+
+    pid: int
+    comm: Maybe[str]
+    uid: Maybe[int]  # effective
+    state: Maybe[str]  # "R", "S", "D", "Z", …
+    gpu_files: Maybe[tuple[str, ...]]  # "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"
+    uverbs_files: Maybe[tuple[str, ...]]  # "/dev/infiniband/uverbs0"
+    memlock: Maybe[MemlockLimit]
+    ipc_lock: Maybe[bool]  # CAP_IPC_LOCK is effective: no memlock limit applies
+    environment: Maybe[dict[str, str]]  # of the families in FAMILIES only
+    libraries: Maybe[tuple[MappedLibrary, ...]]
+    rdma_nodes: Maybe[tuple[str, ...]]  # /dev/infiniband as the process sees it; NOT_THERE: not passed in
+    nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
+    is_ours: bool = False  # this program has started it, or what it has started has
+    program: Maybe[str] = _NOT_READ  # "train.py": the script or module of an interpreter, else the program
+    user: Maybe[str] = _NOT_READ  # of /etc/passwd
+    job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """The processes by pid, and how many could not be looked into."""
+
+    processes: tuple[Process, ...]
+    hidden: Maybe[int]  # programs of other users whose open files only root may see; unknown with hidepid
+    left_out: int  # users of these devices beyond MAX_PROCESSES
+    nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
+
+
+# Nothing else of an environment is kept: it holds passwords and tokens.
+FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
+SINGLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID")
+_LIBRARIES = re.compile(
+    r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
+    r"|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
+)
+_GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
+_UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
+_MAX_ANCESTORS = 16  # a test's end is below its keeper, which this program has started
+_CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
+_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
+# Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
+_SLURM_JOB = re.compile(r"slurm[^\n]{0,256}/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
+_POD = re.compile(r"kubepods[^\n]{0,256}[/-]pod(?P<id>[0-9a-f]{8})[0-9a-f_-]*")
+_CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)", re.M)
+_WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist-info")
+
+
+def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
+    """Read the open files of every process, and everything else of those with a GPU or RDMA device.
+
+    `also`: pids to show in any case, such as those NVML names. NOT_THERE: no /proc.
+    """
+    names = host.names("/proc")
+    if isinstance(names, Unknown):
+        return names
+    pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_LOOKED_AT]
+    # Through NVML and the verbs probe this process has the same files open, and uses nothing.
+    own = known(host.link("/proc/self"), "")
+    wanted = set(also)
+    found: list[tuple[int, Maybe[tuple[str, ...]]]] = []
+    hidden = 0
+    for pid in pids:
+        if str(pid) == own:
+            continue
+        files = _device_files(host, pid)
+        if isinstance(files, Unknown):
+            if files.reason is Reason.NOT_THERE:  # it has ended since
+                continue
+            hidden += _is_program(host, pid)
+            if pid in wanted:
+                found.append((pid, files))
+        elif files or pid in wanted:
+            found.append((pid, files))
+    users = _users(host) if found else {}
+    return ProcessFacts(
+        processes=tuple(_process(host, pid, files, own, users) for pid, files in found[:MAX_PROCESSES]),
+        hidden=hidden if 1 in pids else _without_first(host),
+        left_out=max(0, len(found) - MAX_PROCESSES),
+        nccl_conf=read_nccl_conf(host),
+    )
+
+
+def name_of(process: Process) -> str:
+    """The process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
+    return _named((process,))
+
+
+def names_of(processes: Iterable[Process]) -> str:
+    """Several processes, those of one program, user and job together: "train.py (alice, pids 41, 42)"."""
+    groups: dict[tuple[str, str, str], list[Process]] = {}
+    for process in processes:
+        groups.setdefault((program_of(process), user_of(process), process.job), []).append(process)
+    named = [_named(group) for group in groups.values()]
+    more = f" and {len(named) - _PIDS_NAMED} more programs" if len(named) > _PIDS_NAMED else ""
+    return ", ".join(named[:_PIDS_NAMED]) + more
+
+
+def _named(group: Sequence[Process]) -> str:
+    pids = [str(process.pid) for process in group]
+    more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
+    numbers = f"pid{'s' * (len(pids) > 1)} {', '.join(pids[:_PIDS_NAMED])}{more}"
+    first = group[0]
+    about = ", ".join(part for part in (user_of(first), first.job, numbers) if part)
+    return f"{program_of(first)} ({about})"
+
+
+def program_of(process: Process) -> str:
+    """Return the program's name, "train.py"; where it is unknown "process"."""
+    return known(process.program, "") or known(process.comm, "") or "process"
+
+
+def user_of(process: Process) -> str:
+    """Return the user's name, else the uid: "uid 1000"; "" where both are unknown."""
+    if not isinstance(process.user, Unknown):
+        return process.user
+    return "" if isinstance(process.uid, Unknown) else f"uid {process.uid}"
+
+
+def _without_first(host: Host) -> Unknown:
+    """Why process 1 is not listed, and others may be missing with it: /proc is mounted with hidepid."""
+    if host.origin.source is Source.LIVE and not host.is_root():
+        return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid keeps the processes of others out")
+    return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing: others may be, too")
+
+
+def _is_pid(name: str) -> bool:
+    return re.fullmatch(r"[1-9][0-9]{0,9}", name) is not None
+
+
+def _is_program(host: Host, pid: int) -> bool:
+    """Whether this is no kernel thread: those have no command line."""
+    cmdline = host.read_bytes(f"/proc/{pid}/cmdline", 4096)
+    return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is Reason.MALFORMED
+
+
+def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
+    """The GPU and RDMA device files a process has open, each once."""
+    names = host.names(f"/proc/{pid}/fd")
+    if isinstance(names, Unknown):
+        return names
+    found: dict[str, None] = {}
+    for number in sorted((name for name in names if name.isdecimal()), key=len)[:_MAX_OPEN_FILES]:
+        target = known(host.link(f"/proc/{pid}/fd/{number}"), "")
+        if _GPU_FILE.fullmatch(target) or _UVERBS_FILE.fullmatch(target):
+            found[target] = None
+    return tuple(sorted(found))
+
+
+def _process(
+    host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str, users: Maybe[dict[int, str]]
+) -> Process:
+    base = f"/proc/{pid}"
+    status = host.read(f"{base}/status")
+    fields = status if isinstance(status, Unknown) else parse_status(status)
+    limits = host.read(f"{base}/limits")
+    environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
+    environment = environ if isinstance(environ, Unknown) else parse_environment(environ)
+    command = host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
+    uid = fields if isinstance(fields, Unknown) else fields.uid
+    cgroup = known(host.read(f"{base}/cgroup"), "")
+    nodes = host.names(f"{base}/root/dev/infiniband")
+    comm = host.read(f"{base}/comm", 4096)
+    gpus: Maybe[tuple[str, ...]] = files
+    uverbs: Maybe[tuple[str, ...]] = files
+    if not isinstance(files, Unknown):
+        gpus = tuple(file for file in files if _GPU_FILE.fullmatch(file))
+        uverbs = tuple(file for file in files if _UVERBS_FILE.fullmatch(file))
+    return Process(
+        pid=pid,
+        comm=comm if isinstance(comm, Unknown) else printable(comm, 32),
+        uid=uid,
+        state=fields if isinstance(fields, Unknown) else fields.state,
+        gpu_files=gpus,
+        uverbs_files=uverbs,
+        memlock=limits if isinstance(limits, Unknown) else parse_limits(limits),
+        ipc_lock=fields if isinstance(fields, Unknown) else fields.ipc_lock,
+        environment=environment,
+        libraries=_libraries(host, pid),
+        rdma_nodes=nodes
+        if isinstance(nodes, Unknown)
+        else tuple(printable(name, 64) for name in nodes[:256]),
+        nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
+        is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
+        program=command if isinstance(command, Unknown) else parse_program(command),
+        user=_user(uid, users),
+        job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
+    )
+
+
+def parse_program(cmdline: bytes) -> Maybe[str]:
+    """The base name of the program in a /proc/PID/cmdline, of an interpreter's script or module; no argument.
+
+    A process may overwrite its command line with a title of many words, of which only the first counts.
+    """
+    words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
+    program = _base_name(words[0])
+    name = (_script(words[1:], program) if _INTERPRETER.fullmatch(program) else "") or program
+    if not name:
+        return Unknown(Reason.NOT_THERE, "/proc/PID/cmdline", "no command line")
+    return printable(name, _NAME_LIMIT)
+
+
+def _base_name(path: str) -> str:
+    return path.split(" ")[0].rstrip("/").rpartition("/")[2]
+
+
+def _script(arguments: Sequence[str], interpreter: str) -> str:
+    """The script or module that an interpreter runs; "" where the code is an argument or standard input."""
+    is_python = interpreter.startswith(("python", "pypy"))
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            return _base_name(argument)
+        if argument.startswith("--"):
+            continue
+        if not is_python:
+            if set(argument) & set("ce"):  # sh -c, perl -e
+                return ""
+            continue
+        for number, letter in enumerate(argument[1:], 2):
+            if letter in "mWX":  # these take a value: the rest of the word, else the next one
+                value = argument[number:] or next(rest, "")
+                if letter == "m":
+                    return _base_name(value)
+                break
+            if letter == "c":
+                return ""
+    return ""
+
+
+def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
+    """The job that the paths in /proc/PID/cgroup name, or SLURM_JOB_ID; "" where there is none."""
+    if match := _SLURM_JOB.search(cgroup):
+        return f"Slurm job {match['id']}"
+    if re.fullmatch(r"[0-9]{1,10}", slurm_job_id):
+        return f"Slurm job {slurm_job_id}"
+    if match := _POD.search(cgroup):
+        return f"pod {match['id']}"
+    if match := _CONTAINER.search(cgroup):
+        return f"container {match['id']}"
+    return ""
+
+
+def _users(host: Host) -> Maybe[dict[int, str]]:
+    """Names by user id, of the lines NAME:PASSWORD:UID:… of passwd(5); the first line of an id counts."""
+    text = host.read(_PASSWD)
+    if isinstance(text, Unknown):
+        return text
+    users: dict[int, str] = {}
+    for line in text.split("\n"):
+        fields = line.split(":", 3)
+        if len(fields) == 4 and fields[0] and re.fullmatch(r"[0-9]{1,10}", fields[2]):
+            users.setdefault(int(fields[2]), printable(fields[0], _NAME_LIMIT))
+    return users
+
+
+def _user(uid: Maybe[int], users: Maybe[dict[int, str]]) -> Maybe[str]:
+    if isinstance(uid, Unknown):
+        return uid
+    if isinstance(users, Unknown):
+        return users
+    return users.get(uid) or Unknown(Reason.NOT_THERE, _PASSWD, f"no user {uid}")
+
+
+def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
+    """Whether process `own` is the parent, or a parent's parent."""
+    for _ in range(_MAX_ANCESTORS):
+        if isinstance(parent, Unknown) or parent <= 1:
+            return False
+        if str(parent) == own:
+            return True
+        status = host.read(f"/proc/{parent}/status")
+        parent = status if isinstance(status, Unknown) else parse_status(status).parent
+    return False
+
+
+@dataclass(frozen=True)
+class Status:
+    """Some fields of /proc/PID/status."""
+
+    uid: Maybe[int]
+    state: Maybe[str]
+    ipc_lock: Maybe[bool]
+    parent: Maybe[int]  # pid; 0 or 1 where no process here is its parent
+
+
+def parse_status(text: str) -> Status:
+    """State, effective user, CAP_IPC_LOCK, parent; the kernel escapes a name that tries to forge a line."""
+    uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
+    state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
+    capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
+    parent = re.search(r"^PPid:\s+([0-9]{1,10})$", text, re.M)
+    malformed = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
+    return Status(
+        uid=int(uid[1]) if uid else malformed,
+        state=state[1] if state else malformed,
+        ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else malformed,
+        parent=int(parent[1]) if parent else malformed,
+    )
+
+
+def parse_environment(content: bytes) -> dict[str, str]:
+    """The variables of the families, of `NAME=value` pieces that end in NUL; values cut at 256 characters."""
+    found: dict[str, str] = {}
+    for piece in content.split(b"\0"):
+        name, equals, value = piece.partition(b"=")
+        if equals and len(name) <= 64 and len(found) < _MAX_VARIABLES:
+            _keep(found, name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+    return found
+
+
+def _keep(found: dict[str, str], name: str, value: str) -> None:
+    if (name.startswith(FAMILIES) or name in SINGLES) and re.fullmatch(r"[A-Z][A-Za-z0-9_]{1,63}", name):
+        found[name] = printable(value, _VALUE_LIMIT)
+
+
+def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
+    # A container may put a device there under this name, and opening some devices acts: they have no size.
+    size = host.size(path)
+    if isinstance(size, Unknown):
+        return size
+    return read_nccl_conf(host, path) if size else NcclConf({}, ())
+
+
+def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:
+    maps = host.read_bytes(f"/proc/{pid}/maps", _MAPS_LIMIT_BYTES)
+    if isinstance(maps, Unknown):
+        return maps
+    return tuple(
+        _with_version(host, pid, library) if isinstance(library.version, Unknown) else library
+        for library in parse_maps(maps)
+    )
+
+
+def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
+    """The libraries of GPUs and RDMA among the mapped files, in the order of the addresses, each once.
+
+    A file that was replaced on disk since has " (deleted)" behind its name.
+    """
+    found: dict[str, MappedLibrary] = {}
+    for line in content.split(b"\n"):
+        if b".so" not in line:
+            continue
+        words = line.decode("utf-8", "replace").split(None, 5)
+        path = words[5].removesuffix(" (deleted)") if len(words) == 6 else ""
+        match = _LIBRARIES.search(path)
+        if match is None or path in found or len(path) > 1024:
+            continue
+        version = match["version"] or ""
+        # "libnccl.so.2" shows the interface, not the version.
+        known_version: Maybe[str] = version
+        if "." not in version:
+            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
+        found[path] = MappedLibrary(match["name"], path, known_version)
+    return tuple(
+        MappedLibrary(library.name, printable(library.path, 256), library.version)
+        for library in found.values()
+    )
+
+
+def _with_version(host: Host, pid: int, library: MappedLibrary) -> MappedLibrary:
+    """Of a library in a Python package (…/site-packages/nvidia/nccl/lib/), the version of the package."""
+    site, inside, _ = library.path.partition("/nvidia/nccl/lib/")
+    if not inside:
+        return library
+    for name in known(host.names(f"/proc/{pid}/root{site}"), ()):
+        match = _WHEEL.fullmatch(name)
+        if match:
+            return MappedLibrary(library.name, library.path, match["version"])
+    return library

@@ -1,0 +1,1 @@
+"""The kernel, its log and its modules."""

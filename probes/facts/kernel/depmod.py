@@ -1,0 +1,149 @@
+"""What depmod wrote down about one kernel's modules: modules.dep, modules.symbols, modules.builtin.
+
+The files are a megabyte together and more, and a handful of their lines is wanted: they stay bytes, and are
+searched, never split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+FILE_LIMIT_BYTES = 32 * 1024 * 1024
+MAX_DEPENDENCIES = 256
+SUFFIXES = (b"", b".gz", b".xz", b".zst")  # kmod's compressions
+
+
+@dataclass(frozen=True)
+class ModuleTree:
+    """The three files of `/lib/modules/RELEASE`, names in them with underscores."""
+
+    directory: str
+    dependencies: Maybe[bytes]  # modules.dep as it is: paths keep their dashes
+    folded_dependencies: bytes  # the same, dashes made underscores, to be searched; b"" if unknown
+    symbols: Maybe[bytes]
+    builtin: Maybe[bytes]  # dashes made underscores
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """One module's line in modules.dep."""
+
+    path: str  # absolute
+    relative: str  # below the tree's directory: its first parts say who put it there
+    depends: tuple[str, ...]  # direct and indirect, in load order
+
+
+def read_tree(host: Host, release: Maybe[str]) -> ModuleTree:
+    """The files of the tree that modprobe would use for this release."""
+    if isinstance(release, Unknown):
+        nothing = Unknown(Reason.NOT_RECORDED, release.source, "which kernel is running is not known")
+        return ModuleTree("", nothing, b"", nothing, nothing)
+    directory = f"/lib/modules/{release}"
+    dependencies = _read(host, f"{directory}/modules.dep")
+    folded = b"" if isinstance(dependencies, Unknown) else _folded(dependencies)
+    builtin = _read(host, f"{directory}/modules.builtin")
+    if not isinstance(builtin, Unknown):
+        builtin = _folded(builtin)
+    return ModuleTree(directory, dependencies, folded, _read(host, f"{directory}/modules.symbols"), builtin)
+
+
+def find_module(tree: ModuleTree, name: str) -> Maybe[ModuleFile]:
+    """The .ko of module `name` (underscores) and what must be loaded before it.
+
+    A line of modules.dep is `PATH: PATH…`, the paths below the tree's directory, the last of them to be
+    loaded first (modules.dep(5)). NOT_THERE: depmod knows no such module; NOT_RECORDED: no modules.dep.
+    """
+    if isinstance(tree.dependencies, Unknown):
+        return tree.dependencies
+    start = _line_of(tree.folded_dependencies, name.encode("utf-8", errors="replace"))
+    if start < 0:
+        return Unknown(Reason.NOT_THERE, f"{tree.directory}/modules.dep", f"no {name}.ko")
+    end = tree.dependencies.find(b"\n", start)
+    line = tree.dependencies[start : end if end >= 0 else None]
+    path, _, rest = line.partition(b":")
+    relative = printable(path.decode("utf-8", errors="replace"), 1024)
+    absolute = relative if relative.startswith("/") else f"{tree.directory}/{relative}"
+    before = rest.split(maxsplit=MAX_DEPENDENCIES)[:MAX_DEPENDENCIES]
+    return ModuleFile(absolute, relative, tuple(module_name(word) for word in reversed(before)))
+
+
+def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:
+    """Whether modules.builtin, one path a line, lists the module (Documentation/kbuild/kbuild.rst)."""
+    if isinstance(tree.builtin, Unknown):
+        return tree.builtin
+    wanted = f"{name}.ko".encode("utf-8", errors="replace")
+    return b"/" + wanted + b"\n" in tree.builtin + b"\n"
+
+
+def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
+    """The module that exports a symbol, from the line `alias symbol:NAME MODULE` of modules.symbols.
+
+    NOT_THERE: the file is there and no module exports it; NOT_RECORDED: there is no such file.
+    """
+    if isinstance(tree.symbols, Unknown):
+        return tree.symbols
+    wanted = b"alias symbol:" + symbol.encode("utf-8", errors="replace") + b" "
+    at = tree.symbols.find(wanted)
+    while at > 0 and tree.symbols[at - 1 : at] != b"\n":
+        at = tree.symbols.find(wanted, at + 1)
+    source = f"{tree.directory}/modules.symbols"
+    if at < 0:
+        return Unknown(Reason.NOT_THERE, source, f"no module exports {symbol}")
+    start = at + len(wanted)
+    words = tree.symbols[start : start + 256].partition(b"\n")[0].split(maxsplit=1)
+    if not words:
+        return Unknown(Reason.MALFORMED, source, f"no module behind {symbol}")
+    return printable(words[0].decode("utf-8", errors="replace").replace("-", "_"), 128)
+
+
+def module_name(path: bytes) -> str:
+    """The module in a file: `updates/dkms/nvidia-peermem.ko.zst` is nvidia_peermem."""
+    name = path.rpartition(b"/")[2].partition(b".ko")[0]
+    return printable(name.decode("utf-8", errors="replace").replace("-", "_"), 128)
+
+
+def who_put_it(relative: str) -> str:
+    """Whose module it is, by where in the tree it lies: "kernel", "DKMS", "OFED", "extra", "updates".
+
+    Debian's and Ubuntu's DKMS uses updates/dkms, also for OFED's own packages; RPMs use extra/ (Red Hat)
+    or updates/ (SUSE) with a directory of the package's name.
+    """
+    first, _, rest = relative.partition("/")
+    if first == "kernel":
+        return "kernel"
+    if rest.startswith("dkms/"):
+        return "DKMS"
+    if any(f"/{word}" in f"/{rest}" for word in ("mlnx", "ofa", "kernel-mft")):
+        return "OFED"
+    return first if rest and first in ("extra", "updates", "weak-updates") else "extra"
+
+
+def _folded(content: bytes) -> bytes:
+    return content.replace(b"-", b"_")
+
+
+def _read(host: Host, path: str) -> Maybe[bytes]:
+    content = host.read_bytes(path, FILE_LIMIT_BYTES)
+    if isinstance(content, Unknown) and content.reason is Reason.NOT_THERE:
+        # "Not there" is kept for what depmod has looked for and not found.
+        return Unknown(Reason.NOT_RECORDED, path, f"{path} is not there")
+    return content
+
+
+def _line_of(folded: bytes, name: bytes) -> int:
+    """Where the line about module `name` begins; -1: there is none."""
+    wanted = name + b".ko"
+    at = folded.find(wanted)
+    while at >= 0:
+        start = folded.rfind(b"\n", 0, at) + 1
+        if at == start or folded[at - 1 : at] == b"/":
+            # Before the first colon of its line it is the module itself, behind it a dependency.
+            colon = folded.find(b":", start, at + len(wanted) + 5)
+            if colon >= 0 and folded[at + len(wanted) : colon] in SUFFIXES and colon > at:
+                return start
+        at = folded.find(wanted, at + len(wanted))
+    return -1

@@ -1,0 +1,86 @@
+"""What DKMS has built, and for which kernels: why a module is missing after a kernel update.
+
+dkms(8) keeps /var/lib/dkms/NAME/VERSION/KERNEL/ARCH/module/*.ko for what is built, a link
+/var/lib/dkms/NAME/kernel-KERNEL-ARCH for what is installed, and build/make.log of the last build that failed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Unknown, known
+from probes.host.protocol import Host
+
+DIRECTORY = "/var/lib/dkms"
+DRIVER_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "nvidia-current-open")
+"""DKMS packages of the GPU driver; nvidia-fs and nvidia-peer-memory are others'."""
+_MAX_MODULES = 64
+_MAX_VERSIONS = 32
+_MAX_KERNELS = 64
+_NOT_KERNELS = ("source", "build")
+
+
+@dataclass(frozen=True)
+class DkmsModule:
+    """One version of one package of modules."""
+
+    name: str  # "nvidia", "mlnx-ofed-kernel", "gdrdrv"
+    version: str
+    built: tuple[str, ...]  # kernels that it was built for
+    installed: tuple[str, ...]  # kernels that it is installed for
+    failed_log: str | None  # log of a build that did not come to its end
+
+
+@dataclass(frozen=True)
+class DkmsFacts:
+    """Every version of every package, in order of name."""
+
+    modules: tuple[DkmsModule, ...]
+
+
+def probe(host: Host) -> Maybe[DkmsFacts]:
+    """Reads the tree of DKMS; NOT_THERE: no DKMS, modules come ready-made or from the kernel."""
+    names = host.names(DIRECTORY)
+    if isinstance(names, Unknown):
+        return names
+    modules: list[DkmsModule] = []
+    for name in [name for name in names if not name.endswith((".conf", ".pub", ".key"))][:_MAX_MODULES]:
+        entries = host.names(f"{DIRECTORY}/{name}")
+        if isinstance(entries, Unknown):
+            continue
+        installed = _installed(host, name, entries)
+        versions = [entry for entry in entries if not entry.startswith(("kernel-", "original_module"))]
+        modules.extend(_version(host, name, version, installed) for version in versions[:_MAX_VERSIONS])
+    return DkmsFacts(tuple(modules))
+
+
+def _installed(host: Host, name: str, entries: tuple[str, ...]) -> dict[str, list[str]]:
+    """Version -> kernels, by the targets "VERSION/KERNEL/ARCH" of the links."""
+    found: dict[str, list[str]] = {}
+    for entry in [entry for entry in entries if entry.startswith("kernel-")][:_MAX_KERNELS]:
+        target = known(host.link(f"{DIRECTORY}/{name}/{entry}"), "").strip("/").split("/")
+        if len(target) >= 3:
+            found.setdefault(target[-3], []).append(printable(target[-2], 128))
+    return found
+
+
+def _version(host: Host, name: str, version: str, installed: dict[str, list[str]]) -> DkmsModule:
+    base = f"{DIRECTORY}/{name}/{version}"
+    kernels = [entry for entry in known(host.names(base), ()) if entry not in _NOT_KERNELS][:_MAX_KERNELS]
+    log = f"{base}/build/make.log"
+    return DkmsModule(
+        name=printable(name, 64),
+        version=printable(version, 64),
+        built=tuple(printable(kernel, 128) for kernel in kernels if _is_built(host, f"{base}/{kernel}")),
+        installed=tuple(installed.get(version, ())),
+        # A build that succeeds takes its directory away and leaves its log with the modules.
+        failed_log=None if isinstance(host.size(log), Unknown) else printable(log, 256),
+    )
+
+
+def _is_built(host: Host, directory: str) -> bool:
+    return any(
+        any(".ko" in file for file in known(host.names(f"{directory}/{architecture}/module"), ()))
+        for architecture in known(host.names(directory), ())
+    )

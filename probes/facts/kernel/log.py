@@ -1,0 +1,314 @@
+"""What the kernel said about GPUs, NICs and the modules between them: its log, filtered and bounded.
+
+Asked of dmesg(1), and where kernel.dmesg_restrict keeps that from who is not root, of journalctl(1), which
+also answers the groups adm and systemd-journal. A log that cannot be read is unknown; only a log that was
+read can be silent, and a ring buffer forgets: `since_seconds` says how far back it goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+
+class LogKind(Enum):
+    """What a message is about."""
+
+    XID = "Xid"  # a GPU's error; `number` is the Xid
+    SXID = "SXid"  # an NVSwitch's
+    GPU_LOST = "GPU fell off the bus"
+    NVLINK = "NVLink links not detected"
+    GPU_DRIVER = "GPU driver failed to start"
+    PEERMEM = "peer memory module"
+    P2P_REFUSED = "peer-to-peer refused by the GPU driver"
+    SYMBOL_VERSION = "symbol of another build"
+    UNKNOWN_SYMBOL = "unknown symbol"
+    OTHER_KERNEL = "module of another kernel"
+    UNSIGNED = "unsigned module, loaded"
+    SIGNATURE_REJECTED = "module signature rejected"
+    LOCKDOWN = "kernel lockdown"
+    NIC_HEALTH = "NIC health"
+    NIC_COMMAND = "NIC firmware command failed"
+    NIC_POWER = "NIC power or temperature"
+    NIC_LINK = "NIC link"
+    PCIE_BANDWIDTH = "PCIe bandwidth limited"
+    AER = "PCIe error"
+    IOMMU_FAULT = "IOMMU fault"
+    HUNG_TASK = "task blocked"
+
+
+@dataclass(frozen=True)
+class KernelMessage:
+    """One message that means something to GPUDirect RDMA."""
+
+    kind: LogKind
+    seconds: Maybe[float]  # since boot
+    text: str  # at most 300 characters
+    bdf: str | None = None  # "0000:9b:00.0"; an Xid's function is always 0
+    number: int | None = None  # Xid, SXid; errno of an unknown symbol (-22, -2, 0)
+    module: str | None = None
+    symbol: str | None = None
+
+
+@dataclass(frozen=True)
+class KernelLogFacts:
+    """The messages in the order of the log, the latest of each kind and Xid, and how many there were."""
+
+    source: str  # "dmesg --raw --kernel"
+    since_seconds: Maybe[float]  # time since boot of the oldest line: what was before is not known
+    messages: tuple[KernelMessage, ...]
+    counts: dict[LogKind, int] = field(default_factory=dict)
+    only_warnings: bool = False  # the whole log was too long: nothing below the level "warn" was read
+
+
+KEPT_OF_EACH_KIND = 20  # and of each Xid
+_XIDS = 256  # the numbers that there may be
+TEXT_LIMIT = 300
+_LINE_LIMIT = 1000
+_MAX_LINES = 200_000
+_NEWEST = 500
+_SECONDS = 3.0
+
+_DMESG = ("dmesg", "--raw", "--kernel")
+_WARNINGS = "--level=emerg,alert,crit,err,warn"
+_JOURNAL = (
+    "journalctl",
+    "--dmesg",
+    "--boot",
+    "--no-pager",
+    "--quiet",
+    "--output=short-monotonic",
+    "--lines=5000",
+)
+_RESTRICT = "/proc/sys/kernel/dmesg_restrict"
+
+# "<6>[    2.608284] text" of dmesg --raw, "[    2.608284] host kernel: text" of short-monotonic,
+# "[Sun Feb 23 16:24:18 2025] text" of dmesg -T, which tells no time since boot.
+_LINE = re.compile(
+    r"(?:<\d{1,4}>)?\[(?: {0,12}(\d{1,12}\.\d{1,9})|[^\]]{1,40})\](?:\[[^\]]{1,20}\])? ?"
+    r"(?:\S{1,64} kernel: )?(.*)"
+)
+
+_BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+_SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+_MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
+_NAME = r"([\w.-]{1,64})"
+# Anchored at the start, so that no name of a process inside a message is taken for another message.
+# Sources: NVIDIA's Xid manual and nv-dmabuf.c; kernel/module/{main,version,signing}.c; security/lockdown;
+# drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c; drivers/pci/pci.c __pcie_print_link_status;
+# drivers/pci/pcie/aer.c; drivers/iommu; kernel/hung_task.c. The first that fits counts.
+_PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        (LogKind.XID, rf"NVRM: Xid \((?:PCI:)?(?P<bdf>{_BDF})\): (?P<number>\d{{1,4}})\b"),
+        (LogKind.SXID, rf"nvidia-nvswitch\d{{1,3}}: SXid \(PCI:(?P<bdf>{_BDF})\): (?P<number>\d{{1,6}})\b"),
+        (LogKind.GPU_LOST, rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<bdf>{_BDF}): .{{0,80}}fallen off the bus"),
+        (LogKind.GPU_LOST, rf"NVRM: The NVIDIA GPU (?P<bdf>{_BDF})\b.{{0,120}}fallen off the bus"),
+        (LogKind.GPU_LOST, r"NVRM: .{0,160}fallen off the bus"),
+        (
+            LogKind.NVLINK,
+            r"NVRM: (?:knvlinkUpdatePostRxDetectLinkMask_\w{1,40}: Failed to update Rx Detect Link mask"
+            r"|knvlinkDiscoverPostRxDetLinks_\w{1,40}: Getting peer\d{1,4}(?:'s)? postRxDetLinkMask failed)",
+        ),
+        (LogKind.P2P_REFUSED, r"NVRM: .{0,80}(?:PCI topology not supported|importer unable to handle MMIO)"),
+        (LogKind.P2P_REFUSED, r"NVRM: .{0,120}FORCE_PCIE"),
+        (LogKind.GPU_DRIVER, rf"NVRM: GPU (?P<bdf>{_BDF}): RmInitAdapter failed"),
+        (LogKind.GPU_DRIVER, r"NVRM: (?:API mismatch|.{0,40}RmInitAdapter failed|The NVIDIA probe routine)"),
+        (
+            LogKind.SYMBOL_VERSION,
+            rf"(?P<module>{_NAME}): disagrees about version of symbol (?P<symbol>{_NAME})",
+        ),
+        (
+            LogKind.UNKNOWN_SYMBOL,
+            rf"(?P<module>{_NAME}): Unknown symbol (?P<symbol>{_NAME})(?: \(err (?P<number>-?\d{{1,4}})\))?",
+        ),
+        (LogKind.OTHER_KERNEL, rf"(?P<module>{_NAME}): version magic '"),
+        (
+            LogKind.SIGNATURE_REJECTED,
+            r"(?:module: )?Loading of (?:unsigned module|module with .{0,40}) is rejected",
+        ),
+        (LogKind.UNSIGNED, rf"(?P<module>{_NAME}): module verification failed"),
+        (
+            LogKind.LOCKDOWN,
+            r"Lockdown: .{1,40}: (?:unsigned module|unsafe module|direct PCI|debugfs) .{0,40}restricted",
+        ),
+        (LogKind.PEERMEM, r"(?P<module>nvidia[-_]peermem|nv_peer_mem)\b|nv_mem \w{1,64}:\d"),
+        (
+            LogKind.PCIE_BANDWIDTH,
+            rf"\S{{1,40}} (?P<bdf>{_BDF}): [\d.]{{1,9}} Gb/s available PCIe bandwidth, limited by ",
+        ),
+        (
+            LogKind.NIC_POWER,
+            rf"{_MLX}: .{{0,80}}(?:insufficient power|[Hh]igh temperature|over-?heat)",
+        ),
+        (
+            LogKind.NIC_LINK,
+            rf"{_MLX}(?: \S{{1,32}})?: (?:.{{0,40}}Link down|Port module event.{{0,40}}"
+            r"(?:[Ee]rror|unplugged|Power budget|High Temp))",
+        ),
+        (
+            LogKind.NIC_COMMAND,
+            rf"{_MLX}: .{{0,120}}(?:Will cause a leak|cmd_out_err|op_mod\(\S{{1,10}} failed|reg mr failed)",
+        ),
+        (LogKind.NIC_COMMAND, r"infiniband \S{1,32}: .{0,120}reg mr failed"),
+        (
+            LogKind.NIC_HEALTH,
+            rf"{_MLX}: .{{0,120}}(?:health compromised|[Hh]ealth issue|error_sw_reset|assert_var"
+            r"|assert_exit|[Ff]atal error|hw error|internal error|recovery|synd(?:rome)? 0x"
+            r"|firmware fatal|pci dead)",
+        ),
+        (LogKind.AER, rf"\S{{1,40}} (?P<bdf>{_BDF}): (?:AER: (?!enabled)|PCIe Bus Error: )"),
+        # VT-d names no domain, "Request device [3b:00.0]", and older AMD-Vi neither.
+        (
+            LogKind.IOMMU_FAULT,
+            rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{_SHORT_BDF})\]"
+            r"|\[DMA [^\]]{1,30}\] Request device|DRHD: handling fault)",
+        ),
+        (LogKind.IOMMU_FAULT, rf"\S{{1,24}} (?P<bdf>{_BDF}): AMD-Vi: Event logged \["),
+        (LogKind.IOMMU_FAULT, rf"AMD-Vi: Event logged \[\w{{1,30}} device=(?P<bdf>{_SHORT_BDF})"),
+        (LogKind.IOMMU_FAULT, r"AMD-Vi: Event logged \["),
+        (
+            LogKind.IOMMU_FAULT,
+            rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})",
+        ),
+        (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
+        (LogKind.HUNG_TASK, r"INFO: task .{1,40} blocked for more than \d{1,6} seconds"),
+    )
+)
+# One search decides for nearly every line that none of the above can fit.
+_CHANCE = re.compile(
+    r"NVRM: |SXid|symbol|version magic|is rejected|verification failed|Lockdown|peer[-_]?mem|nv_mem"
+    r"|limited by|mlx[45]_core|AER: |Bus Error|DMAR|dmar|AMD-Vi|arm-smmu|reg mr failed|blocked for more"
+)
+
+
+def probe(host: Host) -> Maybe[KernelLogFacts]:
+    """Runs dmesg, else journalctl.
+
+    NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host runs no commands (a dump).
+    """
+    answer = host.run(_DMESG, _SECONDS)
+    argv: tuple[str, ...] = _DMESG
+    if isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE:
+        # A big node keeps megabytes of log: the warnings alone rather than nothing.
+        argv = (*_DMESG, _WARNINGS)
+        answer = host.run(argv, _SECONDS)
+    if not isinstance(answer, Unknown) and answer.exit_status == 0 and answer.stdout.strip():
+        return parse_log(answer.stdout, " ".join(argv), only_warnings=_WARNINGS in argv)
+    journal = host.run(_JOURNAL, _SECONDS)
+    if not isinstance(journal, Unknown) and journal.exit_status == 0 and journal.stdout.strip():
+        return parse_log(journal.stdout, " ".join(_JOURNAL[:3]))
+    if isinstance(answer, Unknown) and answer.reason is Reason.NOT_THERE and not isinstance(journal, Unknown):
+        answer = journal
+    return answer if isinstance(answer, Unknown) else _refusal(host, " ".join(answer.argv), answer.stderr)
+
+
+def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
+    """The whole log's newest lines as dmesg prints them, the oldest first; unknown as in `probe`."""
+    answer = host.run(_DMESG, _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    if answer.exit_status:
+        return _refusal(host, " ".join(_DMESG), answer.stderr)
+    return tuple(printable(line, TEXT_LIMIT) for line in answer.stdout.splitlines()[-_NEWEST:])
+
+
+def _refusal(host: Host, name: str, stderr: str) -> Unknown:
+    told = printable(" ".join(stderr.split()), 160)
+    if host.is_root():
+        return Unknown(Reason.IO_ERROR, name, told or "no kernel message, even for root (a container?)")
+    restrict = host.read(_RESTRICT, 4096)
+    why = "kernel.dmesg_restrict is on; " if restrict == "1" else ""
+    return Unknown(Reason.NEEDS_ROOT, name, f"{why}root, or the groups adm and systemd-journal, may read it")
+
+
+def parse_log(text: str, source: str = "", only_warnings: bool = False) -> KernelLogFacts:
+    """The messages in a kernel log, as dmesg or journalctl print it."""
+    counts: dict[LogKind, int] = {}
+    kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
+    since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has its time since boot")
+    for number, (seconds, line) in enumerate(_joined(_lines(text))):
+        if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
+            since = seconds
+        message = recognise(line, seconds)
+        if message is None:
+            continue
+        counts[message.kind] = counts.get(message.kind, 0) + 1
+        # A GPU that says Xid 31 all day must not push out the one Xid 79.
+        apart = message.number if message.kind is LogKind.XID and (message.number or 0) < _XIDS else None
+        of_kind = kept.setdefault((message.kind, apart), [])
+        of_kind.append((number, message))
+        del of_kind[:-KEPT_OF_EACH_KIND]
+    ordered = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])
+    return KernelLogFacts(source, since, tuple(message for _, message in ordered), counts, only_warnings)
+
+
+def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:
+    lines: Iterable[str] = text.split("\n")[-_MAX_LINES:]
+    unknown = Unknown(Reason.NOT_THERE, "", "the line has no time since boot")
+    for line in lines:
+        match = _LINE.fullmatch(line[:_LINE_LIMIT])
+        if match is None:
+            yield unknown, line[:_LINE_LIMIT]
+        else:
+            yield (float(match[1]) if match[1] else unknown), match[2]
+
+
+# One message of the GPU driver in three lines (kernel-open/nvidia/nv-pci.c and nv.c).
+_BEGINS = re.compile(r"NVRM: The NVIDIA GPU [0-9a-fA-F:.]{1,20}")
+_MOST_JOINED = 3
+
+
+def _joined(lines: Iterable[tuple[Maybe[float], str]]) -> Iterator[tuple[Maybe[float], str]]:
+    """The lines, with the message "The NVIDIA GPU …" of several lines as one."""
+    held: list[tuple[Maybe[float], str]] = []
+    for seconds, line in lines:
+        if held and line.startswith("NVRM: ") and len(held) < _MOST_JOINED and not _BEGINS.match(line):
+            held.append((seconds, line.removeprefix("NVRM: ")))
+            continue
+        if held:
+            yield held[0][0], " ".join(part for _, part in held)
+            held = []
+        if _BEGINS.fullmatch(line.rstrip()):
+            held = [(seconds, line.rstrip())]
+        else:
+            yield seconds, line
+    if held:
+        yield held[0][0], " ".join(part for _, part in held)
+
+
+def recognise(line: str, seconds: Maybe[float]) -> KernelMessage | None:
+    """What a line, without its time, means to GPUDirect RDMA; None: nothing."""
+    line = line[:_LINE_LIMIT]
+    if _CHANCE.search(line) is None:
+        return None
+    for kind, pattern in _PATTERNS:
+        match = pattern.match(line)
+        if match is None:
+            continue
+        named = match.groupdict()
+        bdf, number, module = named.get("bdf"), named.get("number"), named.get("module")
+        return KernelMessage(
+            kind=kind,
+            seconds=seconds,
+            text=printable(line, TEXT_LIMIT),
+            bdf=full_bdf(bdf) if bdf else None,
+            number=int(number) if number else None,
+            module=module.replace("-", "_") if module else None,
+            symbol=named.get("symbol"),
+        )
+    return None
+
+
+def full_bdf(text: str) -> str:
+    """The BDF as sysfs has it, of "0000:9b:00", "00000000:9B:00.0", or "9b:00.0" in domain 0."""
+    if re.fullmatch(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text):
+        text = f"0000:{text}"
+    domain, _, rest = text.lower().partition(":")
+    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}" + ("" if "." in rest else ".0")

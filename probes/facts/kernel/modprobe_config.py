@@ -1,0 +1,219 @@
+"""Settings of modprobe and of the boot: blacklists, install and softdep lines, modules loaded at boot.
+
+Files are found and read as kmod does (libkmod-config.c, modprobe.d(5)) and as systemd does
+(modules-load.d(5)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from probes.base.text import printable, printable_lines
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+MODPROBE_DIRECTORIES = (
+    "/etc/modprobe.d",
+    "/run/modprobe.d",
+    "/usr/local/lib/modprobe.d",
+    "/usr/lib/modprobe.d",
+    "/lib/modprobe.d",
+)
+LOAD_DIRECTORIES = (
+    "/etc/modules-load.d",
+    "/run/modules-load.d",
+    "/usr/local/lib/modules-load.d",
+    "/usr/lib/modules-load.d",
+    "/lib/modules-load.d",
+)
+MAX_FILES = 512
+_MAX_SOFTDEPS = 64
+CMDLINE = "/proc/cmdline"
+
+
+@dataclass(frozen=True)
+class InstallLine:
+    """A line `install PATTERN COMMAND`: the command runs instead of loading what fits the pattern."""
+
+    pattern: str
+    command: str
+    where: str  # "/etc/modprobe.d/x.conf:3"
+
+    def __str__(self) -> str:
+        return f"{self.where}: install {self.pattern} {self.command}"
+
+
+@dataclass(frozen=True)
+class ModprobeConfig:
+    """The lines of modprobe.d that keep a module out or load it, in the order in which they count."""
+
+    blacklist: dict[str, str] = field(default_factory=dict)  # module -> "/etc/modprobe.d/x.conf:3"
+    install: tuple[InstallLine, ...] = ()
+    softdeps: dict[str, str] = field(default_factory=dict)
+    """Module that another one brings -> "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem"."""
+
+
+@dataclass(frozen=True)
+class BootBlacklist:
+    """Modules that the kernel's command line keeps out."""
+
+    modprobe: tuple[str, ...] = ()  # modprobe.blacklist=: as `blacklist` in modprobe.d
+    kernel: tuple[str, ...] = ()  # module_blacklist=: the kernel refuses them, however they are loaded
+
+
+@dataclass(frozen=True)
+class LoadingRules:
+    """All that decides, apart from the module itself, whether it gets loaded."""
+
+    config: ModprobeConfig
+    boot: BootBlacklist
+    at_boot: dict[str, str]  # module -> the file that names it
+    unread: tuple[str, ...] = ()  # files that are there and could not be read: they may say anything
+
+    def blacklisted(self, module: str) -> str | None:
+        """The place that blacklists the module, the strongest first."""
+        if module in self.boot.kernel:
+            return f"{CMDLINE}: module_blacklist={module}"
+        if module in self.config.blacklist:
+            return self.config.blacklist[module]
+        return f"{CMDLINE}: modprobe.blacklist={module}" if module in self.boot.modprobe else None
+
+    def install_line(self, module: str) -> InstallLine | None:
+        """The first line whose pattern fits: the one that counts (kmod_module_get_install_commands)."""
+        return next((line for line in self.config.install if fnmatchcase(module, line.pattern)), None)
+
+
+def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
+    """The rules in force, and which files could not be read."""
+    blacklist: dict[str, str] = {}
+    install: list[InstallLine] = []
+    softdeps: dict[str, str] = {}
+    unread: list[str] = []
+    for path, text in _files(host, MODPROBE_DIRECTORIES):
+        if isinstance(text, Unknown):
+            unread.append(printable(path))
+            continue
+        one = parse_modprobe(text, printable(path))
+        for module, where in one.blacklist.items():
+            blacklist.setdefault(module, where)
+        install.extend(one.install)
+        for module, where in one.softdeps.items():
+            softdeps.setdefault(module, where)
+    boot = BootBlacklist() if isinstance(cmdline, Unknown) else parse_cmdline(cmdline)
+    at_boot: dict[str, str] = {}
+    for path, text in _load_files(host):
+        if isinstance(text, Unknown):
+            unread.append(printable(path))
+            continue
+        for module in parse_load_list(text):
+            at_boot.setdefault(module, printable(path))
+    return LoadingRules(ModprobeConfig(blacklist, tuple(install), softdeps), boot, at_boot, tuple(unread))
+
+
+def parse_modprobe(text: str, path: str) -> ModprobeConfig:
+    """Parse the `blacklist`, `install` and `softdep` lines of one file; the others are ignored."""
+    blacklist: dict[str, str] = {}
+    install: list[InstallLine] = []
+    softdeps: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        if "blacklist" not in line and "install" not in line and "softdep" not in line:
+            continue
+        words = line.split(maxsplit=2)
+        if line.startswith("#") or len(words) < 2:
+            continue
+        module = _underscored(words[1])
+        if words[0] == "blacklist":
+            blacklist.setdefault(module, f"{path}:{number}")
+        elif words[0] == "install" and len(words) == 3 and len(module) <= 256:
+            install.append(InstallLine(module, printable(words[2].strip(), 256), f"{path}:{number}"))
+        elif words[0] == "softdep" and len(words) == 3 and len(module) <= 256:
+            brought = [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]
+            for name in brought:
+                where = printable(f"{path}:{number}: softdep {module} {words[2].strip()}", 256)
+                softdeps.setdefault(_underscored(name)[:256], where)
+    return ModprobeConfig(blacklist, tuple(install), softdeps)
+
+
+def parse_cmdline(cmdline: str) -> BootBlacklist:
+    """`modprobe.blacklist=a,b` and `module_blacklist=a,b` of the kernel's command line.
+
+    modprobe takes either spelling of a name and adds up all its options; the kernel compares with the
+    underscored name alone, and its last option counts (kernel/module/main.c, blacklisted).
+    """
+    modprobe: list[str] = []
+    kernel: tuple[str, ...] = ()
+    for word in cmdline.replace('"', "").split():
+        key, _, value = word.partition("=")
+        names = tuple(name for name in value.split(",") if name)
+        if key == "modprobe.blacklist":
+            modprobe.extend(_underscored(name) for name in names)
+        elif _underscored(key) == "module_blacklist":
+            kernel = names
+    return BootBlacklist(tuple(modprobe), kernel)
+
+
+def parse_load_list(text: str) -> tuple[str, ...]:
+    """The modules a file of modules-load.d or /etc/modules names: one a line, options behind it."""
+    modules = []
+    for line in text.split("\n"):
+        line = line.strip()
+        if line and line[0] not in "#;":
+            modules.append(_underscored(line.split(maxsplit=1)[0]))
+    return tuple(modules)
+
+
+def _underscored(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, those that end in a backslash joined with the next, comments as well."""
+    joined, first = "", 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        first = first or number
+        if line.endswith("\\"):
+            joined += line[:-1]
+            continue
+        yield first, joined + line
+        joined, first = "", 0
+    if joined:
+        yield first, joined
+
+
+def _files(host: Host, directories: tuple[str, ...]) -> Iterator[tuple[str, Maybe[str]]]:
+    """The files `*.conf` sorted by name; of two with one name, that of the earlier directory."""
+    chosen: dict[str, str] = {}
+    for directory in directories:
+        names = host.names(directory)
+        if isinstance(names, Unknown):
+            if names.reason is not Reason.NOT_THERE:
+                yield directory, names
+            continue
+        for name in names:
+            if name.endswith(".conf") and not name.startswith("."):
+                chosen.setdefault(name, f"{directory}/{name}")
+    for number, name in enumerate(sorted(chosen)):
+        path = chosen[name]
+        if number < MAX_FILES:
+            yield path, _text(host, path)
+        else:
+            yield path, Unknown(Reason.MALFORMED, path, f"more than {MAX_FILES} files")
+
+
+def _load_files(host: Host) -> Iterator[tuple[str, Maybe[str]]]:
+    yield from _files(host, LOAD_DIRECTORIES)
+    debian = _text(host, "/etc/modules")
+    if not isinstance(debian, Unknown) or debian.reason is not Reason.NOT_THERE:
+        yield "/etc/modules", debian
+    # Loaded by rdma-load-modules@.service of rdma-core once there is an RDMA device.
+    yield from _files(host, ("/etc/rdma/modules",))
+
+
+def _text(host: Host, path: str) -> Maybe[str]:
+    """A file's text with its lines where they are, so that they can be numbered."""
+    content = host.read_bytes(path)
+    if isinstance(content, Unknown):
+        return content
+    return printable_lines(content.decode("utf-8", errors="replace"))

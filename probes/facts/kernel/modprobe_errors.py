@@ -1,0 +1,108 @@
+"""What the errors of modprobe and rmmod mean, by their own words and those in the kernel log.
+
+Sources: kmod tools/modprobe.c and libkmod; Linux kernel/module/{main,version,signing}.c; NVIDIA open kernel
+modules, kernel-open/nvidia-peermem/nvidia-peermem.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from probes.base.unknown import Maybe, Unknown
+
+_PROGRAMS = ("modprobe", "insmod", "rmmod")
+_INSERT = re.compile(r"could not insert (?:module )?'?(?P<module>[\w.\-/]{1,200})'?: (?P<why>.{1,200})")
+_PEERMEM = re.compile(r"nvidia[-_]peermem(?:\.ko)?$")
+_REMOVED_IN_USE = re.compile(r"Module (?P<module>[\w\-]{1,64}) is in use(?: by: (?P<users>.{1,200}))?")
+
+# By the kernel's words, the most telling first.
+_KERNEL_WORDS: tuple[tuple[str, str], ...] = (
+    (
+        r"disagrees about version of symbol module_layout|version magic '",
+        "the module file was built for another kernel: rebuild it for the running one (dkms autoinstall)",
+    ),
+    (
+        r"disagrees about version of symbol (?P<symbol>\w{1,100})",
+        "{module} was built against another version of {symbol} than the loaded module exports: OFED or the"
+        " kernel changed after the driver was built; rebuild the NVIDIA modules",
+    ),
+    (
+        r"Unknown symbol (?P<symbol>\w{1,100})",
+        "no loaded module exports {symbol}: the kernel's own ib_core is loaded instead of OFED's, or a"
+        " module that {module} needs is missing",
+    ),
+    (
+        r"error while registering|memory_peers",
+        "the peer-memory interface refused the registration: another client has the name (is nv_peer_mem"
+        " loaded?)",
+    ),
+    (r"invalid (?P<symbol>\w{1,60}) param value", "an options line of modprobe.d gives {symbol} a bad value"),
+    (
+        r"Loading of (?:unsigned module|module with unavailable key) is rejected",
+        "this kernel accepts signed modules only, and no key that it trusts has signed {module}: enroll the"
+        " key (mokutil --import) or disable Secure Boot",
+    ),
+    (r"Lockdown: ", "kernel lockdown is on (Secure Boot), so only signed modules can be loaded"),
+    (r"NVRM: .{0,200}(?:version|mismatch)", "the NVIDIA driver's parts are of different versions"),
+)
+_SILENT = (
+    "with nothing in the kernel log this means: nvidia_peermem was built without the peer-memory symbols of"
+    " OFED; install OFED first, then build the NVIDIA modules again"
+)
+# By the words of kmod alone: strerror of what the kernel answered.
+_STRERRORS: tuple[tuple[str, str], ...] = (
+    (r"Key was rejected by service|Required key not available", "the kernel does not trust its signature"),
+    (
+        r"Operation not permitted",
+        "root is needed, or loading modules is forbidden (modules_disabled, lockdown)",
+    ),
+    (r"Exec format error|Invalid module format", "the module file was built for another kernel"),
+    (r"Unknown symbol", "it needs a symbol that no loaded module exports, or has an unknown option"),
+    (r"No such device", "{module} found no device that it can drive: see the kernel log"),
+    (r"Cannot allocate memory", "the kernel has no memory left for the module"),
+    (r"(?:Module already in kernel|File exists)", "it is already loaded, or built in"),
+)
+
+
+def explain(argv: Sequence[str], printed: Sequence[str], kernel_lines: Maybe[Sequence[str]]) -> str:
+    """One sentence for an admin; "" where their words say all there is to say."""
+    if not argv or argv[0].rpartition("/")[2] not in _PROGRAMS:
+        return ""
+    for line in printed[-50:]:
+        line = line[:1000]
+        used = _REMOVED_IN_USE.search(line)
+        if used:
+            by = f" by {used['users']}" if used["users"] else " (its refcnt shows by how many)"
+            return f"{used['module']} is in use{by}; it can be unloaded once nothing uses it"
+        if re.search(r"Module \S{1,64} not found", line):
+            return (
+                "no such module file for the running kernel: its package is missing, or was built for another"
+            )
+        if "Error running install command" in line:
+            return "an install line in modprobe.d runs another command instead of loading the module"
+        failed = _INSERT.search(line)
+        if failed:
+            return _not_inserted(failed["module"], failed["why"], kernel_lines)
+    return ""
+
+
+def _not_inserted(module: str, why: str, kernel_lines: Maybe[Sequence[str]]) -> str:
+    """Why the kernel refused a module; `module` may be a dependency of what was asked for."""
+    if not isinstance(kernel_lines, Unknown):
+        for line in kernel_lines:
+            for pattern, told in _KERNEL_WORDS:
+                match = re.search(pattern, line[:1000])
+                if match:
+                    return told.format(module=module, symbol=match.groupdict().get("symbol") or "")
+    if "Invalid argument" in why and _PEERMEM.search(module):
+        if isinstance(kernel_lines, Unknown):
+            return (
+                f"the kernel log would say why, and cannot be read ({kernel_lines.reason.value}); {_SILENT}"
+            )
+        if not kernel_lines:
+            return _SILENT
+    for pattern, told in _STRERRORS:
+        if re.search(pattern, why):
+            return told.format(module=module)
+    return ""

@@ -1,0 +1,175 @@
+"""What the module files on disk say of themselves, and against which RDMA stack a module can be built.
+
+modinfo(8) reads the file that modprobe would load, compressed or not. Beside what is loaded (modules.py) it
+tells: replaced since boot (version, srcversion), built for another kernel (vermagic), signed by whom.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
+from probes.host.protocol import Host
+
+_SECONDS = 3.0
+_SYMVERS_LIMIT_BYTES = 32 << 20
+_MAX_FIELDS = 4096
+_MAX_KERNELS = 8
+_PEERMEM = re.compile(rb"nvidia[-_]peermem\.ko[.a-z0-9]{0,4}:")
+
+
+@dataclass(frozen=True)
+class ModuleFile:
+    """One file; NOT_THERE: it has no such field."""
+
+    name: str  # with underscores
+    path: str  # "(builtin)" for what is part of the kernel
+    version: Maybe[str]
+    srcversion: Maybe[str]
+    license: Maybe[str]  # "NVIDIA", "Dual MIT/GPL"
+    kernel: Maybe[str]  # first word of vermagic: the release it was built for
+    signer: Maybe[str]  # NOT_THERE: unsigned
+    depends: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExportedSymbol:
+    """A symbol in a Module.symvers, against which modules are built."""
+
+    path: str
+    crc: int
+    module: str
+
+
+@dataclass(frozen=True)
+class ModuleFileFacts:
+    """The files by module, and who would let peer-memory modules be built."""
+
+    files: Maybe[dict[str, ModuleFile]]  # modules that have none are missing here
+    peer_memory: tuple[ExportedSymbol, ...]  # ib_register_peer_memory_client, in the order the driver looks
+    unread: tuple[str, ...]  # Module.symvers that are there and could not be read
+    elsewhere: tuple[str, ...] = ()  # other kernels that have nvidia_peermem, where the running one has none
+
+
+PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
+MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
+_RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
+_FIELD = re.compile(r"([a-z_]{1,20}):\s+(\S.*)")
+
+
+def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> ModuleFileFacts:
+    """Runs modinfo once; looks into the Module.symvers of the kernel `release` and of OFED."""
+    symbols: list[ExportedSymbol] = []
+    unread: list[str] = []
+    if not isinstance(release, Unknown) and _RELEASE.fullmatch(release):
+        for path in _symvers(host, release):
+            content = host.read_bytes(path, _SYMVERS_LIMIT_BYTES)
+            if isinstance(content, Unknown):
+                unread += [] if content.reason is Reason.NOT_THERE else [printable(path, 256)]
+                continue
+            symbol = parse_symvers(content, PEER_MEMORY_SYMBOL, path)
+            symbols += [] if symbol is None else [symbol]
+    files = _files(host, tuple(names))
+    absent = not isinstance(files, Unknown) and "nvidia_peermem" not in files
+    elsewhere = _elsewhere(host, release) if absent else ()
+    return ModuleFileFacts(files, tuple(symbols), tuple(unread), elsewhere)
+
+
+def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
+    """The other kernels below /lib/modules whose modules.dep has nvidia_peermem."""
+    names = host.names("/lib/modules")
+    kernels = [name for name in known(names, ()) if name != release and _RELEASE.fullmatch(name)]
+    found = []
+    for kernel in kernels[-_MAX_KERNELS:]:
+        listed = host.read_bytes(f"/lib/modules/{kernel}/modules.dep", FILE_LIMIT_BYTES)
+        if not isinstance(listed, Unknown) and _PEERMEM.search(listed):
+            found.append(kernel)
+    return tuple(found)
+
+
+def _symvers(host: Host, release: str) -> list[str]:
+    """Where the driver's build looks for the symbols, in that order (kernel-open/conftest.sh)."""
+    below = ["x86_64", "aarch64"]
+    directories = [
+        f"/lib/modules/{release}/build",
+        *(f"/usr/src/ofa_kernel/{architecture}/{release}" for architecture in below),
+        f"/usr/src/ofa_kernel/{release}",
+        "/usr/src/ofa_kernel/default",
+    ]
+    versions = host.names("/var/lib/dkms/mlnx-ofed-kernel")
+    if not isinstance(versions, Unknown):
+        directories += [f"/var/lib/dkms/mlnx-ofed-kernel/{version}/build" for version in versions[:16]]
+    return [f"{directory}/Module.symvers" for directory in directories]
+
+
+def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
+    answer = host.run(("modinfo", *names), _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    files = parse_modinfo(answer.stdout)
+    if not files and "not found" not in answer.stderr:
+        told = printable(" ".join(answer.stderr.split()), 120)
+        return Unknown(Reason.IO_ERROR, "modinfo", told or "it printed nothing")
+    return files
+
+
+def parse_modinfo(text: str) -> dict[str, ModuleFile]:
+    """The modules in the output of modinfo: blocks of "field:  value" that begin with "filename:"."""
+    found: dict[str, ModuleFile] = {}
+    fields: dict[str, str] = {}
+    name = ""
+    for line in [*text.split("\n"), "filename: end"]:
+        match = _FIELD.match(line)
+        if match is None:
+            continue
+        key, value = match[1], match[2].strip()
+        if key == "filename":
+            if fields:
+                file = _module_file(fields)
+                found[file.name] = file
+            # What is built in has its name before its "filename".
+            fields = {"name": name} if name else {}
+        elif name:
+            fields.setdefault("name", name)
+        name = value if key == "name" else ""
+        if key != "name" and len(fields) < _MAX_FIELDS:
+            fields.setdefault(key, value)
+    return found
+
+
+def _module_file(fields: dict[str, str]) -> ModuleFile:
+    path = printable(fields.get("filename", ""), 512)
+
+    def field(name: str) -> Maybe[str]:
+        if name in fields:
+            return printable(fields[name], 128)
+        return Unknown(Reason.NOT_THERE, path, f"no field {name}")
+
+    vermagic = field("vermagic")
+    # Modules of kernels before 4.13 do not tell their names.
+    name = fields.get("name") or path.rpartition("/")[2].partition(".ko")[0]
+    depends = fields.get("depends", "").split(",")
+    return ModuleFile(
+        name=printable(name.replace("-", "_"), 64),
+        path=path,
+        version=field("version"),
+        srcversion=field("srcversion"),
+        license=field("license"),
+        kernel=vermagic if isinstance(vermagic, Unknown) else vermagic.split(" ", 1)[0],
+        signer=field("signer"),
+        depends=tuple(printable(word.replace("-", "_"), 64) for word in depends[:64] if word),
+    )
+
+
+def parse_symvers(content: bytes, symbol: str, path: str = "") -> ExportedSymbol | None:
+    """The line "0xCRC, symbol, module, EXPORT_SYMBOL…" of a Module.symvers, its columns parted by tabs."""
+    pattern = rb"^0x([0-9a-fA-F]{1,8})\t" + re.escape(symbol.encode()) + rb"\t([^\t\n]{1,256})\tEXPORT_SYMBOL"
+    match = re.search(pattern, content, re.M)
+    if match is None:
+        return None
+    module = match[2].decode("utf-8", "replace").rpartition("/")[2]
+    return ExportedSymbol(printable(path, 256), int(match[1], 16), printable(module, 64))

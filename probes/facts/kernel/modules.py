@@ -1,0 +1,377 @@
+"""Kernel modules of the ladder: what is loaded, what could be, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.depmod import (
+    ModuleTree,
+    find_module,
+    find_provider,
+    is_builtin,
+    read_tree,
+    who_put_it,
+)
+from probes.facts.kernel.modprobe_config import LoadingRules, read_rules
+from probes.facts.kernel.release import (
+    read_cmdline,
+    read_modules_disabled,
+    read_release,
+    read_signatures_enforced,
+)
+from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
+from probes.host.protocol import Host
+
+PROC_MODULES = "/proc/modules"
+PROC_MODULES_LIMIT_BYTES = 1024 * 1024
+MAX_PARAMETERS = 96  # nvidia_uvm has about sixty
+
+
+class ModuleState(Enum):
+    """State of a module (/proc/modules and /sys/module/NAME/initstate)."""
+
+    LIVE = "live"
+    LOADING = "loading"
+    UNLOADING = "unloading"
+    BUILTIN = "builtin"
+    NOT_LOADED = "not loaded"
+
+
+@dataclass(frozen=True)
+class KernelModule:
+    """One module of the ladder."""
+
+    name: str  # with underscores, as /proc/modules has it
+    state: Maybe[ModuleState]
+    refcnt: Maybe[int]  # NOT_THERE: not loaded, built in, or a kernel without unloading
+    used_by: tuple[str, ...]  # modules that use it
+    version: Maybe[str]
+    srcversion: Maybe[str]
+    taint: Maybe[str]
+    parameters: dict[str, Maybe[str]]
+    on_disk: Maybe[str]  # path of the .ko for the running kernel; NOT_THERE: none or built in;
+    #                      NOT_RECORDED: there is no modules.dep to look in
+    origin: Maybe[str]  # "kernel", "DKMS", "OFED", "extra", "updates": who put it there, from its path
+    depends: Maybe[tuple[str, ...]]  # direct and indirect, from modules.dep, load order
+    blacklisted: str | None  # "/etc/modprobe.d/x.conf:3", the line that blacklists it
+    install_line: str | None  # "/etc/modprobe.d/x.conf:3: install nvidia /bin/false" replaces its loading
+    persistent: str | None  # file of modules-load.d that names it
+    kernel_forbids: bool = False  # module_blacklist= of the kernel's command line: the kernel refuses it
+    softdep: str | None = None  # "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem" loads it
+
+
+@dataclass(frozen=True)
+class SymbolProvider:
+    """Which module really exports a symbol that the next one needs."""
+
+    symbol: str  # "ib_register_peer_memory_client"
+    needed_by: str
+    provider: Maybe[str]  # module name, "vmlinux" not included; NOT_THERE: no module on disk exports it;
+    #                       NOT_RECORDED: there is no modules.symbols to look in
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the ladder, in load order."""
+
+    module: str
+    needs: tuple[str, ...]  # modules of the ladder that must be there before (as modules.dep says)
+    why: str  # one line for the admin: what is lost without it
+    core: bool  # one of the six of the ladder proper; others are companions
+
+
+@dataclass(frozen=True)
+class ModuleFacts:
+    """The ladder in load order, and what is behind it."""
+
+    kernel_release: Maybe[str]
+    modules: dict[str, KernelModule]  # every module of LADDER
+    ladder: tuple[Rung, ...]
+    symbols: tuple[SymbolProvider, ...]
+    memory_peers: Maybe[tuple[str, ...]]  # clients below /sys/kernel/mm/memory_peers
+    rules_unread: tuple[str, ...] = ()  # files of modprobe.d, modules-load.d that are there, but not readable
+    loading_disabled: bool = False  # kernel.modules_disabled: nothing is loaded or unloaded until a reboot
+    signed_only: bool = False  # module.sig_enforce, lockdown: a module without a trusted signature is refused
+
+
+CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
+COMPANIONS = ("ib_uverbs", "rdma_cm", "mlx4_core", "mlx4_ib", "nv_peer_mem", "gdrdrv", "nvidia_fs")
+
+
+LADDER = (
+    "ib_core",
+    "ib_uverbs",
+    "rdma_cm",
+    "mlx4_core",
+    "mlx4_ib",
+    "mlx5_core",
+    "mlx5_ib",
+    "nvidia",
+    "nvidia_uvm",
+    "nv_peer_mem",
+    "nvidia_peermem",
+    "gdrdrv",
+    "nvidia_fs",
+)
+"""All of them in load order: what a module needs comes before it."""
+
+PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
+
+# What the modules need of each other where there is no modules.dep to say so.
+_USUAL_NEEDS = {
+    "ib_core": (),
+    "ib_uverbs": ("ib_core",),
+    "rdma_cm": ("ib_core",),
+    "mlx4_core": (),
+    "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
+    "mlx5_core": (),
+    "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
+    "nvidia": (),
+    "nvidia_uvm": ("nvidia",),
+    "nv_peer_mem": ("ib_core", "nvidia"),
+    "nvidia_peermem": ("ib_core", "ib_uverbs", "nvidia"),
+    "gdrdrv": ("nvidia",),
+    "nvidia_fs": ("nvidia",),
+}
+
+_WHY = {
+    "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",
+    "ib_uverbs": "Verbs for programs (/dev/infiniband/uverbsN). Without it no program can use RDMA.",
+    "rdma_cm": "Connections by IP address (ib_write_bw -R, NVMe-oF, UCX rdmacm). NCCL does not use it.",
+    "mlx4_core": "The driver of ConnectX-3 and older cards. Without it they do not work at all.",
+    "mlx4_ib": "RDMA devices of ConnectX-3 and older cards. It has no DMA-BUF: only nvidia_peermem works.",
+    "mlx5_core": "The driver of ConnectX-4 and newer, Connect-IB and BlueField. Without it they do not work.",
+    "mlx5_ib": "RDMA devices of the mlx5 cards. Without it they are network interfaces only.",
+    "nvidia": "The GPU driver. Without it there is no GPU memory to reach.",
+    "nvidia_uvm": "CUDA's memory manager. No CUDA program starts without it; GPUDirect RDMA does not use it.",
+    "nv_peer_mem": "Predecessor of nvidia_peermem. Only one of the two can be loaded.",
+    "nvidia_peermem": "Legacy way for NICs to register GPU memory; not needed with DMA-BUF.",
+    "gdrdrv": "GDRCopy: small copies between CPU and GPU memory. Not on the path of the NIC.",
+    "nvidia_fs": "GPUDirect Storage: files straight to GPU memory. Not needed for GPUDirect RDMA.",
+}
+
+_SYMBOLS = (
+    (PEER_MEMORY_SYMBOL, "nvidia_peermem"),
+    ("nvidia_p2p_get_pages", "nvidia_peermem"),
+    ("nvUvmInterfaceRegisterUvmCallbacks", "nvidia_uvm"),
+    ("ib_register_client", "ib_uverbs"),
+    ("mlx5_core_create_mkey", "mlx5_ib"),
+)
+
+_STATES = {"Live": ModuleState.LIVE, "Loading": ModuleState.LOADING, "Unloading": ModuleState.UNLOADING}
+_INIT_STATES = {"live": ModuleState.LIVE, "coming": ModuleState.LOADING, "going": ModuleState.UNLOADING}
+_PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
+_MELLANOX = 0x15B3
+_FIRST_MLX5 = 0x1011  # Connect-IB
+_MLX4 = (range(0x1002, _FIRST_MLX5), range(0x6340, 0x676F))  # mlx4/main.c: ConnectX-3, and ConnectX, -2
+_OLDER = range(0x5A00, 0x7000)  # mthca's cards and those of mlx4: never mlx5's
+
+
+@dataclass(frozen=True)
+class LoadedModule:
+    """One line of /proc/modules."""
+
+    state: Maybe[ModuleState]
+    refcnt: Maybe[int]
+    used_by: tuple[str, ...]
+    taint: str  # "POE"; "" is none
+
+
+def probe(host: Host) -> ModuleFacts:
+    """Reads /proc/modules, /sys/module, /lib/modules/RELEASE and modprobe.d."""
+    release = read_release(host)
+    tree = read_tree(host, release)
+    rules = read_rules(host, read_cmdline(host))
+    loaded = _loaded(host)
+    modules = {name: _module(host, name, loaded, tree, rules) for name in LADDER}
+    peers = host.names("/sys/kernel/mm/memory_peers")
+    return ModuleFacts(
+        kernel_release=release,
+        modules=modules,
+        ladder=tuple(_rung(modules[name]) for name in LADDER),
+        symbols=tuple(
+            SymbolProvider(symbol, needed_by, find_provider(tree, symbol)) for symbol, needed_by in _SYMBOLS
+        ),
+        memory_peers=peers if isinstance(peers, Unknown) else tuple(printable(name, 64) for name in peers),
+        rules_unread=rules.unread,
+        loading_disabled=known(read_modules_disabled(host), False),
+        signed_only=known(read_signatures_enforced(host), False),
+    )
+
+
+def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
+    """Return the BDFs of the NICs that a driver family ("mlx4", "mlx5") serves, without those of guests."""
+    return tuple(
+        bdf
+        for bdf, function in pci.functions.items()
+        if function.kind is PciKind.NIC
+        and known(function.vendor_id, 0) == _MELLANOX
+        and _family(known(function.device_id, 0)) == family
+        and not is_for_guests(function.driver)
+    )
+
+
+def _family(device_id: int) -> str:
+    if any(device_id in ids for ids in _MLX4):
+        return "mlx4"
+    return "mlx5" if device_id >= _FIRST_MLX5 and device_id not in _OLDER else ""
+
+
+def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
+    """Fit the ladder to the cards on the bus: ConnectX-3 needs mlx4, and a node without one shows none."""
+    if isinstance(pci, Unknown):
+        return facts
+    cards = {family: bool(cards_of(pci, family)) for family in ("mlx4", "mlx5")}
+    ladder = []
+    for rung in facts.ladder:
+        if rung.module.startswith("mlx4_"):
+            if not cards["mlx4"] and facts.modules[rung.module].state not in _PRESENT:
+                continue
+            rung = replace(rung, core=cards["mlx4"])
+        elif rung.module.startswith("mlx5_") and cards["mlx4"]:
+            rung = replace(rung, core=cards["mlx5"])
+        ladder.append(rung)
+    return replace(facts, ladder=tuple(ladder))
+
+
+def parse_proc_modules(text: str, names: tuple[str, ...] = LADDER) -> dict[str, LoadedModule]:
+    """The lines of /proc/modules about `names`: `name size refcnt users state address (taints)`.
+
+    The fourth column lists who uses the module, not what it depends on, with a comma behind each and
+    `[permanent]` for what cannot be unloaded (kernel/module/procfs.c, m_show).
+    """
+    found = {}
+    for line in text.split("\n"):
+        words = line.split()
+        if words and words[0] in names:
+            found[words[0]] = _loaded_module(words)
+    return found
+
+
+def _loaded(host: Host) -> Maybe[dict[str, LoadedModule]]:
+    text = host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES)
+    if not isinstance(text, Unknown):
+        return parse_proc_modules(text)
+    if text.reason is Reason.NOT_THERE:
+        return Unknown(Reason.NOT_THERE, PROC_MODULES, "a kernel without modules, or /proc is hidden")
+    return text
+
+
+def _loaded_module(words: list[str]) -> LoadedModule:
+    malformed = Unknown(Reason.MALFORMED, PROC_MODULES, printable(" ".join(words), 160))
+    if len(words) < 5:
+        return LoadedModule(malformed, malformed, (), "")
+    refcnt: Maybe[int] = malformed
+    if words[2] == "-":
+        refcnt = Unknown(Reason.NOT_THERE, PROC_MODULES, "a kernel that cannot unload modules")
+    elif words[2].isascii() and words[2].isdecimal() and len(words[2]) < 12:
+        refcnt = int(words[2])
+    users = (user for user in words[3].split(",") if user not in ("", "-", "[permanent]"))
+    # "(OE+)": a plus while it loads, a minus while it goes.
+    taint = printable(words[-1].strip("()+-"), 32) if words[-1].startswith("(") else ""
+    return LoadedModule(
+        _STATES.get(words[4], malformed), refcnt, tuple(printable(user, 64) for user in users), taint
+    )
+
+
+def _module(
+    host: Host, name: str, loaded: Maybe[dict[str, LoadedModule]], tree: ModuleTree, rules: LoadingRules
+) -> KernelModule:
+    directory = f"/sys/module/{name}"
+    line = None if isinstance(loaded, Unknown) else loaded.get(name)
+    state = _state_without_line(host, name, loaded, tree) if line is None else line.state
+    built_in = state is ModuleState.BUILTIN
+    absent: Unknown | None = None
+    if isinstance(state, Unknown):
+        absent = state
+    elif state is ModuleState.NOT_LOADED:
+        absent = Unknown(Reason.NOT_THERE, directory, "not loaded")
+    refcnt: Maybe[int]
+    taint: Maybe[str]
+    if line is not None:
+        refcnt, taint = line.refcnt, line.taint
+    elif absent is not None:
+        refcnt, taint = absent, absent
+    elif built_in:
+        refcnt = taint = Unknown(Reason.NOT_THERE, directory, "built into the kernel")
+    else:
+        refcnt, taint = _integer(host, f"{directory}/refcnt"), _attribute(host, f"{directory}/taint")
+    file = find_module(tree, name)
+    if built_in and isinstance(file, Unknown):
+        file = Unknown(Reason.NOT_THERE, f"{tree.directory}/modules.builtin", "built into the kernel")
+    install = rules.install_line(name)
+    return KernelModule(
+        name=name,
+        state=state,
+        refcnt=refcnt,
+        used_by=() if line is None else line.used_by,
+        version=_attribute(host, f"{directory}/version") if absent is None else absent,
+        srcversion=_attribute(host, f"{directory}/srcversion") if absent is None else absent,
+        taint=taint,
+        parameters=_parameters(host, f"{directory}/parameters") if absent is None else {},
+        on_disk=file if isinstance(file, Unknown) else file.path,
+        origin=file if isinstance(file, Unknown) else who_put_it(file.relative),
+        depends=file if isinstance(file, Unknown) else file.depends,
+        blacklisted=rules.blacklisted(name),
+        install_line=None if install is None else str(install),
+        persistent=rules.at_boot.get(name),
+        kernel_forbids=name in rules.boot.kernel,
+        softdep=rules.config.softdeps.get(name),
+    )
+
+
+def _state_without_line(
+    host: Host, name: str, loaded: Maybe[dict[str, LoadedModule]], tree: ModuleTree
+) -> Maybe[ModuleState]:
+    """The state of a module that /proc/modules does not list, or where there is no such file."""
+    listed = is_builtin(tree, name)
+    if not isinstance(listed, Unknown):
+        if listed:
+            return ModuleState.BUILTIN
+        if not isinstance(loaded, Unknown):
+            return ModuleState.NOT_LOADED
+    # What is built in has a directory only if it has parameters or a version, and never an initstate.
+    initstate = host.read(f"/sys/module/{name}/initstate")
+    if not isinstance(initstate, Unknown):
+        return _INIT_STATES.get(
+            initstate, Unknown(Reason.MALFORMED, f"/sys/module/{name}/initstate", printable(initstate, 40))
+        )
+    if not isinstance(host.names(f"/sys/module/{name}"), Unknown):
+        return ModuleState.BUILTIN
+    return loaded if isinstance(loaded, Unknown) else ModuleState.NOT_LOADED
+
+
+def _attribute(host: Host, path: str) -> Maybe[str]:
+    text = host.read(path)
+    return text if isinstance(text, Unknown) else printable(text, 128)
+
+
+def _integer(host: Host, path: str) -> Maybe[int]:
+    text = host.read(path)
+    if isinstance(text, Unknown):
+        return text
+    if text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 12:
+        return int(text)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
+def _parameters(host: Host, directory: str) -> dict[str, Maybe[str]]:
+    """The parameters that may be read; of many, the first by name."""
+    names = host.names(directory)
+    values: dict[str, Maybe[str]] = {}
+    for name in known(names, ())[:MAX_PARAMETERS]:
+        value = _attribute(host, f"{directory}/{name}")
+        if not isinstance(value, Unknown) or value.reason is not Reason.NEEDS_ROOT:
+            values[printable(name, 64)] = value
+    return values
+
+
+def _rung(module: KernelModule) -> Rung:
+    if isinstance(module.depends, Unknown):
+        needs = _USUAL_NEEDS[module.name]
+    else:
+        needs = tuple(name for name in LADDER if name in module.depends)
+    return Rung(module.name, needs, _WHY[module.name], module.name in CORE_LADDER)

@@ -1,0 +1,201 @@
+"""The running kernel: release, command line, IOMMU, Secure Boot, lockdown, DMA-BUF."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+CONFIG_LIMIT_BYTES = 4 * 1024 * 1024  # a distribution's config is about 300 KB
+
+# Part of a path from here on: no slash, and no leading dot.
+_RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
+_VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
+_CHOSEN = re.compile(r"\[([a-z_]{1,40})\]")
+_NOT_READ = Unknown(Reason.NOT_RECORDED, "kernel config")
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """The kernel and what it allows."""
+
+    release: Maybe[str]  # "6.8.0-45-generic"
+    version: Maybe[tuple[int, int]]  # (6, 8)
+    cmdline: Maybe[str]
+    iommus: Maybe[tuple[str, ...]]  # names in /sys/class/iommu; () = no IOMMU in use
+    secure_boot: Maybe[bool]
+    lockdown: Maybe[str]  # "none", "integrity", "confidentiality"
+    signatures_enforced: Maybe[bool]
+    modules_disabled: Maybe[bool]  # kernel.modules_disabled sysctl
+    dma_shared_buffer: Maybe[bool]  # CONFIG_DMA_SHARED_BUFFER
+    mlx5_dmabuf: Maybe[bool] = _NOT_READ
+    """CONFIG_INFINIBAND_USER_MEM and _ON_DEMAND_PAGING: without both, mlx5 takes no dma-buf (mlx5/mr.c)."""
+
+
+def probe(host: Host) -> KernelFacts:
+    """Reads /proc and /sys, and the kernel's config file where there is one."""
+    release = read_release(host)
+    config = _config(host, release)
+    return KernelFacts(
+        release=release,
+        version=parse_version(release),
+        cmdline=read_cmdline(host),
+        iommus=_iommus(host),
+        secure_boot=_secure_boot(host),
+        lockdown=_lockdown(host),
+        signatures_enforced=read_signatures_enforced(host),
+        modules_disabled=read_modules_disabled(host),
+        dma_shared_buffer=_all_set(config, "CONFIG_DMA_SHARED_BUFFER"),
+        mlx5_dmabuf=_all_set(config, "CONFIG_INFINIBAND_USER_MEM", "CONFIG_INFINIBAND_ON_DEMAND_PAGING"),
+    )
+
+
+def read_signatures_enforced(host: Host) -> Maybe[bool]:
+    """Whether only signed modules are loaded (Documentation/admin-guide/module-signing.rst)."""
+    return _switch(host, "/sys/module/module/parameters/sig_enforce")
+
+
+def read_modules_disabled(host: Host) -> Maybe[bool]:
+    """Whether no module can be loaded or unloaded any more (Documentation/admin-guide/sysctl/kernel.rst)."""
+    return _switch(host, "/proc/sys/kernel/modules_disabled")
+
+
+def read_release(host: Host) -> Maybe[str]:
+    """The kernel's release, `uname -r`, safe to be used as a part of a path.
+
+    /proc/sys/kernel/osrelease, else the third word of /proc/version.
+    """
+    source = "/proc/sys/kernel/osrelease"
+    text = host.read(source)
+    if isinstance(text, Unknown):
+        banner = host.read("/proc/version")
+        if isinstance(banner, Unknown):
+            return text
+        source, text = "/proc/version", parse_banner(banner)
+    if _RELEASE.fullmatch(text):
+        return text
+    return Unknown(Reason.MALFORMED, source, "not a kernel release")
+
+
+def parse_banner(banner: str) -> str:
+    """The release in "Linux version 6.8.0-45-generic (buildd@…) …"; empty if it is none."""
+    words = banner.split(maxsplit=3)
+    return words[2] if len(words) > 2 and words[:2] == ["Linux", "version"] else ""
+
+
+def parse_version(release: Maybe[str]) -> Maybe[tuple[int, int]]:
+    """Major and minor number of a release: "6.8.0-45-generic" is (6, 8)."""
+    if isinstance(release, Unknown):
+        return release
+    match = _VERSION.match(release)
+    if match is None:
+        return Unknown(Reason.MALFORMED, "kernel release", printable(release, 80))
+    return int(match[1]), int(match[2])
+
+
+def read_cmdline(host: Host) -> Maybe[str]:
+    """The command line the kernel was booted with, one line."""
+    text = host.read("/proc/cmdline")
+    return text if isinstance(text, Unknown) else printable(text)
+
+
+def parse_lockdown(text: str) -> Maybe[str]:
+    """The chosen word of "none [integrity] confidentiality" (kernel security/lockdown/lockdown.c)."""
+    match = _CHOSEN.search(text)
+    return match[1] if match else Unknown(Reason.MALFORMED, "lockdown", "no word in brackets")
+
+
+def parse_switch(text: str) -> Maybe[bool]:
+    """A kernel switch: Y or 1, N or 0."""
+    word = text.strip()
+    if word in ("Y", "y", "1"):
+        return True
+    if word in ("N", "n", "0"):
+        return False
+    return Unknown(Reason.MALFORMED, "", f"neither yes nor no: {printable(word, 40)}")
+
+
+def parse_secure_boot(variable: bytes) -> Maybe[bool]:
+    """The SecureBoot variable: four bytes of attributes, then 1 or 0 (efivarfs, UEFI 3.3)."""
+    if len(variable) == 5 and variable[4] in (0, 1):
+        return variable[4] == 1
+    return Unknown(Reason.MALFORMED, SECURE_BOOT, f"{len(variable)} bytes instead of 5, or neither 0 nor 1")
+
+
+def parse_config(config: bytes, option: str) -> Maybe[bool]:
+    """Whether a boolean option is set in a kernel's config file.
+
+    An option without a prompt, such as DMA_SHARED_BUFFER, leaves no line behind when it is off.
+    """
+    lines = b"\n" + config
+    if b"\nCONFIG_" not in lines:
+        return Unknown(Reason.MALFORMED, "kernel config", "not a kernel config")
+    return b"\n" + option.encode() + b"=y" in lines
+
+
+def unpack(packed: bytes, limit: int = CONFIG_LIMIT_BYTES) -> bytes:
+    """A gzip file's content, empty if it is damaged, cut short or longer than `limit`."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        content = stream.decompress(packed, limit)
+    except zlib.error:
+        return b""
+    return content if stream.eof else b""
+
+
+def _iommus(host: Host) -> Maybe[tuple[str, ...]]:
+    names = host.names("/sys/class/iommu")
+    return names if isinstance(names, Unknown) else tuple(printable(name, 64) for name in names)
+
+
+def _secure_boot(host: Host) -> Maybe[bool]:
+    variable = host.read_bytes(SECURE_BOOT)
+    if not isinstance(variable, Unknown):
+        return parse_secure_boot(variable)
+    if variable.reason is Reason.NOT_THERE:
+        return Unknown(Reason.NOT_THERE, SECURE_BOOT, "booted without UEFI, or /sys/firmware is hidden")
+    return variable
+
+
+def _lockdown(host: Host) -> Maybe[str]:
+    text = host.read("/sys/kernel/security/lockdown")
+    return text if isinstance(text, Unknown) else parse_lockdown(text)
+
+
+def _switch(host: Host, path: str) -> Maybe[bool]:
+    text = host.read(path)
+    if isinstance(text, Unknown):
+        return text
+    value = parse_switch(text)
+    return Unknown(value.reason, path, value.detail) if isinstance(value, Unknown) else value
+
+
+def _all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
+    """Return whether all these options are set; the first that is not decides."""
+    if isinstance(config, Unknown):
+        return config
+    answers = [parse_config(config, option) for option in options]
+    return next((answer for answer in answers if isinstance(answer, Unknown) or not answer), True)
+
+
+def _config(host: Host, release: Maybe[str]) -> Maybe[bytes]:
+    """Read the kernel's config file, unpacked."""
+    refused: Unknown | None = None
+    if not isinstance(release, Unknown):
+        for path in (f"/boot/config-{release}", f"/lib/modules/{release}/config"):
+            config = host.read_bytes(path, CONFIG_LIMIT_BYTES)
+            if not isinstance(config, Unknown):
+                return config
+            if config.reason is not Reason.NOT_THERE:
+                refused = config
+    packed = host.read_bytes("/proc/config.gz", CONFIG_LIMIT_BYTES)
+    if not isinstance(packed, Unknown):
+        return unpack(packed)
+    if refused is not None:
+        return refused
+    return Unknown(Reason.NOT_THERE, "/proc/config.gz", "this kernel's config is not on the node")

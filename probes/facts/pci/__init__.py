@@ -1,0 +1,1 @@
+"""PCI functions, their capabilities, links and errors."""

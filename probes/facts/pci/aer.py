@@ -1,0 +1,82 @@
+"""PCIe errors as the kernel counts them for each function: Advanced Error Reporting.
+
+Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; readable for everybody, and nothing is asked of the
+function. Zero is not health: an error that no root port reports is not counted (config_space.py reads the
+sticky bits).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+DEVICES = "/sys/bus/pci/devices"
+MAX_FUNCTIONS = 512
+_MAX_NAMES = 64
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True)
+class ErrorCounts:
+    """The counts of one severity."""
+
+    total: int
+    by_name: dict[str, int]  # "BadTLP", "RxErr", …; those above zero
+
+
+@dataclass(frozen=True)
+class PcieErrors:
+    """The counts of one function since it was found; NOT_THERE: it has no AER, or the firmware keeps it."""
+
+    bdf: str
+    correctable: Maybe[ErrorCounts]
+    nonfatal: Maybe[ErrorCounts]
+    fatal: Maybe[ErrorCounts]
+
+
+@dataclass(frozen=True)
+class PcieErrorFacts:
+    """BDF -> counts, for the functions asked after."""
+
+    functions: dict[str, PcieErrors]
+
+
+def probe(host: Host, bdfs: Iterable[str]) -> PcieErrorFacts:
+    """Reads aer_dev_* of the functions, of at most 512."""
+    chosen = [bdf for bdf in dict.fromkeys(bdfs) if _BDF.fullmatch(bdf)][:MAX_FUNCTIONS]
+    return PcieErrorFacts({bdf: _function(host, bdf) for bdf in chosen})
+
+
+def _function(host: Host, bdf: str) -> PcieErrors:
+    correctable, nonfatal, fatal = (
+        _counts(host, f"{DEVICES}/{bdf}/aer_dev_{severity}")
+        for severity in ("correctable", "nonfatal", "fatal")
+    )
+    return PcieErrors(bdf, correctable, nonfatal, fatal)
+
+
+def _counts(host: Host, path: str) -> Maybe[ErrorCounts]:
+    text = host.read(path)
+    return text if isinstance(text, Unknown) else parse_counts(text, path)
+
+
+def parse_counts(text: str, path: str = "") -> Maybe[ErrorCounts]:
+    """The lines "RxErr 3" … "TOTAL_ERR_COR 3" of an aer_dev_ file."""
+    total: int | None = None
+    by_name: dict[str, int] = {}
+    for line in text.split("\n")[:_MAX_NAMES]:
+        name, _, number = line.strip().rpartition(" ")
+        if not re.fullmatch(r"[0-9]{1,20}", number):
+            continue
+        if name.startswith("TOTAL_ERR_"):
+            total = int(number)
+        elif name and int(number):
+            by_name[printable(name, 40)] = int(number)
+    if total is None:
+        return Unknown(Reason.MALFORMED, path, "no line TOTAL_ERR_…")
+    return ErrorCounts(total, by_name)

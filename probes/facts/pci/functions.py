@@ -1,0 +1,339 @@
+"""PCI functions and bridges, from sysfs alone."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from probes.base.origin import Source
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.names import names_of
+from probes.facts.system import numa
+from probes.host.protocol import Host
+
+
+class PciKind(Enum):
+    """What a function is to gdrtop, by class code (and vendor)."""
+
+    GPU = "GPU"  # NVIDIA, class 0x03…
+    NIC = "NIC"  # class 0x02…
+    NVSWITCH = "NVSwitch"  # NVIDIA, class 0x0680…
+    BRIDGE = "bridge"  # class 0x0604…: root port, switch upstream or downstream port
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class PciLink:
+    """A PCIe link: speeds in GT/s a lane, widths in lanes; `max_` is what the function itself can do."""
+
+    speed_gtps: Maybe[float]
+    width: Maybe[int]
+    max_speed_gtps: Maybe[float]
+    max_width: Maybe[int]
+
+
+@dataclass(frozen=True)
+class PciBar:
+    """One base address register's region."""
+
+    index: int
+    size_bytes: int
+    prefetchable: bool
+
+
+@dataclass(frozen=True)
+class PciFunction:
+    """One PCI function and where it sits."""
+
+    bdf: str  # "0000:1b:00.0"
+    sysfs_path: str  # resolved, "/sys/devices/pci0000:15/…/0000:1b:00.0"
+    root: str  # host bridge: "pci0000:15"
+    chain: tuple[str, ...]  # BDFs from the root port down to and including this function
+    kind: PciKind
+    class_code: Maybe[int]  # 24 bits: 0x030200
+    vendor_id: Maybe[int]
+    device_id: Maybe[int]
+    subsystem_vendor_id: Maybe[int]
+    subsystem_device_id: Maybe[int]
+    driver: Maybe[str]  # bound driver; NOT_THERE: none
+    numa_node: Maybe[int]  # NOT_THERE where the kernel says -1; from local_cpulist where it has no such file
+    local_cpulist: Maybe[str]  # asked only where no NUMA node is named: the CPUs the kernel holds to be near
+    # Read for GPUs, NICs, NVSwitches and bridges; NOT_THERE with the detail "not read" for others.
+    link: PciLink
+    # Read for GPUs, NICs and NVSwitches.
+    bars: Maybe[tuple[PciBar, ...]]
+    iommu_group: Maybe[int]
+    iommu_type: Maybe[str]  # "DMA", "DMA-FQ", "identity", …
+    physical_function: str | None  # of an SR-IOV virtual function: the BDF of its physical function
+
+
+@dataclass(frozen=True)
+class PciFacts:
+    """Every PCI function of the node, by BDF, in BDF order."""
+
+    functions: dict[str, PciFunction]
+    names: dict[str, str]  # BDF -> "NVIDIA GH100 [H100 SXM5 80GB]", for the kinds that are shown
+
+
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_NVIDIA = 0x10DE
+_DEVICES = "/sys/bus/pci/devices"
+_NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
+_NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read where a NUMA node is named")
+_NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
+_PREFETCHABLE = 0x2000  # IORESOURCE_PREFETCH, include/linux/ioport.h
+_NO_NODE = "the firmware names no NUMA node (-1)"
+_SEPARATORS = re.compile(r"[:.]")
+
+
+def is_for_guests(driver: Maybe[str]) -> bool:
+    """Whether a driver keeps a device for virtual machines: vfio-pci, mlx5_vfio_pci, nvgrace_gpu_vfio_pci."""
+    name = known(driver, "").replace("-", "_")
+    return name.endswith("vfio_pci") or name == "pci_stub"
+
+
+def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
+    """What a function is, by its class code (pci_ids.h) and vendor."""
+    if isinstance(class_code, Unknown):
+        return PciKind.OTHER
+    base, nvidia = class_code >> 16, vendor_id == _NVIDIA
+    if base == 0x03 and nvidia:
+        return PciKind.GPU
+    if class_code >> 8 == 0x0680 and nvidia:
+        return PciKind.NVSWITCH
+    if base == 0x02:
+        return PciKind.NIC
+    return PciKind.BRIDGE if class_code >> 8 == 0x0604 else PciKind.OTHER
+
+
+def chain_of(sysfs_path: str) -> tuple[str, tuple[str, ...]]:
+    """Host bridge and BDFs from the root port down, of a resolved sysfs path.
+
+    A host bridge below a device (VMD: "pci10000:e0" below "0000:00:0e.0") begins a chain of its own,
+    and so does a function below anything else that is no PCI function.
+    """
+    root = ""
+    chain: list[str] = []
+    broken = False
+    for part in sysfs_path.split("/"):
+        if _BDF.fullmatch(part):
+            if broken:
+                chain, broken = [], False
+            if root:
+                chain.append(part)
+        elif _ROOT.fullmatch(part):
+            root, chain, broken = part, [], False
+        else:
+            broken = True
+    return root, tuple(chain)
+
+
+def parse_uevent(text: str) -> dict[str, str]:
+    """The KEY=value lines of a uevent file."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def parse_speed(text: str) -> float | None:
+    """GT/s of "16.0 GT/s PCIe" (kernel ≥ 5.7) or "16 GT/s"; None for "Unknown" and anything else."""
+    match = re.match(r"(\d{1,3}(?:\.\d{1,2})?) GT/s", text)
+    # No link runs at 0 GT/s: that, too, says that nobody knows.
+    return (float(match.group(1)) or None) if match else None
+
+
+def parse_resource(text: str) -> tuple[PciBar, ...]:
+    """The BARs in a `resource` file: lines of start, end, flags in hex; the first six are BARs."""
+    bars = []
+    for index, line in enumerate(text.splitlines()[:6]):
+        try:
+            start, end, flags = (int(word, 16) for word in line.split())
+        except ValueError:
+            continue
+        if end > start >= 0:
+            bars.append(PciBar(index, end - start + 1, bool(flags & _PREFETCHABLE)))
+    return tuple(bars)
+
+
+def _hex(text: Maybe[str], path: str) -> Maybe[int]:
+    if isinstance(text, Unknown):
+        return text
+    # A class has 24 bits, an id 16; uevent writes them without leading zeros of the class.
+    if not _HEX.fullmatch(text):
+        return Unknown(Reason.MALFORMED, path, printable(text, 40))
+    return int(text, 16)
+
+
+def _link(host: Host, path: str) -> PciLink:
+    def speed(name: str) -> Maybe[float]:
+        text = host.read(f"{path}/{name}")
+        if isinstance(text, Unknown):
+            return text
+        value = parse_speed(text)
+        return Unknown(Reason.NOT_THERE, f"{path}/{name}", printable(text, 40)) if value is None else value
+
+    def width(name: str) -> Maybe[int]:
+        text = host.read(f"{path}/{name}")
+        if isinstance(text, Unknown):
+            return text
+        # 0 and 255 are how the kernel says that there is no link, or that the device is gone.
+        if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) not in range(1, 65):
+            return Unknown(Reason.NOT_THERE, f"{path}/{name}", printable(text, 40))
+        return int(text)
+
+    return PciLink(
+        speed("current_link_speed"),
+        width("current_link_width"),
+        speed("max_link_speed"),
+        width("max_link_width"),
+    )
+
+
+def _numa_node(host: Host, path: str) -> Maybe[int]:
+    text = host.read(f"{path}/numa_node")
+    if isinstance(text, Unknown):
+        return text
+    if not re.fullmatch(r"-?[0-9]{1,6}", text):
+        return Unknown(Reason.MALFORMED, f"{path}/numa_node", printable(text, 40))
+    number = int(text)
+    return Unknown(Reason.NOT_THERE, f"{path}/numa_node", _NO_NODE) if number < 0 else number
+
+
+def _near_cpus(host: Host, path: str) -> Maybe[str]:
+    text = host.read(f"{path}/local_cpulist")
+    if isinstance(text, Unknown):
+        cpumap = host.read(f"{path}/local_cpus")
+        cpulist = None if isinstance(cpumap, Unknown) else numa.list_from_map(cpumap)
+        return text if cpulist is None else cpulist
+    if numa.parse_list(text) is None:
+        return Unknown(Reason.MALFORMED, f"{path}/local_cpulist", printable(text, 40))
+    return text
+
+
+def _iommu(host: Host, path: str) -> tuple[Maybe[int], Maybe[str]]:
+    target = host.link(f"{path}/iommu_group")
+    if isinstance(target, Unknown):
+        return target, target
+    number = target.rpartition("/")[2]
+    if not re.fullmatch(r"[0-9]{1,9}", number):
+        return (bad := Unknown(Reason.MALFORMED, f"{path}/iommu_group", printable(target, 80))), bad
+    kind = host.read(f"/sys/kernel/iommu_groups/{number}/type", 4096)
+    return int(number), kind if isinstance(kind, Unknown) else printable(kind, 40)
+
+
+def _function(host: Host, bdf: str) -> PciFunction:
+    target = host.link(f"{_DEVICES}/{bdf}")
+    if isinstance(target, Unknown):
+        # Some dumps hold directories where the kernel has links.
+        path = known(host.resolve(f"{_DEVICES}/{bdf}"), f"{_DEVICES}/{bdf}")
+    else:
+        path = posixpath.normpath(posixpath.join(_DEVICES, target))
+    root, chain = chain_of(path)
+    text = host.read(f"{path}/uevent")
+    event = {} if isinstance(text, Unknown) else parse_uevent(text)
+    vendor, _, device = event.get("PCI_ID", "").partition(":")
+    sub_vendor, _, sub_device = event.get("PCI_SUBSYS_ID", "").partition(":")
+
+    def number(from_event: str, name: str) -> Maybe[int]:
+        return _hex(from_event or host.read(f"{path}/{name}"), f"{path}/{name}")
+
+    class_code, vendor_id = number(event.get("PCI_CLASS", ""), "class"), number(vendor, "vendor")
+    kind = kind_of(class_code, vendor_id)
+    shown = kind is not PciKind.OTHER
+    driver: Maybe[str] = Unknown(Reason.NOT_THERE, f"{path}/driver", "no driver bound")
+    if "DRIVER" in event:
+        driver = printable(event["DRIVER"], 64)
+    elif not event:
+        target = host.link(f"{path}/driver")
+        driver = target if isinstance(target, Unknown) else printable(target.rpartition("/")[2], 64)
+    end = kind in (PciKind.GPU, PciKind.NIC, PciKind.NVSWITCH)
+    numa_node = _numa_node(host, path)
+    group, group_type = _iommu(host, path) if end else (_NOT_READ, _NOT_READ)
+    bars: Maybe[str] = host.read(f"{path}/resource") if end else _NOT_READ
+    physical = known(host.link(f"{path}/physfn"), "").rpartition("/")[2] if end else ""
+    return PciFunction(
+        bdf=bdf,
+        sysfs_path=path,
+        root=root,
+        chain=chain if chain and chain[-1] == bdf else (bdf,),
+        kind=kind,
+        class_code=class_code,
+        vendor_id=vendor_id,
+        device_id=number(device, "device"),
+        subsystem_vendor_id=number(sub_vendor, "subsystem_vendor"),
+        subsystem_device_id=number(sub_device, "subsystem_device"),
+        driver=driver,
+        numa_node=numa_node,
+        local_cpulist=_near_cpus(host, path) if isinstance(numa_node, Unknown) else _NUMA_KNOWN,
+        link=_link(host, path) if shown else _NO_LINK,
+        bars=bars if isinstance(bars, Unknown) else parse_resource(bars),
+        iommu_group=group,
+        iommu_type=group_type,
+        physical_function=physical if _BDF.fullmatch(physical) else None,
+    )
+
+
+def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
+    """Names the NUMA node that holds all near CPUs, where the kernel has no `numa_node` file to ask.
+
+    A `numa_node` of -1 stays unknown: NCCL and the driver go by it, whatever the CPUs say.
+    """
+
+    def unasked(one: PciFunction) -> bool:
+        node = one.numa_node
+        return isinstance(node, Unknown) and node.reason is Reason.NOT_THERE and node.detail != _NO_NODE
+
+    if not any(map(unasked, functions.values())):
+        return functions
+    facts = numa.probe(host)
+    if isinstance(facts, Unknown):
+        return functions
+    cpus = {node.number: set(numa.parse_list(known(node.cpulist, "")) or ()) for node in facts.nodes}
+    found = dict(functions)
+    for bdf, one in functions.items():
+        if not unasked(one):
+            continue
+        near = set(numa.parse_list(known(one.local_cpulist, "")) or ())
+        nodes = [number for number, own in cpus.items() if near and near <= own]
+        if len(nodes) == 1:
+            found[bdf] = replace(one, numa_node=nodes[0])
+    return found
+
+
+def _with_drivers_told(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
+    """In a dumped tree in which no function has a driver, drivers were not recorded."""
+    lost = [
+        isinstance(one.driver, Unknown) and one.driver.reason is Reason.NOT_THERE
+        for one in functions.values()
+    ]
+    if host.origin.source is not Source.TREE or not all(lost):
+        return functions
+    told = Unknown(Reason.NOT_RECORDED, f"{_DEVICES}/*/driver", "this tree names no driver of any function")
+    return {bdf: replace(one, driver=told) for bdf, one in functions.items()}
+
+
+def sort_key(bdf: str) -> tuple[int, ...]:
+    """Order of BDFs by number: domains of more than four digits stand last, not among the others."""
+    return tuple(int(part, 16) for part in _SEPARATORS.split(bdf))
+
+
+def probe(host: Host) -> Maybe[PciFacts]:
+    """Reads /sys/bus/pci/devices; `config` is never read, for that wakes sleeping devices."""
+    names = host.names(_DEVICES)
+    if isinstance(names, Unknown):
+        return names
+    bdfs = sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key)
+    functions = {bdf: _function(host, bdf) for bdf in bdfs}
+    functions = _with_drivers_told(host, _with_nodes_of_cpus(host, functions))
+    ids = {
+        bdf: (one.vendor_id, one.device_id)
+        for bdf, one in functions.items()
+        if one.kind is not PciKind.OTHER
+        and not isinstance(one.vendor_id, Unknown)
+        and not isinstance(one.device_id, Unknown)
+    }
+    found = names_of(host, set(ids.values()))
+    return PciFacts(functions, {bdf: found[pair] for bdf, pair in ids.items()})

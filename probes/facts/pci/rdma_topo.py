@@ -1,0 +1,67 @@
+"""What rdma-core's `rdma_topo check` says of ACS on Direct NIC platforms (kernel-boot/rdma_topo).
+
+It judges machines whose ConnectX has a DMA function beside the GPU, and since 2026 those whose GPU is below
+the ConnectX's own switch or, like the NIC, below a root port (linux-rdma/rdma-core pull requests 1725, 1779).
+It reads the VPD of every function, which takes long: it is run only where it can have an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.host.protocol import Host
+
+ARGV = ("rdma_topo", "check")
+_SECONDS = 5.0
+_MOST_LINES = 256
+_MELLANOX, _DMA_FUNCTION = 0x15B3, 0x2100
+_NONE_HERE = "No supported topology"
+
+
+@dataclass(frozen=True)
+class RdmaTopoFacts:
+    """What it found right, and what it failed on: versions of 2025 end at the first failure."""
+
+    right: tuple[str, ...]
+    failed: tuple[str, ...]
+
+
+def is_dma_function(function: PciFunction) -> bool:
+    """Whether this is the DMA function of a ConnectX, which sits beside the GPU on a Direct NIC platform."""
+    return function.vendor_id == _MELLANOX and function.device_id == _DMA_FUNCTION
+
+
+def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
+    """Asks it; NOT_THERE: not installed, or no platform that it judges."""
+    if not any(
+        is_dma_function(one) or (one.kind is PciKind.BRIDGE and one.vendor_id == _MELLANOX)
+        for one in pci.functions.values()
+    ):
+        return Unknown(Reason.NOT_THERE, " ".join(ARGV), "no platform that it judges")
+    answer = host.run(ARGV, _SECONDS)
+    return answer if isinstance(answer, Unknown) else parse(answer.stdout)
+
+
+def parse(output: str) -> Maybe[RdmaTopoFacts]:
+    """The lines "OK", "FAIL" and "E:" of its output; its exit status says no more."""
+    source = " ".join(ARGV)
+    right: list[str] = []
+    failed: list[str] = []
+    for line in output.split("\n")[:_MOST_LINES]:
+        word, _, text = line.strip().partition(" " if line.startswith("E:") else "\t")
+        text = printable(text.strip(), 300)
+        if word == "E:":
+            if _NONE_HERE in text:
+                return Unknown(Reason.NOT_THERE, source, "no platform that it judges")
+            reason = Reason.NEEDS_ROOT if "root" in text else Reason.DRIVER_ERROR
+            return Unknown(reason, source, text)
+        if word == "OK":
+            right.append(text)
+        elif word == "FAIL":
+            failed.append(text)
+    if not right and not failed:
+        return Unknown(Reason.MALFORMED, source, "neither OK nor FAIL in its output")
+    return RdmaTopoFacts(tuple(right), tuple(failed))

@@ -1,0 +1,1 @@
+"""RDMA devices, ports and their counters."""

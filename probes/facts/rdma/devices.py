@@ -1,0 +1,354 @@
+"""RDMA devices and their ports, from /sys/class/infiniband."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host.protocol import Host
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One GID that is not empty."""
+
+    index: int
+    gid: str  # "fe80:0000:0000:0000:…", 8 groups
+    type: Maybe[str]  # "IB/RoCE v1" or "RoCE v2"
+    netdev: Maybe[str]
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of an RDMA device."""
+
+    number: int
+    state: Maybe[str]  # "ACTIVE", "DOWN", "INIT", …
+    physical_state: Maybe[str]  # "LinkUp", "Polling", "Disabled", …
+    rate_gbps: Maybe[float]  # 400.0
+    rate_text: Maybe[str]  # "4X NDR"; old kernels print unknown speeds as SDR
+    link_layer: Maybe[str]  # "InfiniBand", "Ethernet"
+    lid: Maybe[int]
+    netdev: Maybe[str]
+    gids: Maybe[tuple[Gid, ...]]
+    counters: Maybe[tuple[str, ...]]  # names in counters/
+    hw_counters: Maybe[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """One RDMA device (HCA): what ibv_devices lists."""
+
+    name: str  # cleaned for showing; the kernel's own name but for hostile characters
+    sysfs_path: str  # /sys/class/infiniband/NAME, with the name as it is
+    bdf: Maybe[str]  # of the PCI function it belongs to; NOT_THERE: software (rxe, siw), or no link to it
+    driver: Maybe[str]
+    node_type: Maybe[str]  # "CA", "RNIC", …
+    firmware: Maybe[str]
+    hca_type: Maybe[str]  # "MT4129"
+    board_id: Maybe[str]  # PSID
+    node_guid: Maybe[str]
+    system_image_guid: Maybe[str]
+    numa_node: Maybe[int]
+    is_virtual_function: bool
+    uverbs: Maybe[str]  # "/dev/infiniband/uverbs0"
+    uverbs_number: Maybe[tuple[int, int]]  # major and minor of that file
+    ports: tuple[RdmaPort, ...]
+
+
+NAMESPACE_ARGV = ("rdma", "system", "show")
+_NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(NAMESPACE_ARGV), "not asked")
+
+
+@dataclass(frozen=True)
+class RdmaFacts:
+    """RDMA devices in natural order of name (mlx5_2 before mlx5_10)."""
+
+    devices: tuple[RdmaDevice, ...]
+    # BDFs of NICs whose RDMA device exists in another network namespace, a pod's for example
+    devices_elsewhere: tuple[str, ...] = ()
+    namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only where a device is elsewhere
+
+
+_CLASS = "/sys/class/infiniband"
+_SOFTWARE = ("rxe", "siw")
+_AUXILIARY = "/sys/bus/auxiliary/devices"
+_AUXILIARY_RDMA = re.compile(r"mlx5_core\.rdma\.\d{1,6}", re.ASCII)
+_AUXILIARY_DRIVER = "mlx5_ib.rdma"  # drivers/infiniband/hw/mlx5/main.c, mlx5r_driver
+_NAMESPACE_MODE = re.compile(r"\bnetns\W{1,4}(shared|exclusive)\b")
+_VERBS = "/sys/class/infiniband_verbs"
+_NO_VERBS = Unknown(Reason.NOT_THERE, _VERBS, "no uverbs device: is ib_uverbs loaded?")
+_NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
+_EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+_GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+# rxe has 1024 entries a port, mlx5 256 on RoCE. The kernel puts a new GID into the first free entry
+# (drivers/infiniband/core/cache.c, __ib_cache_gid_add), so a table fills from its start and has holes only
+# where addresses were removed: after so many empty ones in a row the rest is taken to be empty.
+_EMPTY_GIDS_IN_A_ROW = 8
+_MAX_GIDS = 256
+_RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key by which mlx5_2 stands before mlx5_10."""
+    return tuple(
+        (0, int(part), "") if part.isdecimal() else (1, 0, part)
+        for part in re.split(r"(\d{1,9})", name)
+        if part
+    )
+
+
+def parse_numbered(text: str) -> str | None:
+    """The word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
+    match = re.fullmatch(r"\d{1,3}: ?(.{1,40})", text)
+    return match.group(1) if match else None
+
+
+def parse_rate(text: str) -> tuple[float, str] | None:
+    """Gb/s and the words behind, of "400 Gb/sec (4X NDR)".
+
+    A kernel prints a speed it does not know as SDR: an XDR link of an old one is "10 Gb/sec (4X SDR)"
+    (drivers/infiniband/core/sysfs.c, rate_show).
+    """
+    match = _RATE.fullmatch(text)
+    return (float(match.group(1)), match.group(2) or "") if match else None
+
+
+def _word(host: Host, path: str) -> Maybe[str]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    return printable(text, 80) if text else Unknown(Reason.NOT_THERE, path, "empty")
+
+
+def _numbered(host: Host, path: str) -> Maybe[str]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    word = parse_numbered(text)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else printable(word)
+
+
+def _gid_netdev(host: Host, path: str) -> Maybe[str]:
+    netdev = _word(host, path)
+    if isinstance(netdev, Unknown) and netdev.reason is Reason.IO_ERROR:
+        # EINVAL is how the kernel says "none" (core/sysfs.c, print_ndev).
+        return Unknown(Reason.NOT_THERE, path, "no netdev behind this GID")
+    return netdev
+
+
+def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
+    """The GIDs in index order; the reason where none could be read. Empty entries have no attributes."""
+    gids: list[Gid] = []
+    failure: Unknown | None = None
+    missing = empty = 0
+    for index in range(_MAX_GIDS):
+        path = f"{port}/gids/{index}"
+        gid = _word(host, path)
+        if isinstance(gid, Unknown):
+            missing += gid.reason is Reason.NOT_THERE
+            failure = failure if failure is not None or gid.reason is Reason.NOT_THERE else gid
+        elif not _GID.fullmatch(gid):
+            failure = Unknown(Reason.MALFORMED, path, printable(gid, 40))
+        elif gid != _EMPTY_GID:
+            empty = 0
+            kind = _word(host, f"{port}/gid_attrs/types/{index}")
+            gids.append(Gid(index, gid, kind, _gid_netdev(host, f"{port}/gid_attrs/ndevs/{index}")))
+            continue
+        empty += 1
+        if empty == _EMPTY_GIDS_IN_A_ROW:
+            break
+    if gids:
+        return tuple(gids)
+    if failure is not None:
+        return failure
+    return Unknown(Reason.NOT_THERE, f"{port}/gids") if missing == empty else ()
+
+
+def _netdev(host: Host, parent: str, number: int, gids: Maybe[tuple[Gid, ...]]) -> Maybe[str]:
+    """RoCE: exactly, from the GID table; else the device's netdev whose dev_port is the port's."""
+    if not isinstance(gids, Unknown):
+        for gid in gids:
+            if not isinstance(gid.netdev, Unknown):
+                return gid.netdev
+    names = host.names(f"{parent}/net")
+    if isinstance(names, Unknown):
+        return names
+    if len(names) == 1:
+        return printable(names[0], 64)
+    for name in names:
+        if host.read(f"{parent}/net/{name}/dev_port", 4096) == str(number - 1):
+            return printable(name, 64)
+    return Unknown(Reason.NOT_THERE, f"{parent}/net", f"no netdev with dev_port {number - 1}")
+
+
+def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
+    found: Maybe[tuple[str, ...]] = Unknown(Reason.NOT_THERE, paths[0])
+    for path in paths:
+        found = host.names(path)
+        if not isinstance(found, Unknown):
+            return tuple(printable(name, 64) for name in found)
+    return found
+
+
+def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
+    port = f"{device}/ports/{number}"
+    rate_text = host.read(f"{port}/rate", 4096)
+    rate: Maybe[float]
+    words: Maybe[str]
+    if isinstance(rate_text, Unknown):
+        rate = words = rate_text
+    elif (parsed := parse_rate(rate_text)) is None:
+        rate = words = Unknown(Reason.MALFORMED, f"{port}/rate", printable(rate_text, 40))
+    else:
+        rate, words = parsed[0], printable(parsed[1])
+    lid_text = _word(host, f"{port}/lid")
+    lid: Maybe[int]
+    if isinstance(lid_text, Unknown):
+        lid = lid_text
+    else:
+        good = re.fullmatch(r"0x[0-9a-fA-F]{1,8}", lid_text)
+        lid = int(lid_text, 16) if good else Unknown(Reason.MALFORMED, f"{port}/lid", lid_text)
+    gids = _gids(host, port)
+    return RdmaPort(
+        number=number,
+        state=_numbered(host, f"{port}/state"),
+        physical_state=_numbered(host, f"{port}/phys_state"),
+        rate_gbps=rate,
+        rate_text=words,
+        link_layer=_word(host, f"{port}/link_layer"),
+        lid=lid,
+        netdev=_netdev(host, parent, number, gids),
+        gids=gids,
+        counters=_names(host, f"{port}/counters"),
+        hw_counters=_names(host, f"{port}/hw_counters", f"{device}/hw_counters"),
+    )
+
+
+def _numa_node(host: Host, path: str) -> Maybe[int]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    if re.fullmatch(r"\d{1,6}", text):
+        return int(text)
+    if text == "-1":
+        return Unknown(Reason.NOT_THERE, path, "the firmware names no NUMA node (-1)")
+    return Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
+def pci_function(path: str) -> str | None:
+    """The part of a resolved sysfs path that ends at its last PCI function.
+
+    A subfunction's RDMA device is below an auxiliary device, …/0000:03:00.0/mlx5_core.sf.4
+    (Documentation/networking/device_drivers/ethernet/mellanox/mlx5).
+    """
+    parts = path.split("/")
+    while parts and not _BDF.fullmatch(parts[-1]):
+        parts.pop()
+    return "/".join(parts) or None
+
+
+def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
+    path = f"{_VERBS}/{name}/dev"
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    match = _NUMBER.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
+def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
+    path = f"{_CLASS}/{name}"
+    resolved = host.resolve(f"{path}/device")
+    parent = f"{path}/device" if isinstance(resolved, Unknown) else resolved
+    function = pci_function(parent)
+    bdf: Maybe[str]
+    if function is not None:
+        bdf = function.rpartition("/")[2]
+    elif isinstance(resolved, Unknown):
+        bdf = Unknown(resolved.reason, f"{path}/device", _without_function(host, name, path))
+    else:
+        bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
+    below = function or parent
+    driver = host.link(f"{below}/driver")
+    listed = host.names(f"{path}/ports")
+    numbers = () if isinstance(listed, Unknown) else listed
+    return RdmaDevice(
+        name=printable(name, 64),
+        sysfs_path=path,
+        bdf=bdf,
+        driver=driver if isinstance(driver, Unknown) else printable(driver.rpartition("/")[2], 64),
+        node_type=_numbered(host, f"{path}/node_type"),
+        firmware=_word(host, f"{path}/fw_ver"),
+        hca_type=_word(host, f"{path}/hca_type"),
+        board_id=_word(host, f"{path}/board_id"),
+        node_guid=_word(host, f"{path}/node_guid"),
+        system_image_guid=_word(host, f"{path}/sys_image_guid"),
+        numa_node=_numa_node(host, f"{below}/numa_node"),
+        is_virtual_function=not isinstance(host.link(f"{below}/physfn"), Unknown),
+        uverbs=f"/dev/infiniband/{printable(uverbs[name], 64)}" if name in uverbs else _NO_VERBS,
+        uverbs_number=_uverbs_number(host, uverbs[name]) if name in uverbs else _NO_VERBS,
+        ports=tuple(
+            _port(host, path, parent, number)
+            for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
+        ),
+    )
+
+
+def _without_function(host: Host, name: str, path: str) -> str:
+    """Why a device has no PCI function: rxe and siw are software, others are not fully recorded."""
+    place = known(host.resolve(path), "")
+    if name.startswith(_SOFTWARE) or place.startswith("/sys/devices/virtual/"):
+        return "on no PCI function: a software device"
+    return "the link to its PCI function is missing"
+
+
+def probe(host: Host) -> Maybe[RdmaFacts]:
+    """Reads /sys/class/infiniband; NOT_THERE: ib_core is not loaded."""
+    names = host.names(_CLASS)
+    if isinstance(names, Unknown):
+        return names
+    uverbs: dict[str, str] = {}
+    listed = host.names(_VERBS)
+    for name in () if isinstance(listed, Unknown) else listed:
+        device = host.read(f"{_VERBS}/{name}/ibdev", 4096)
+        if not isinstance(device, Unknown):
+            uverbs[device] = name
+    devices = tuple(_device(host, name, uverbs) for name in sorted(names, key=natural))
+    elsewhere = _devices_elsewhere(host, devices)
+    return RdmaFacts(devices, elsewhere, _namespace_mode(host) if elsewhere else _NOT_ASKED)
+
+
+def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str, ...]:
+    """NICs that mlx5_ib drives and that have no RDMA device here: sysfs shows those of one namespace only.
+
+    The auxiliary bus is the same in every namespace (Linux 5.11, and OFED on older kernels).
+    """
+    names = host.names(_AUXILIARY)
+    here = {device.bdf for device in devices if not isinstance(device.bdf, Unknown)}
+    found: list[str] = []
+    for name in () if isinstance(names, Unknown) else names:
+        if not _AUXILIARY_RDMA.fullmatch(name):
+            continue
+        path = host.resolve(f"{_AUXILIARY}/{name}")
+        parent = "" if isinstance(path, Unknown) else path.rpartition("/")[0]
+        bdf = parent.rpartition("/")[2]  # a subfunction's RDMA device is below the subfunction instead
+        if not _BDF.fullmatch(bdf) or bdf in here:
+            continue
+        driver = host.link(f"{_AUXILIARY}/{name}/driver")
+        if not isinstance(driver, Unknown) and driver.rpartition("/")[2] == _AUXILIARY_DRIVER:
+            found.append(bdf)
+    return tuple(sorted(found))
+
+
+def _namespace_mode(host: Host) -> Maybe[str]:
+    """Read whether a device is in one namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
+    answer = host.run(NAMESPACE_ARGV)
+    if isinstance(answer, Unknown):
+        return answer
+    match = _NAMESPACE_MODE.search(answer.stdout)
+    told = "no netns mode in its output"
+    return match[1] if match else Unknown(Reason.MALFORMED, " ".join(NAMESPACE_ARGV), told)

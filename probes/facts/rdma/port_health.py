@@ -1,0 +1,270 @@
+"""How well each RDMA port is: error counters, subnet manager, MTU, and what RoCE needs of its netdev.
+
+Documentation/ABI/stable/sysfs-class-infiniband and drivers/infiniband/core/sysfs.c. State, rate and GIDs are
+in rdma.py, bytes in rates.py. A counter means something as a difference between two readings: the value alone
+counts from the last reset, and many are so narrow that they stick at their greatest value.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
+from probes.host.protocol import Host
+
+ERROR_COUNTER_BITS = {
+    "symbol_error": 16,
+    "link_error_recovery": 8,
+    "link_downed": 8,
+    "port_rcv_errors": 16,
+    "port_rcv_remote_physical_errors": 16,
+    "port_rcv_switch_relay_errors": 16,
+    "port_xmit_discards": 16,
+    "port_xmit_constraint_errors": 8,
+    "port_rcv_constraint_errors": 8,
+    "local_link_integrity_errors": 4,
+    "excessive_buffer_overrun_errors": 4,
+    "VL15_dropped": 16,
+    "port_xmit_wait": 32,
+}
+"""The counters that speak of trouble → their width in bits (core/sysfs.c, PORT_PMA_ATTR)."""
+
+# Settings and traffic, not trouble: mlx5's names, drivers/infiniband/hw/mlx5/counters.c.
+_NO_ERRORS = ("lifespan", "rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect")
+_MAX_HW_COUNTERS = 128
+# Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
+_NO_PMA = "N/A (no PMA)"
+_PRIORITIES = range(8)
+_IFF_UP = 1  # include/uapi/linux/if.h
+_ROCE_MTUS = (4096, 2048, 1024, 512, 256)
+# GRH, UDP, BTH, XRC, AtomicETH and ICRC: what iboe_get_mtu takes off (include/rdma/ib_addr.h).
+_ROCE_HEADER_BYTES = 40 + 8 + 12 + 4 + 28 + 4
+_IPV4_GID = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{2})([0-9a-f]{2}):([0-9a-f]{2})([0-9a-f]{2})")
+
+
+@dataclass(frozen=True)
+class ErrorCounter:
+    """One counter since its last reset."""
+
+    value: int
+    is_full: bool  # it stands at its greatest value and counts no further
+
+
+@dataclass(frozen=True)
+class PortHealth:
+    """One port of an RDMA device."""
+
+    device: str
+    port: int
+    errors: Maybe[dict[str, Maybe[ErrorCounter]]]  # of ERROR_COUNTER_BITS; NOT_THERE: a VF, some drivers
+    hw_errors: Maybe[dict[str, Maybe[int]]]  # the driver's own names: "out_of_sequence", "rnr_nak_retry_err"
+    sm_lid: Maybe[int]  # 0 on InfiniBand: no subnet manager
+    netdev: Maybe[str]
+    netdev_mtu_bytes: Maybe[int]
+    roce_mtu_bytes: Maybe[int]  # what RDMA makes of the netdev's; NOT_THERE: InfiniBand
+    netdev_state: Maybe[str]  # "up", "down", "lowerlayerdown"
+    netdev_is_up: Maybe[bool]  # an admin has not set it down (IFF_UP)
+    carrier_changes: Maybe[int]  # ups and downs since the netdev came
+    ecn_priorities: Maybe[tuple[int, ...]]  # that react to congestion (RP); NOT_THERE: not OFED's driver
+    traffic_class: Maybe[int]  # that new connections get; NOT_THERE: not set, or not OFED's driver
+
+
+@dataclass(frozen=True)
+class PortHealthFacts:
+    """By (RDMA device, port)."""
+
+    ports: dict[tuple[str, int], PortHealth]
+
+
+def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
+    """Reads the counters of every port; each read asks the device's firmware: nothing for every second."""
+    return PortHealthFacts(
+        {
+            (device.name, port.number): _port(host, device, port)
+            for device in rdma.devices
+            for port in device.ports
+        }
+    )
+
+
+@dataclass(frozen=True)
+class CounterValue:
+    """One counter of a port for showing: its value, and by how much it rose since an earlier reading."""
+
+    name: str
+    value: int
+    rise: int | None = None  # None: no earlier reading, or the counter was reset in between
+    is_full: bool = False  # it stands at its greatest value and counts no further
+
+
+def counter_values(now: PortHealth, before: PortHealth | None = None) -> tuple[CounterValue, ...]:
+    """Return the counters of a port that are not 0, rising ones first; those that were not read are left out.
+
+    `before` is the same port at an earlier reading.
+    """
+    values = _values_of(now)
+    earlier = {} if before is None else {name: value for name, (value, _) in _values_of(before).items()}
+    found = []
+    for name, (value, is_full) in values.items():
+        was = earlier.get(name)
+        rise = None if was is None or was > value else value - was
+        if value:
+            found.append(CounterValue(name, value, rise, is_full))
+    return tuple(sorted(found, key=lambda one: -(one.rise or 0)))
+
+
+def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
+    values: dict[str, tuple[int, bool]] = {}
+    for name, counter in known(health.errors, {}).items():
+        if not isinstance(counter, Unknown):
+            values[name] = (counter.value, counter.is_full)
+    for name, value in known(health.hw_errors, {}).items():
+        if not isinstance(value, Unknown):
+            values.setdefault(name, (value, False))
+    return values
+
+
+def roce_mtu(netdev_mtu_bytes: int) -> int | None:
+    """The RDMA MTU on a netdev of this MTU; None: too small for any (ib_addr.h, iboe_get_mtu)."""
+    payload = netdev_mtu_bytes - _ROCE_HEADER_BYTES
+    return next((mtu for mtu in _ROCE_MTUS if payload >= mtu), None)
+
+
+def routable_gids(gids: tuple[Gid, ...]) -> tuple[tuple[int, str], ...]:
+    """(index, IPv4 address) of the GIDs that RoCE v2 can route: what NCCL_IB_GID_INDEX should point to."""
+    found = []
+    for gid in gids:
+        match = _IPV4_GID.fullmatch(gid.gid)
+        if match and gid.type == "RoCE v2":
+            found.append((gid.index, ".".join(str(int(part, 16)) for part in match.groups())))
+    return tuple(found)
+
+
+def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
+    base = f"{device.sysfs_path}/ports/{port.number}"
+    netdev = port.netdev
+    mtu: Maybe[int]
+    state: Maybe[str]
+    changes: Maybe[int]
+    ecn: Maybe[tuple[int, ...]]
+    flags: Maybe[int]
+    if isinstance(netdev, Unknown):
+        mtu = state = changes = ecn = flags = netdev
+    else:
+        below = f"/sys/class/net/{netdev}"
+        mtu, changes = _number(host, f"{below}/mtu"), _number(host, f"{below}/carrier_changes")
+        text = host.read(f"{below}/operstate", 4096)
+        state = text if isinstance(text, Unknown) else printable(text, 32)
+        flags = _number(host, f"{below}/flags")
+        ecn = _ecn(host, f"{below}/ecn/roce_rp/enable")
+    return PortHealth(
+        device=device.name,
+        port=port.number,
+        errors=_errors(host, f"{base}/counters", port.counters),
+        hw_errors=_hw_errors(
+            host, (f"{base}/hw_counters", f"{device.sysfs_path}/hw_counters"), port.hw_counters
+        ),
+        sm_lid=_number(host, f"{base}/sm_lid"),
+        netdev=netdev,
+        netdev_mtu_bytes=mtu,
+        roce_mtu_bytes=_roce_mtu(port, mtu),
+        netdev_state=state,
+        netdev_is_up=flags if isinstance(flags, Unknown) else bool(flags & _IFF_UP),
+        carrier_changes=changes,
+        ecn_priorities=ecn,
+        traffic_class=_traffic_class(host, f"{device.sysfs_path}/tc/{port.number}/traffic_class"),
+    )
+
+
+def _roce_mtu(port: RdmaPort, netdev_mtu: Maybe[int]) -> Maybe[int]:
+    if isinstance(port.link_layer, Unknown):
+        return port.link_layer
+    if port.link_layer != "Ethernet":
+        return Unknown(Reason.NOT_THERE, "link_layer", "not a RoCE port")
+    if isinstance(netdev_mtu, Unknown):
+        return netdev_mtu
+    mtu = roce_mtu(netdev_mtu)
+    return (
+        Unknown(Reason.MALFORMED, "mtu", f"{netdev_mtu} bytes are too few for RoCE") if mtu is None else mtu
+    )
+
+
+def parse_counter(text: str, bits: int = 64) -> ErrorCounter | None:
+    """A counter of so many bits; None for text that is no number."""
+    if not re.fullmatch(r"[0-9]{1,20}", text):
+        return None
+    # Some drivers fill wider counters than the MAD has room for: those have not stopped.
+    return ErrorCounter(int(text), int(text) == (1 << bits) - 1)
+
+
+def _errors(
+    host: Host, directory: str, names: Maybe[tuple[str, ...]]
+) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
+    if isinstance(names, Unknown):
+        return names
+    found: dict[str, Maybe[ErrorCounter]] = {}
+    refused: Unknown | None = None
+    for name, bits in ERROR_COUNTER_BITS.items():
+        if name not in names:
+            continue
+        text = host.read(f"{directory}/{name}", 4096) if refused is None else refused
+        found[name] = _counter(text, f"{directory}/{name}", bits)
+        # A device that refuses one refuses all, and writes a line into the kernel log for each.
+        if isinstance(text, Unknown) and text.reason is Reason.IO_ERROR:
+            refused = Unknown(text.reason, text.source, text.detail or "not asked again after an error")
+    return found
+
+
+def _counter(text: Maybe[str], path: str, bits: int) -> Maybe[ErrorCounter]:
+    if isinstance(text, Unknown):
+        return text
+    if text == _NO_PMA:
+        return Unknown(Reason.NOT_THERE, path, text)
+    counter = parse_counter(text, bits)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if counter is None else counter
+
+
+def _hw_errors(
+    host: Host, directories: tuple[str, str], names: Maybe[tuple[str, ...]]
+) -> Maybe[dict[str, Maybe[int]]]:
+    if isinstance(names, Unknown):
+        return names
+    # Of the port, or with some drivers of the device; rdma.py has listed the first that is there.
+    directory = directories[1] if isinstance(host.names(directories[0]), Unknown) else directories[0]
+    found: dict[str, Maybe[int]] = {}
+    for name in [name for name in names if name not in _NO_ERRORS][:_MAX_HW_COUNTERS]:
+        value = found[name] = _number(host, f"{directory}/{name}")
+        if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
+            break
+    return found
+
+
+def _number(host: Host, path: str) -> Maybe[int]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    if re.fullmatch(r"[0-9]{1,20}", text):
+        return int(text)
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text):
+        return int(text, 16)
+    return Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
+def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:
+    """The priorities of OFED's netdev directory ecn/roce_rp/enable/N that hold a 1."""
+    names = host.names(directory)
+    if isinstance(names, Unknown):
+        return names
+    return tuple(number for number in _PRIORITIES if host.read(f"{directory}/{number}", 4096) == "1")
+
+
+def _traffic_class(host: Host, path: str) -> Maybe[int]:
+    """OFED's tc/PORT/traffic_class: "Global tclass=106", empty where none is set."""
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    match = re.search(r"Global tclass=([0-9]{1,3})\b", text)
+    return int(match[1]) if match else Unknown(Reason.NOT_THERE, path, "none is set")

@@ -1,0 +1,1 @@
+"""The platform, NUMA nodes, services, packages, tools and the network."""

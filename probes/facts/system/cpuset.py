@@ -1,0 +1,45 @@
+"""The CPUs and NUMA nodes that this process may use: what a job, a container or taskset leaves it.
+
+Programs that it starts may use no others; libnuma uses these lines too (set_task_constraints).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.system.numa import parse_list
+from probes.host.protocol import Host
+
+STATUS = "/proc/self/status"
+
+
+@dataclass(frozen=True)
+class CpusetFacts:
+    """Kernel list format: "0-55,112-167"."""
+
+    cpus: Maybe[str]
+    memory_nodes: Maybe[str]
+
+
+def probe(host: Host) -> Maybe[CpusetFacts]:
+    """Reads /proc/self/status (proc_pid_status(5))."""
+    text = host.read(STATUS)
+    return text if isinstance(text, Unknown) else parse_status(text)
+
+
+def parse_status(text: str) -> CpusetFacts:
+    """The lines "Cpus_allowed_list:" and "Mems_allowed_list:"."""
+    return CpusetFacts(_list(text, "Cpus_allowed_list"), _list(text, "Mems_allowed_list"))
+
+
+def _list(text: str, name: str) -> Maybe[str]:
+    match = re.search(rf"^{name}:[ \t]*([^\n]{{0,4096}})$", text, re.M)
+    if match is None:
+        return Unknown(Reason.MALFORMED, STATUS, f"no line “{name}”")
+    numbers = match[1].strip()
+    if parse_list(numbers) is None:
+        return Unknown(Reason.MALFORMED, STATUS, printable(numbers, 40))
+    return numbers

@@ -1,0 +1,69 @@
+"""The device files of GPUs and RDMA: which are here, and whether this process may use them.
+
+In a container /sys/class/infiniband shows every HCA, though none of their device files was passed in. The
+kernel may still refuse to open one that the mode allows: a device cgroup is not asked here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+_INFINIBAND = "/dev/infiniband"
+_RDMA = re.compile(r"uverbs\d{1,4}|rdma_cm|umad\d{1,4}|issm\d{1,4}")
+_GPU = re.compile(
+    r"nvidia(?:\d{1,4}|ctl|-uvm|-uvm-tools|-modeset|-nvswitch\d{1,3}|-nvswitchctl|-fs\d{1,3})|gdrdrv"
+)
+_MAX_NODES = 512
+
+
+@dataclass(frozen=True)
+class DeviceNode:
+    """One device file."""
+
+    path: str  # "/dev/infiniband/uverbs0"
+    usable: Maybe[bool]  # its mode lets this process read and write
+
+
+@dataclass(frozen=True)
+class DeviceNodeFacts:
+    """The device files, in order of name."""
+
+    rdma: Maybe[
+        tuple[DeviceNode, ...]
+    ]  # NOT_THERE: no /dev/infiniband (ib_uverbs not loaded, or not passed in)
+    gpu: Maybe[tuple[DeviceNode, ...]]
+
+
+def probe(host: Host) -> DeviceNodeFacts:
+    """List /dev/infiniband and the NVIDIA files of /dev, and open none of them."""
+    rdma, gpu = _nodes(host, _INFINIBAND, _RDMA), _nodes(host, "/dev", _GPU)
+    names = host.names("/dev")
+    if not isinstance(names, Unknown) and "null" not in names:  # every system has it, so this is a dump
+        left_out = Unknown(Reason.NOT_RECORDED, "/dev", "the tree has no /dev/null")
+        if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+            rdma = left_out
+        if gpu == ():
+            gpu = left_out
+    return DeviceNodeFacts(rdma=rdma, gpu=gpu)
+
+
+def _nodes(host: Host, directory: str, pattern: re.Pattern[str]) -> Maybe[tuple[DeviceNode, ...]]:
+    names = host.names(directory)
+    if isinstance(names, Unknown):
+        return names
+    chosen = [name for name in names if pattern.fullmatch(name)][:_MAX_NODES]
+    return tuple(
+        DeviceNode(printable(f"{directory}/{name}"), _usable(host, f"{directory}/{name}")) for name in chosen
+    )
+
+
+def _usable(host: Host, path: str) -> Maybe[bool]:
+    usable = host.access(path, write=True)
+    if isinstance(usable, Unknown) and usable.reason is Reason.NEEDS_ROOT:
+        return False
+    return usable

@@ -1,0 +1,120 @@
+"""NUMA nodes: their CPUs, memory and distances."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+MAX_NUMBER = 65536
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    """One online NUMA node."""
+
+    number: int
+    cpulist: Maybe[str]  # kernel list format: "0-55,112-167"; "" for a node of memory only
+    memory_bytes: Maybe[int]
+    distances: Maybe[dict[int, int]]  # to every online node, 10 = itself
+
+
+@dataclass(frozen=True)
+class NumaFacts:
+    """The node's NUMA nodes in order of their number."""
+
+    nodes: tuple[NumaNode, ...]
+
+
+_NODES = "/sys/devices/system/node"
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+
+
+def parse_list(text: str) -> tuple[int, ...] | None:
+    """Numbers of a kernel list such as "0-2,4" (lib/bitmap.c bitmap_parselist); None if it is none."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        if not part.strip():
+            continue
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            return None
+        first, last = int(match.group(1)), int(match.group(2) or match.group(1))
+        if last < first or last >= MAX_NUMBER or len(numbers) + last - first >= MAX_NUMBER:
+            return None
+        numbers.extend(range(first, last + 1))
+    return tuple(numbers)
+
+
+def list_from_map(text: str) -> str | None:
+    """The list of a CPU map, comma-separated words of 32 bits in hex, most significant first."""
+    words = text.strip().split(",")
+    if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) > 512:
+        return None
+    bits = 0
+    for word in words:
+        bits = bits << 32 | int(word, 16)
+    parts: list[str] = []
+    number = 0
+    while bits >> number:
+        if bits >> number & 1:
+            first = number
+            while bits >> number + 1 & 1:
+                number += 1
+            parts.append(str(first) if first == number else f"{first}-{number}")
+        number += 1
+    return ",".join(parts)
+
+
+def _cpulist(host: Host, path: str) -> Maybe[str]:
+    text = host.read(f"{path}/cpulist")
+    if not isinstance(text, Unknown):
+        if parse_list(text) is None:
+            return Unknown(Reason.MALFORMED, f"{path}/cpulist", printable(text, 40))
+        return text
+    cpumap = host.read(f"{path}/cpumap")
+    if isinstance(cpumap, Unknown):
+        return text
+    cpus = list_from_map(cpumap)
+    return Unknown(Reason.MALFORMED, f"{path}/cpumap", printable(cpumap, 40)) if cpus is None else cpus
+
+
+def _memory(host: Host, path: str) -> Maybe[int]:
+    text = host.read(f"{path}/meminfo")
+    if isinstance(text, Unknown):
+        return text
+    match = re.search(r"MemTotal:\s+([0-9]{1,15}) kB", text)
+    return int(match.group(1)) * 1024 if match else Unknown(Reason.MALFORMED, f"{path}/meminfo")
+
+
+def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int, int]]:
+    text = host.read(f"{path}/distance")
+    if isinstance(text, Unknown):
+        return text
+    words = text.split()
+    if len(words) != len(online) or not all(re.fullmatch("[0-9]{1,5}", word) for word in words):
+        return Unknown(Reason.MALFORMED, f"{path}/distance", printable(text, 40))
+    return dict(zip(online, map(int, words), strict=True))
+
+
+def probe(host: Host) -> Maybe[NumaFacts]:
+    """Reads /sys/devices/system/node; a distance list names the online nodes in their order."""
+    names = host.names(_NODES)
+    if isinstance(names, Unknown):
+        return names
+    matches = (re.fullmatch(r"node([0-9]{1,6})", name) for name in names)
+    numbers = sorted(int(match.group(1)) for match in matches if match)
+    online = host.read(f"{_NODES}/online")
+    listed = None if isinstance(online, Unknown) else parse_list(online)
+    if listed is not None:
+        numbers = [number for number in numbers if number in listed]
+    ordered = tuple(numbers)
+    nodes = []
+    for number in ordered:
+        path = f"{_NODES}/node{number}"
+        distances = _distances(host, path, ordered)
+        nodes.append(NumaNode(number, _cpulist(host, path), _memory(host, path), distances))
+    return NumaFacts(tuple(nodes))

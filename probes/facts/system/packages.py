@@ -1,0 +1,115 @@
+"""Which package a program came with, and its version: dpkg's and rpm's own databases tell.
+
+dpkg-query(1): --search prints "PACKAGE[:ARCH][, …]: FILE" for the files that it knows. rpm(8): --query --file
+prints a line for each owner in the order of the files asked for, "… is not owned by any package" where there
+is none. Both leave with a status that is not 0 where a file has no owner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.command import CommandOutput
+from probes.host.protocol import Host
+
+_SECONDS = 3.0
+_VERSION_LIMIT = 80
+_OWNER = re.compile(r"(?P<package>[a-z0-9][a-z0-9+.-]{1,100})(?::[a-z0-9-]{1,20})?")
+_SHOWN = re.compile(r"(?P<package>[a-z0-9][a-z0-9+.-]{1,100}) (?P<version>\S+)")
+_RPM_FORMAT = "%{NAME} %{VERSION}-%{RELEASE}\\n"
+_NO_DATABASE = Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "neither is here")
+_RPM_OWNED = re.compile(r"(?P<package>[A-Za-z0-9][A-Za-z0-9+._-]{0,100}) (?P<version>\S+)")
+
+
+@dataclass(frozen=True)
+class Package:
+    """What was installed by the system's packages."""
+
+    name: str  # "gdrcopy-tests"
+    version: str  # "2.5-1", with the distribution's own part
+
+
+def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
+    """The package of each file; NOT_THERE: no package has it.
+
+    Asks nobody where there is no file to ask for. What dpkg does not know rpm may: some systems have both.
+    """
+    found: dict[str, Maybe[Package]] = dict.fromkeys(paths, _NO_DATABASE)
+    for ask in (_dpkg, _rpm):
+        wanted = [path for path in paths if _is_absent(found[path])]
+        found |= ask(host, wanted) if wanted else {}
+    return found
+
+
+def _is_absent(one: Maybe[Package]) -> bool:
+    return isinstance(one, Unknown) and one.reason is Reason.NOT_THERE
+
+
+def _dpkg(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
+    answer = host.run(("dpkg-query", "--search", *paths), _SECONDS)
+    if isinstance(answer, Unknown):
+        return {} if answer.reason is Reason.NOT_THERE else dict.fromkeys(paths, answer)
+    owners = parse_dpkg_owners(answer.stdout)
+    versions: Maybe[dict[str, str]] = {}
+    names = sorted({owners[path] for path in paths if path in owners})
+    if names:
+        shown = host.run(("dpkg-query", "--show", "--showformat=${Package} ${Version}\\n", *names), _SECONDS)
+        versions = shown if isinstance(shown, Unknown) else parse_dpkg_versions(shown.stdout)
+    return {path: _of_dpkg(path, owners.get(path), versions) for path in paths}
+
+
+def _of_dpkg(path: str, owner: str | None, versions: Maybe[dict[str, str]]) -> Maybe[Package]:
+    if owner is None:
+        return Unknown(Reason.NOT_THERE, path, "no package has it")
+    if isinstance(versions, Unknown):
+        return versions
+    version = versions.get(owner)
+    return Unknown(Reason.MALFORMED, owner, "no version") if version is None else Package(owner, version)
+
+
+def parse_dpkg_owners(text: str) -> dict[str, str]:
+    """File → package of `dpkg-query --search`; of several packages the first, of diversions nothing."""
+    owners = {}
+    for line in text.splitlines():
+        packages, colon, path = line.rpartition(": ")
+        match = _OWNER.fullmatch(packages.partition(", ")[0])
+        if colon and match:
+            owners[path] = match["package"]
+    return owners
+
+
+def parse_dpkg_versions(text: str) -> dict[str, str]:
+    """Package → version of `dpkg-query --show`; of several architectures the first."""
+    versions: dict[str, str] = {}
+    for match in filter(None, map(_SHOWN.fullmatch, text.splitlines())):
+        versions.setdefault(match["package"], printable(match["version"], _VERSION_LIMIT))
+    return versions
+
+
+def _rpm(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
+    answer = host.run(("rpm", "--query", "--file", f"--queryformat={_RPM_FORMAT}", *paths), _SECONDS)
+    if isinstance(answer, Unknown):
+        return {} if answer.reason is Reason.NOT_THERE else dict.fromkeys(paths, answer)
+    return parse_rpm(answer, paths)
+
+
+def parse_rpm(answer: CommandOutput, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
+    """File → package and version, where each file has a line; a file of several packages spoils the order."""
+    lines = answer.stdout.splitlines()
+    if len(lines) != len(paths):
+        told = printable(" ".join(answer.stderr.split()), _VERSION_LIMIT) or f"{len(lines)} lines"
+        return dict.fromkeys(paths, Unknown(Reason.MALFORMED, "rpm --query --file", told))
+    return dict(_of_rpm(lines, paths))
+
+
+def _of_rpm(lines: Iterable[str], paths: Iterable[str]) -> Iterable[tuple[str, Maybe[Package]]]:
+    for line, path in zip(lines, paths, strict=True):
+        match = _RPM_OWNED.fullmatch(line)
+        if match:
+            yield path, Package(match["package"], printable(match["version"], _VERSION_LIMIT))
+        else:
+            yield path, Unknown(Reason.NOT_THERE, path, "no package has it")

@@ -1,0 +1,270 @@
+"""What this node is: bare metal, virtual machine, container or Kubernetes pod; and who asks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host.protocol import Host
+
+CPUINFO_LIMIT_BYTES = 8 * 1024 * 1024  # about 1.5 KB for each CPU
+DMI = "/sys/class/dmi/id"
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+class Environment(Enum):
+    """The kind of place this is."""
+
+    BARE_METAL = "bare metal"
+    VIRTUAL_MACHINE = "virtual machine"
+    CONTAINER = "container"
+    KUBERNETES_POD = "Kubernetes pod"
+
+
+@dataclass(frozen=True)
+class PlatformFacts:
+    """Host name, kind of place, machine type, and whether root asks."""
+
+    hostname: Maybe[str]
+    environment: Maybe[Environment]
+    hypervisor: Maybe[str]  # "KVM", "Microsoft", …, for a virtual machine
+    product: Maybe[str]  # DMI "Supermicro SYS-821GE-TNHR"
+    distribution: Maybe[str]  # os-release PRETTY_NAME
+    is_root: bool
+    cpu_architecture: Maybe[str]  # "x86_64", "aarch64"
+
+
+@dataclass(frozen=True)
+class Processor:
+    """What /proc/cpuinfo gives away: the architecture, and whether a hypervisor shows itself."""
+
+    architecture: Maybe[str]
+    hypervisor: Maybe[bool]  # x86 only: the CPUID hypervisor bit
+
+
+@dataclass(frozen=True)
+class Guest:
+    """Whether this is a virtual machine, and whose."""
+
+    is_guest: Maybe[bool]
+    hypervisor: Maybe[str]
+
+
+NOT_A_GUEST = "not a virtual machine"
+_NO_GUEST = Guest(False, Unknown(Reason.NOT_THERE, "", NOT_A_GUEST))
+
+# What a hypervisor writes into the DMI tables of its guests: a word of "VENDOR PRODUCT", and its name
+# (systemd src/basic/virt.c, and the clouds' own manuals). Sorted: the first that fits counts.
+_DMI_HYPERVISORS = (
+    ("vmware", "VMware"),
+    ("microsoft corporation virtual machine", "Microsoft"),
+    ("amazon ec2", "Amazon EC2"),
+    ("google compute engine", "Google"),
+    ("virtualbox", "VirtualBox"),
+    ("innotek gmbh", "VirtualBox"),
+    ("parallels", "Parallels"),
+    ("nutanix ahv", "Nutanix AHV"),
+    ("apple virtualization", "Apple"),
+    ("hvm domu", "Xen"),
+    ("bhyve", "bhyve"),
+    ("cloud hypervisor", "KVM"),
+    ("alibaba cloud ecs", "KVM"),
+    ("openstack", "KVM"),
+    ("openshift virtualization", "KVM"),
+    ("kubevirt", "KVM"),
+    ("rhev", "KVM"),
+    ("qemu", "KVM"),
+    ("kvm", "KVM"),
+    ("bochs", "KVM"),
+    ("xen", "Xen"),
+)
+_METAL_INSTANCE = re.compile(r"\.metal\b")  # Amazon's bare-metal types: "m7i.metal-24xl"
+_PLACEHOLDER = re.compile(
+    r"(?i)to be filled by o\.?e\.?m\.?|system (product name|manufacturer)|default string|"
+    r"not (specified|applicable|available)|none|unknown|o\.e\.m\.|n/?a|"
+)
+_CGROUP_POD = re.compile(r"kubepods")
+_CGROUP_CONTAINER = re.compile(
+    r"[:/](?:(?:docker|lxc|libpod|crio|cri-containerd|containerd|machine\.slice)[-/]|lxc\.payload\.)"
+)
+
+
+def probe(host: Host) -> PlatformFacts:
+    """Reads /proc, /sys/class/dmi, /etc/os-release and the session's environment."""
+    vendor = _dmi(host, "sys_vendor")
+    name = _dmi(host, "product_name")
+    machine = f"{known(vendor, '')} {known(name, '')}".strip()
+    architecture = _architecture(host)
+    processor: Processor | None = None
+    if isinstance(architecture, Unknown) or not machine:
+        processor = _processor(host)
+        if isinstance(architecture, Unknown):
+            architecture = processor.architecture
+    guest = _guest(host, machine, processor)
+    return PlatformFacts(
+        hostname=_hostname(host),
+        environment=_environment(host, guest.is_guest),
+        hypervisor=guest.hypervisor,
+        product=_product(vendor, name),
+        distribution=_distribution(host),
+        is_root=host.is_root(),
+        cpu_architecture=architecture,
+    )
+
+
+def in_container(platform: Maybe[PlatformFacts]) -> bool:
+    """Whether this is known to be a container or a pod."""
+    place = platform if isinstance(platform, Unknown) else platform.environment
+    return place in (Environment.CONTAINER, Environment.KUBERNETES_POD)
+
+
+def is_guest(platform: Maybe[PlatformFacts]) -> Maybe[bool]:
+    """Whether this runs in a virtual machine, be it in a container there."""
+    if isinstance(platform, Unknown):
+        return platform
+    if not isinstance(platform.hypervisor, Unknown) or platform.environment is Environment.VIRTUAL_MACHINE:
+        return True
+    if platform.environment is Environment.BARE_METAL or platform.hypervisor.detail == NOT_A_GUEST:
+        return False
+    return platform.hypervisor
+
+
+def hypervisor_of(machine: str) -> str | None:
+    """The hypervisor whose guests call themselves `machine`, DMI vendor and product; None: no guest."""
+    machine = machine.lower()
+    if _METAL_INSTANCE.search(machine):
+        return None
+    return next((name for words, name in _DMI_HYPERVISORS if re.search(rf"\b{words}\b", machine)), None)
+
+
+def parse_cpuinfo(text: str) -> Processor:
+    """Architecture and hypervisor bit from the first processor of /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in text.lstrip("\n").split("\n\n", 1)[0].split("\n"):
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip(), value.strip())
+    flags = fields.get("flags", "").split()
+    if flags and "vendor_id" in fields:
+        return Processor("x86_64" if "lm" in flags else "i686", "hypervisor" in flags)
+    no_bit = Unknown(Reason.NOT_THERE, "/proc/cpuinfo", "this architecture shows no hypervisor bit")
+    if "CPU implementer" in fields:
+        eight = fields.get("CPU architecture") in ("8", "AArch64")
+        return Processor("aarch64" if eight else "arm", no_bit)
+    return Processor(Unknown(Reason.MALFORMED, "/proc/cpuinfo", "an architecture not known here"), no_bit)
+
+
+def parse_os_release(text: str) -> Maybe[str]:
+    """PRETTY_NAME, else NAME, of an os-release(5) file."""
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
+        key, equals, value = line.strip().partition("=")
+        if equals and key in ("PRETTY_NAME", "NAME"):
+            values[key] = _unquoted(value)
+    found = values.get("PRETTY_NAME") or values.get("NAME")
+    return printable(found, 128) if found else Unknown(Reason.MALFORMED, "/etc/os-release", "no PRETTY_NAME")
+
+
+def parse_cgroup(text: str) -> Environment | None:
+    """The kind of place that the cgroup paths of process 1 betray; with cgroup v2 often nothing."""
+    if _CGROUP_POD.search(text):
+        return Environment.KUBERNETES_POD
+    return Environment.CONTAINER if _CGROUP_CONTAINER.search(text) else None
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        value = value[1:-1]
+    return re.sub(r"\\([\"'$`\\])", r"\1", value)
+
+
+def _dmi(host: Host, attribute: str) -> Maybe[str]:
+    path = f"{DMI}/{attribute}"
+    text = host.read(path)
+    if isinstance(text, Unknown):
+        return text
+    text = printable(text, 128)
+    if _PLACEHOLDER.fullmatch(text):
+        return Unknown(Reason.NOT_THERE, path, "the maker left it blank")
+    return text
+
+
+def _product(vendor: Maybe[str], name: Maybe[str]) -> Maybe[str]:
+    if isinstance(name, Unknown):
+        return vendor if not isinstance(vendor, Unknown) else name
+    if isinstance(vendor, Unknown) or name.lower().startswith(vendor.lower()):
+        return name
+    return f"{vendor} {name}"
+
+
+def _architecture(host: Host) -> Maybe[str]:
+    text = host.read("/proc/sys/kernel/arch")  # since Linux 6.1
+    if isinstance(text, Unknown):
+        return text
+    return printable(text, 32) if text else Unknown(Reason.MALFORMED, "/proc/sys/kernel/arch", "empty")
+
+
+def _processor(host: Host) -> Processor:
+    text = host.read_bytes("/proc/cpuinfo", CPUINFO_LIMIT_BYTES)
+    if isinstance(text, Unknown):
+        return Processor(text, text)
+    return parse_cpuinfo(text[: 64 * 1024].decode("utf-8", errors="replace"))
+
+
+def _guest(host: Host, machine: str, processor: Processor | None) -> Guest:
+    """What Xen, DMI and the CPU say, in this order; /proc/cpuinfo is slow on big nodes, so it comes last."""
+    kind = host.read("/sys/hypervisor/type")
+    if not isinstance(kind, Unknown) and kind:
+        # The privileged domain of Xen runs on a hypervisor too, and has the hardware to itself.
+        if "control_d" in known(host.read("/proc/xen/capabilities"), ""):
+            return _NO_GUEST
+        return Guest(True, "Xen" if kind == "xen" else printable(kind, 32))
+    if machine:
+        named = hypervisor_of(machine)
+        return _NO_GUEST if named is None else Guest(True, named)
+    if processor is None or isinstance(processor.hypervisor, Unknown):
+        nothing = Unknown(Reason.NOT_THERE, DMI, "neither DMI nor the CPU says what machine this is")
+        return Guest(nothing, nothing)
+    if processor.hypervisor:
+        return Guest(True, Unknown(Reason.NOT_THERE, DMI, "a hypervisor that does not give its name"))
+    return _NO_GUEST
+
+
+def _environment(host: Host, is_guest: Maybe[bool]) -> Maybe[Environment]:
+    if not isinstance(host.environment("KUBERNETES_SERVICE_HOST"), Unknown):
+        return Environment.KUBERNETES_POD
+    if not isinstance(host.names(SERVICE_ACCOUNT), Unknown):
+        return Environment.KUBERNETES_POD
+    by_cgroup = parse_cgroup(known(host.read("/proc/1/cgroup"), ""))
+    if by_cgroup is not None:
+        return by_cgroup
+    if known(host.environment("container"), ""):
+        return Environment.CONTAINER
+    if any(
+        not isinstance(host.size(path), Unknown)
+        for path in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
+    ):
+        return Environment.CONTAINER
+    if isinstance(is_guest, Unknown):
+        return is_guest
+    return Environment.VIRTUAL_MACHINE if is_guest else Environment.BARE_METAL
+
+
+def _hostname(host: Host) -> Maybe[str]:
+    name = host.read("/proc/sys/kernel/hostname")
+    if isinstance(name, Unknown):
+        name = host.read("/etc/hostname")
+    if isinstance(name, Unknown):
+        return name
+    name = printable(name.partition("\n")[0].strip(), 253)
+    return name if name else Unknown(Reason.MALFORMED, "/etc/hostname", "empty")
+
+
+def _distribution(host: Host) -> Maybe[str]:
+    text = host.read("/etc/os-release")
+    if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
+        text = host.read("/usr/lib/os-release")
+    return text if isinstance(text, Unknown) else parse_os_release(text)

@@ -1,0 +1,181 @@
+"""The services of GPUs and RDMA: installed, started at boot, running, failed.
+
+Unit files and processes say most. systemctl is asked once, about installed services without a process:
+a oneshot (openibd) is active without one, and only systemd knows that something failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.system.systemd_units import UnitFile, modprobe_lines, read_units
+from probes.host.protocol import Host
+
+
+class ServiceState(Enum):
+    """State of a service (systemctl(1), ActiveState)."""
+
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    FAILED = "failed"
+    STARTING = "activating"
+    STOPPING = "deactivating"
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service."""
+
+    name: str  # "nvidia-fabricmanager", without ".service"
+    why: str  # one line for the admin: what is lost without it
+    path: Maybe[str]  # unit file, or script in /etc/init.d; NOT_THERE: not installed
+    masked: bool
+    enabled: Maybe[bool]  # the boot starts it
+    state: Maybe[ServiceState]  # ACTIVE also where only a container runs it; NOT_THERE: not installed
+
+
+@dataclass(frozen=True)
+class ServiceFacts:
+    """Every service of SERVICES, by name, and the modules that services load with modprobe."""
+
+    services: dict[str, Service]
+    modprobe: dict[str, str] = field(default_factory=dict)  # module -> "FILE: ExecStart=/sbin/modprobe …"
+    unread: tuple[str, ...] = ()  # unit files that are there and could not be read
+
+
+SERVICES = {
+    "nvidia-fabricmanager": "sets up NVSwitch; without it CUDA fails with error 802 on such a machine",
+    "nvidia-persistenced": "keeps the driver initialized; without it the first CUDA call and NVML are slow",
+    "nvidia-imex": "shares GPU memory between nodes of one NVLink domain (GB200, GB300)",
+    "nvidia-dcgm": "monitors GPUs; keeps the driver in use, as every program with /dev/nvidia0 open does",
+    "openibd": "loads OFED's modules at boot; restarting it unloads them",
+    "nv_peer_mem": "loads the predecessor of nvidia_peermem, which then cannot be loaded",
+    "systemd-modules-load": "loads the modules of modules-load.d; fails if one of them fails",
+    "opensm": "subnet manager on this node; an InfiniBand fabric needs one somewhere",
+}
+"""Name → what it is for."""
+
+# The kernel cuts a name at 15 characters (TASK_COMM_LEN).
+_COMMS = {
+    "nvidia-fabricmanager": "nv-fabricmanager"[:15],
+    "nvidia-persistenced": "nvidia-persistenced"[:15],
+    "nvidia-imex": "nvidia-imex",
+    "nvidia-dcgm": "nv-hostengine",
+    "opensm": "opensm",
+}
+_CGROUPS = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")  # v2, v1
+_INIT = "/etc/init.d"
+_NO_PROCESS = Unknown(Reason.NOT_THERE, "systemctl show", "it has no process, and systemd does not answer")
+_MAX_PROCESSES = 32768
+_SECONDS = 2.0
+
+
+def probe(host: Host) -> ServiceFacts:
+    """Reads unit files, control groups and names of processes; asks systemctl about what has no process."""
+    units = read_units(host, tuple(f"{name}.service" for name in SERVICES))
+    running, otherwise = _running(host)
+    services = {
+        name: _service(host, name, unit, running, otherwise)
+        for name, unit in zip(SERVICES, units, strict=True)
+    }
+    idle = [name for name, service in services.items() if _may_ask_systemd(service)]
+    if idle:
+        told = _ask_systemd(host, idle)
+        for name in idle:
+            state = told if isinstance(told, Unknown) else told.get(name)
+            if state is not None:
+                services[name] = _with_state(services[name], state)
+    return ServiceFacts(services, *modprobe_lines(host))
+
+
+def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], otherwise: Unknown) -> Service:
+    path, enabled = unit.path, unit.enabled
+    if isinstance(path, Unknown) and not isinstance(host.size(f"{_INIT}/{name}"), Unknown):
+        path, enabled = f"{_INIT}/{name}", _enabled_script(host, name)
+    state: Maybe[ServiceState] = path if isinstance(path, Unknown) else otherwise
+    if name in running:
+        state = ServiceState.ACTIVE
+    return Service(name, SERVICES[name], path, unit.masked, enabled, state)
+
+
+def _may_ask_systemd(service: Service) -> bool:
+    return isinstance(service.state, Unknown) and not isinstance(service.path, Unknown)
+
+
+def _with_state(service: Service, state: Maybe[ServiceState]) -> Service:
+    if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE:
+        # A daemon without a process does not run, even where systemd cannot say why.
+        is_daemon = service.name in _COMMS and service.state == _NO_PROCESS
+        state = ServiceState.INACTIVE if is_daemon else service.state
+    return Service(service.name, service.why, service.path, service.masked, service.enabled, state)
+
+
+def _enabled_script(host: Host, name: str) -> Maybe[bool]:
+    """A script is started by a link S??NAME in the directory of a runlevel (3 and 5: the usual ones)."""
+    seen: Maybe[bool] = Unknown(Reason.NOT_THERE, "/etc/rc3.d")
+    for directory in ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d"):
+        names = host.names(directory)
+        if not isinstance(names, Unknown):
+            seen = any(entry[:1] == "S" and entry[3:] == name for entry in names)
+            if seen:
+                break
+    return seen
+
+
+def _running(host: Host) -> tuple[frozenset[str], Unknown]:
+    """The services that have a process, in a control group of their own or by its name; what the others are.
+
+    A driver container runs Fabric Manager outside of any service: the name alone tells.
+    """
+    grouped = _in_groups(host)
+    names = host.names("/proc")
+    pids = [name for name in known(names, ()) if name.isdecimal()][:_MAX_PROCESSES]
+    comms = {known(host.read(f"/proc/{pid}/comm", 4096), "") for pid in pids}
+    running = frozenset(name for name, comm in _COMMS.items() if comm in comms) | (grouped or frozenset())
+    if grouped is not None or host.read("/proc/1/comm", 4096) in ("systemd", "init"):
+        return running, _NO_PROCESS
+    told = "the node's processes are not seen from here (a container?)"
+    return running, names if isinstance(names, Unknown) else Unknown(Reason.NOT_THERE, "/proc/1/comm", told)
+
+
+def _in_groups(host: Host) -> frozenset[str] | None:
+    """The services whose control group is not empty; None: services have no control groups here."""
+    for directory in _CGROUPS:
+        if isinstance(host.names(directory), Unknown):
+            continue
+        return frozenset(
+            name for name in SERVICES if known(host.read(f"{directory}/{name}.service/cgroup.procs"), "")
+        )
+    return None
+
+
+def _ask_systemd(host: Host, names: Sequence[str]) -> Maybe[dict[str, Maybe[ServiceState]]]:
+    argv = ("systemctl", "show", "--property=Id,ActiveState", *(f"{name}.service" for name in names))
+    answer = host.run(argv, _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    states = parse_show(answer.stdout)
+    if answer.exit_status != 0 and not states:
+        # "System has not been booted with systemd as init system": a container.
+        told = printable(" ".join(answer.stderr.split()), 120)
+        return Unknown(Reason.NOT_THERE, "systemctl show", told or "systemd does not answer")
+    missing = Unknown(Reason.MALFORMED, "systemctl show", "no word about this unit")
+    return {name: states.get(f"{name}.service", missing) for name in names}
+
+
+def parse_show(text: str) -> dict[str, Maybe[ServiceState]]:
+    """Unit -> state, of blocks of Key=value lines with an empty line between them (systemctl(1), show)."""
+    words = {state.value: state for state in ServiceState}
+    words["reloading"] = ServiceState.ACTIVE
+    found: dict[str, Maybe[ServiceState]] = {}
+    for block in text.split("\n\n"):
+        fields = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
+        if "Id" in fields and "ActiveState" in fields:
+            word = fields["ActiveState"].strip()
+            unknown = Unknown(Reason.MALFORMED, "systemctl show", printable(word, 40))
+            found[fields["Id"].strip()] = words.get(word, unknown)
+    return found

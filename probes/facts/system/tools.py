@@ -1,0 +1,192 @@
+"""Which tools are installed, and whether perftest can use GPU memory at all.
+
+A tool counts where it can be run from: the trusted directories. Nothing here starts a tool that asks a driver
+(nvidia-smi loads it); perftest is known from the bytes of its program, for what it prints differs by version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.system.tcp_ports import listening
+from probes.facts.system.tool_names import NCCL_TESTS, PERFTEST
+from probes.host.protocol import Host
+
+# As probes/host/command.py: only what lies here is run.
+DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
+_PROGRAM_LIMIT_BYTES = 8 << 20
+_SECONDS = 2.0
+PERFTEST_PORT = 18515
+# linux-rdma/perftest README.md; without CUDA_H_PATH it is built for host memory only.
+PERFTEST_BUILD = (
+    "./autogen.sh && ./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h && make && make install"
+)
+
+TOOLS = {
+    **dict.fromkeys(PERFTEST, "measures RDMA bandwidth and latency, of GPU memory where built with CUDA"),
+    "gdrcopy_sanity": "tests CPU copies to GPU memory; not the NIC's path",
+    "gdrcopy_copybw": "measures CPU copies to GPU memory; not the NIC's path",
+    "nvbandwidth": "measures copies between GPUs and host; no NIC involved",
+    **dict.fromkeys(NCCL_TESTS, "nccl-tests: measures what a training job will see"),
+    "numactl": "binds a test to the NUMA node of its GPU",
+    "rdma_topo": "rdma-core: judges ACS on GPU–NIC paths",
+    "lspci": "shows PCI functions and their capabilities",
+    "setpci": "changes PCI configuration, such as ACS",
+    "mlxconfig": "shows and changes NIC firmware settings",
+    "mlxlink": "shows cable, module and signal of a port",
+    "nvidia-smi": "shows GPUs",
+    "nv-fabricmanager": "sets up NVSwitch; without it no CUDA program starts on such a machine",
+    "ibstat": "shows RDMA ports",
+    "ibv_devinfo": "shows RDMA devices and their MTU",
+    "show_gids": "shows GIDs of RoCE ports",
+    "rdma": "iproute2: shows who holds RDMA resources",
+    "ethtool": "shows a netdev's own counters",
+    "mlnx_qos": "shows and sets PFC, trust and priorities",
+    "ofed_info": "shows the version of OFED",
+    "dkms": "builds kernel modules for new kernels",
+    "mokutil": "shows and enrols Secure Boot keys",
+}
+"""Name → what it is good for, one line for the admin."""
+
+
+_NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "its program cannot be read")
+
+
+@dataclass(frozen=True)
+class Perftest:
+    """The installed perftest."""
+
+    installed: tuple[str, ...]  # of PERFTEST
+    version: Maybe[str]  # "6.23", as it prints it; the package has another one
+    cuda: Maybe[bool]  # it can use GPU memory
+    dmabuf: Maybe[bool]  # it can use GPU memory by DMA-BUF
+    evidence: str  # what cuda and dmabuf are known from
+    # It opens libcuda.so by this name, which packages of the driver may leave out (src/cuda_loader.c).
+    opens_libcuda: Maybe[bool] = _NO_PROGRAM
+    cuda_bus_id: Maybe[bool] = _NO_PROGRAM  # it takes a GPU by its PCI address, --use_cuda_bus_id
+    ipv6_addr: Maybe[bool] = _NO_PROGRAM  # its ends can meet at an IPv6 address, --ipv6-addr (since 2023)
+
+
+@dataclass(frozen=True)
+class ToolFacts:
+    """What is installed."""
+
+    paths: dict[str, Maybe[str]]  # every name of TOOLS -> its file; NOT_THERE: not installed
+    perftest: Maybe[Perftest]  # NOT_THERE: not installed
+    ofed: Maybe[str]  # "MLNX_OFED_LINUX-24.10-0.7.0.0"; NOT_THERE: no OFED, the kernel's own drivers
+    fabric_manager: Maybe[str]  # "570.124.06"; has to be the driver's
+    perftest_listens: Maybe[str | None] = None  # the file that shows a socket listening on perftest's port
+
+
+def probe(host: Host) -> ToolFacts:
+    """Looks for the files, and asks three harmless tools for their version."""
+    paths = {name: _find(host, name) for name in TOOLS}
+    return ToolFacts(
+        paths=paths,
+        perftest=_perftest(host, paths),
+        ofed=_version(host, paths, ("ofed_info", "-s"), parse_ofed),
+        fabric_manager=_version(host, paths, ("nv-fabricmanager", "--version"), parse_fabric_manager),
+        perftest_listens=_listener(host),
+    )
+
+
+def _find(host: Host, name: str) -> Maybe[str]:
+    refused: Unknown | None = None
+    for directory in DIRECTORIES:
+        size = host.size(f"{directory}/{name}")
+        if not isinstance(size, Unknown):
+            return f"{directory}/{name}"
+        if size.reason is not Reason.NOT_THERE:
+            refused = size
+    return Unknown(Reason.NOT_THERE, name, "not installed") if refused is None else refused
+
+
+def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
+    installed = tuple(name for name in PERFTEST if not isinstance(paths[name], Unknown))
+    if not installed:
+        return Unknown(Reason.NOT_THERE, PERFTEST[0], "perftest is not installed")
+    name, path = installed[0], paths[installed[0]]
+    cuda: Maybe[bool]
+    dmabuf: Maybe[bool]
+    opens: Maybe[bool] = _NO_PROGRAM
+    bus_id: Maybe[bool] = _NO_PROGRAM
+    ipv6: Maybe[bool] = _NO_PROGRAM
+    program = path if isinstance(path, Unknown) else host.read_bytes(path, _PROGRAM_LIMIT_BYTES)
+    if isinstance(program, Unknown) or not program.startswith(b"\x7fELF"):
+        evidence = f"{name} --help"
+        usage = host.run((name, "--help"), _SECONDS)
+        if isinstance(usage, Unknown):
+            cuda = dmabuf = usage
+        else:
+            text = usage.stdout + usage.stderr
+            cuda, dmabuf = parse_usage(text)
+            bus_id = cuda if isinstance(cuda, Unknown) else "--use_cuda_bus_id" in text
+            ipv6 = cuda if isinstance(cuda, Unknown) else "--ipv6-addr" in text
+    else:
+        evidence = printable(f"{path}", 256)
+        cuda, dmabuf = cuda_in_program(program)
+        opens = b"libcuda.so\0" in program
+        bus_id = cuda and b"use_cuda_bus_id\0" in program
+        ipv6 = b"ipv6-addr\0" in program
+    version = _version(host, paths, (name, "--version"), parse_version)
+    return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id, ipv6)
+
+
+def _listener(host: Host) -> Maybe[str | None]:
+    """The file of /proc/net in which a TCP socket listens on perftest's port; None: there is none."""
+    ports = listening(host)
+    return ports if isinstance(ports, Unknown) else ports.get(PERFTEST_PORT)
+
+
+def cuda_in_program(program: bytes) -> tuple[bool, bool]:
+    """Whether a perftest program can use GPU memory, and by DMA-BUF.
+
+    With CUDA it is linked to libcuda.so.1 or, since 2025, opens libcuda.so; DMA-BUF needs the function
+    cuMemGetHandleForAddressRange (perftest src/cuda_loader.c). Either name stands in the file.
+    """
+    cuda = b"libcuda.so" in program
+    return cuda, cuda and b"cuMemGetHandleForAddressRange" in program
+
+
+def parse_usage(text: str) -> tuple[Maybe[bool], Maybe[bool]]:
+    """The same from its usage text; Unknown where it is no usage text."""
+    if "--size" not in text and "--ib-dev" not in text:
+        unknown = Unknown(Reason.MALFORMED, "--help", "no usage text")
+        return unknown, unknown
+    return "--use_cuda" in text, "--use_cuda_dmabuf" in text
+
+
+def _version(
+    host: Host, paths: dict[str, Maybe[str]], argv: Sequence[str], parse: Callable[[str], str | None]
+) -> Maybe[str]:
+    path = paths[argv[0]]
+    if isinstance(path, Unknown):
+        return path
+    answer = host.run(argv, _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    version = parse(answer.stdout + answer.stderr)
+    output = printable(" ".join(answer.stdout.split()), 80)
+    return Unknown(Reason.MALFORMED, " ".join(argv), output) if version is None else version
+
+
+def parse_version(text: str) -> str | None:
+    """The number of "Version: 6.06", as perftest prints it."""
+    match = re.search(r"Version: ?([0-9]{1,3}(?:\.[0-9]{1,4}){1,3})", text)
+    return match[1] if match else None
+
+
+def parse_ofed(text: str) -> str | None:
+    """The release of "MLNX_OFED_LINUX-24.10-0.7.0.0:" or "OFED-internal-25.01-0.6.0:"."""
+    match = re.search(r"^([A-Za-z][A-Za-z_-]{2,40}-[0-9][0-9A-Za-z._-]{1,60}):?\s*$", text, re.M)
+    return match[1] if match else None
+
+
+def parse_fabric_manager(text: str) -> str | None:
+    """The number of "Fabric Manager version is : 570.124.06"."""
+    match = re.search(r"version is ?: ?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})", text)
+    return match[1] if match else None

@@ -1,0 +1,160 @@
+"""Runs one read-only command: argv, trusted path, time and output limits.
+
+Nothing that was started stays behind: the command's process group is killed when the command has ended or its
+time is over, and the kernel kills the command when gdrtop itself dies (prctl(2), PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.base.text import printable_lines
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.progress import note
+
+TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
+OUTPUT_LIMIT_BYTES = 1 << 20
+# A command that used CPU time in the second half of its time gets more of it, up to so many times: on a node
+# whose CPUs are saturated it is slow, not stuck.
+_MOST_TIMES = 6
+# util-linux; absent on minimal systems, where a command outlives a gdrtop that is killed with SIGKILL.
+_DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+
+
+@dataclass(frozen=True)
+class CommandOutput:
+    """What a command printed, cleaned of control characters, and how it ended."""
+
+    argv: tuple[str, ...]
+    exit_status: int
+    stdout: str
+    stderr: str
+
+
+def find_command(name: str) -> str | None:
+    """The command's file on the trusted path; as root only one that nobody but root could have changed."""
+    for directory in TRUSTED_PATH:
+        path = f"{directory}/{name}"
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
+            continue
+        if os.geteuid() == 0 and (found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            continue
+        return path
+    return None
+
+
+def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
+    """The output of the command, found on the trusted path only."""
+    if "/" in argv[0]:
+        return Unknown(Reason.NOT_THERE, argv[0], "commands are named, not given by path")
+    path = find_command(argv[0])
+    if path is None:
+        return Unknown(Reason.NOT_THERE, argv[0], "not installed")
+    return run_program([path, *argv[1:]], seconds, tuple(argv))
+
+
+def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -> Maybe[CommandOutput]:
+    """Runs a program given by its path; `argv` is what it is called in the answer."""
+    name = " ".join(argv)
+    setpriv = find_command(_DIES_WITH_PARENT[0])
+    if setpriv is not None:
+        program = [setpriv, *_DIES_WITH_PARENT[1:], *program]
+    try:
+        process = subprocess.Popen(
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Unknown(Reason.IO_ERROR, name, os.strerror(error.errno or 0))
+    with process:
+        try:
+            streams = _collect(process, seconds, name)
+            if isinstance(streams, Reason):
+                cause = f"no end within {seconds:g} s" if streams is Reason.TIMED_OUT else "too much output"
+                return Unknown(streams, name, cause)
+            if not _has_ended(process, 1.0):
+                return Unknown(Reason.TIMED_OUT, name, "it closed its output and did not end")
+        finally:
+            _kill_group(process)
+        stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in streams)
+        return CommandOutput(argv, process.wait(), stdout, stderr)
+
+
+def _collect(process: subprocess.Popen[bytes], seconds: float, name: str) -> tuple[bytes, bytes] | Reason:
+    """Both streams to their end; a reason where time or room does not suffice."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    parts: dict[int, list[bytes]] = {process.stdout.fileno(): [], process.stderr.fileno(): []}
+    outputs = list(parts.values())
+    total, halves, ticks = 0, 0, 0
+    until = time.monotonic() + seconds / 2
+    with selectors.DefaultSelector() as selector:
+        for descriptor in parts:
+            selector.register(descriptor, selectors.EVENT_READ)
+        while selector.get_map():
+            left = until - time.monotonic()
+            if left <= 0:
+                used, halves = _cpu_ticks(process.pid), halves + 1
+                if halves > 1 and (used <= ticks or halves >= 2 * _MOST_TIMES):
+                    return Reason.TIMED_OUT
+                ticks, until = used, time.monotonic() + seconds / 2
+                note(name, seconds)
+                continue
+            for key, _ in selector.select(left):
+                piece = os.read(key.fd, 1 << 16)
+                if not piece:
+                    selector.unregister(key.fd)
+                    continue
+                parts[key.fd].append(piece)
+                total += len(piece)
+                if total > OUTPUT_LIMIT_BYTES:
+                    return Reason.MALFORMED
+    return b"".join(outputs[0]), b"".join(outputs[1])
+
+
+def _cpu_ticks(group: int) -> int:
+    """CPU time that the processes of a group have used, in clock ticks (proc(5), /proc/PID/stat)."""
+    ticks = 0
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read(1024).rpartition(b")")[2].split()
+            except OSError:  # it has ended since
+                continue
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks
+
+
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether it has ended within that time; left unreaped, so that its group number is not given out."""
+    until = time.monotonic() + seconds
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the command with the children that it left in the background."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

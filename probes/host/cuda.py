@@ -1,0 +1,19 @@
+"""What CUDA's driver library answers about one GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe
+
+RDMA_SUPPORTED = 116  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED
+DMABUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+
+
+@dataclass(frozen=True)
+class CudaGpu:
+    """The answers of cuDeviceGetAttribute for one GPU."""
+
+    bdf: str  # "0000:1b:00.0", sysfs spelling
+    rdma_supported: Maybe[bool]  # attribute 116: nvidia-peermem can pin its memory
+    dmabuf_supported: Maybe[bool]  # attribute 124: its memory can be exported as a DMA-BUF

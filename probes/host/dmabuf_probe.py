@@ -1,0 +1,206 @@
+"""The DMA-BUF probe that NCCL uses: does this RDMA device take dma-buf memory regions?
+
+The libraries are called in a child process, which runs this very file and forks once for each device: a
+provider library may print, hang or crash, and that costs one device its answer and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probes.base.unknown import Maybe
+
+PROBE_SECONDS = 4.0  # of the child
+DEVICE_SECONDS = 3.0  # of all devices, which are asked side by side
+LONGEST_SECONDS = 18.0  # of those that are running, on a node whose CPUs are saturated
+LIBRARY = "libibverbs.so.1"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def probe_dmabuf(devices: Sequence[str], library: str = LIBRARY) -> dict[str, Maybe[int]]:
+    """The errno that `ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)` gives, for each RDMA device.
+
+    EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver cannot; anything else, normally EBADF: can
+    (NCCL src/transport/net_ib/gdr.cc).
+    """
+    from probes.base.unknown import Reason, Unknown
+    from probes.host.command import run_program
+
+    asked = [device for device in devices if _NAME.fullmatch(device)]
+    told: dict[str, Maybe[int]] = {
+        device: Unknown(Reason.MALFORMED, _source(device), "not a name that an RDMA device can have")
+        for device in devices
+        if device not in asked
+    }
+    if not asked:
+        return told
+    child = [sys.executable, "-I", "-S", __file__, library, *asked]
+    output = run_program(child, PROBE_SECONDS, ("ibv_reg_dmabuf_mr", *asked))
+    if isinstance(output, Unknown):
+        return {**told, **dict.fromkeys(asked, output)}
+    try:
+        answers = json.loads(output.stdout)
+        return {**told, **{device: _answer(device, answers[device]) for device in asked}}
+    except (ValueError, KeyError, TypeError):
+        failed = Unknown(Reason.IO_ERROR, LIBRARY, f"the probe ended with status {output.exit_status}")
+        return {**told, **dict.fromkeys(asked, failed)}
+
+
+def _source(device: str) -> str:
+    return f"ibv_reg_dmabuf_mr on {device}"
+
+
+def _answer(device: str, answer: dict[str, object]) -> Maybe[int]:
+    from probes.base.unknown import Reason, Unknown
+
+    number = answer.get("errno")
+    if isinstance(number, int):
+        return number
+    return Unknown(Reason(answer["reason"]), _source(device), str(answer["detail"])[:200])
+
+
+# From here on: the child.
+
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+
+
+class _NotAnswered(Exception):
+    """Why the probe could not be made: a reason's word and a sentence."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+def _library(name: str) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(name, use_errno=True)
+    except OSError:
+        raise _NotAnswered("not there", f"{name} is not installed") from None
+    if not hasattr(library, "ibv_reg_dmabuf_mr"):
+        told = "this host's libibverbs is older than rdma-core 34; a container has its own"
+        raise _NotAnswered("not there", told)
+    pointer, integer = ctypes.c_void_p, ctypes.c_int
+    signatures = {
+        "ibv_get_device_list": (ctypes.POINTER(pointer), [ctypes.POINTER(integer)]),
+        "ibv_free_device_list": (None, [ctypes.POINTER(pointer)]),
+        "ibv_get_device_name": (ctypes.c_char_p, [pointer]),
+        "ibv_open_device": (pointer, [pointer]),
+        "ibv_close_device": (integer, [pointer]),
+        "ibv_alloc_pd": (pointer, [pointer]),
+        "ibv_dealloc_pd": (integer, [pointer]),
+        "ibv_reg_dmabuf_mr": (
+            pointer,
+            [pointer, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64, integer, integer],
+        ),
+    }
+    for function, (result, arguments) in signatures.items():
+        call = getattr(library, function)
+        call.restype, call.argtypes = result, arguments
+    return library
+
+
+def _open(library: ctypes.CDLL, device: str) -> int:
+    """A context of the device."""
+    count = ctypes.c_int(0)
+    devices = library.ibv_get_device_list(ctypes.byref(count))
+    if not devices:
+        raise _NotAnswered("not there", "libibverbs lists no devices")
+    try:
+        for number in range(count.value):
+            if library.ibv_get_device_name(devices[number]) == device.encode():
+                context = library.ibv_open_device(devices[number])
+                if context:
+                    return int(context)
+                raise _refused(ctypes.get_errno(), "opening the device")
+    finally:
+        library.ibv_free_device_list(devices)
+    raise _NotAnswered("not there", f"libibverbs does not know {device}: no provider, or no uverbs device")
+
+
+def _refused(number: int, what: str) -> _NotAnswered:
+    if number in (errno.EACCES, errno.EPERM):
+        return _NotAnswered("needs root", f"{what}: no access to /dev/infiniband")
+    return _NotAnswered("I/O error", f"{what}: {os.strerror(number)}")
+
+
+def _ask(device: str, name: str) -> int:
+    library = _library(name)
+    context = _open(library, device)
+    try:
+        domain = library.ibv_alloc_pd(context)
+        if not domain:
+            raise _refused(ctypes.get_errno(), "ibv_alloc_pd")
+        try:
+            ctypes.set_errno(0)
+            library.ibv_reg_dmabuf_mr(domain, 0, 0, 0, -1, 0)
+            return ctypes.get_errno()
+        finally:
+            library.ibv_dealloc_pd(domain)
+    finally:
+        library.ibv_close_device(context)
+
+
+def _asked_apart(device: str, library: str) -> tuple[int, int]:
+    """Asks one device in a process of its own; its pid, and where its answer will be read."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writing)
+        return pid, reading
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        silence = os.open(os.devnull, os.O_RDWR)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        answer: dict[str, object]
+        try:
+            answer = {"errno": _ask(device, library)}
+        except _NotAnswered as why:
+            answer = {"reason": why.reason, "detail": why.detail}
+        os.write(writing, json.dumps(answer).encode())
+    finally:
+        os._exit(0)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process uses a CPU or waits for one (proc(5), state R), and for nothing else."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read(1024).rpartition(b")")[2].split()[0] == b"R"
+
+
+def _collected(pid: int, reading: int, until: float) -> dict[str, object]:
+    """A device's answer, or that it gave none; the process is not left behind."""
+    longest = until - DEVICE_SECONDS + LONGEST_SECONDS
+    while not select.select([reading], [], [], max(0.1, until - time.monotonic()))[0]:
+        if time.monotonic() < longest and _is_running(pid):
+            continue
+        os.kill(pid, signal.SIGKILL)
+        return {"reason": "timed out", "detail": f"no answer within {DEVICE_SECONDS:g} s"}
+    told = os.read(reading, 4096)
+    if not told:
+        return {"reason": "I/O error", "detail": "its library crashed"}
+    answer: dict[str, object] = json.loads(told)
+    return answer
+
+
+def main(library: str, devices: Sequence[str]) -> None:
+    """Prints the answers as one line of JSON."""
+    until = time.monotonic() + DEVICE_SECONDS
+    asked = {device: _asked_apart(device, library) for device in devices}
+    print(json.dumps({device: _collected(*one, until) for device, one in asked.items()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,277 @@
+"""The one door to a node: files, links, directories, read-only commands, NVML, verbs, libcuda.
+
+Every other probe asks a `Host` and opens nothing itself, so that a dumped tree, a simulated node or a
+recording answers the same questions as this machine does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import string
+import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from probes.base.origin import Origin, Source
+from probes.base.text import printable, printable_lines
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.command import CommandOutput, run_command
+from probes.host.cuda import CudaGpu
+from probes.host.cuda_driver import NEEDED, probe_cuda
+from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
+from probes.host.nvml import NvmlFacts, NvmlLibrary, NvmlLive
+from probes.host.progress import note
+from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.rooted_tree import Found, HeldTree, split
+
+TREE_ONLY = "a tree of files has no commands, drivers or devices"
+READ_SECONDS = 1.0
+MAX_NAMES = 65536
+DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
+PAGE_BYTES = 4096
+
+_BLANKS = string.whitespace + "\0"
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_LIST = _READ | os.O_DIRECTORY
+# Served record by record, unlike the attributes elsewhere in /sys.
+_MANY_READS = ("/sys/kernel/debug/", "/sys/kernel/tracing/", "/sys/fs/")
+
+
+_REASONS: Mapping[int, Reason] = {
+    errno.ENOENT: Reason.NOT_THERE,
+    errno.ENOTDIR: Reason.NOT_THERE,
+    errno.ENODEV: Reason.NOT_THERE,
+    errno.ENXIO: Reason.NOT_THERE,
+    errno.ESRCH: Reason.NOT_THERE,  # a process that ended while its files were read
+    errno.EACCES: Reason.NEEDS_ROOT,
+    errno.EPERM: Reason.NEEDS_ROOT,
+    errno.ELOOP: Reason.MALFORMED,
+    errno.EISDIR: Reason.MALFORMED,
+    errno.EFBIG: Reason.MALFORMED,
+    errno.ENAMETOOLONG: Reason.MALFORMED,
+    errno.ETIMEDOUT: Reason.TIMED_OUT,
+}
+
+
+def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
+    """The typed reason behind an error; a refusal that even root gets is not "needs root"."""
+    if isinstance(error, ValueError):  # a NUL, or a character that no file name can have
+        return Unknown(Reason.MALFORMED, printable(path), "no file can have this name")
+    told = error.strerror or "unknown error"
+    reason = _REASONS.get(error.errno or 0, Reason.IO_ERROR)
+    if reason is Reason.NEEDS_ROOT and root:
+        return Unknown(Reason.IO_ERROR, printable(path), f"{told}, even for root")
+    detail = "" if reason in (Reason.NOT_THERE, Reason.NEEDS_ROOT) else told
+    return Unknown(reason, printable(path), detail)
+
+
+def text_of(content: bytes) -> str:
+    """A file's text as `Host.read` gives it; some attributes of sysfs end with a NUL (cpulist)."""
+    return printable_lines(content.decode("utf-8", errors="replace").strip(_BLANKS))
+
+
+class LocalHost:
+    """This machine, or a tree below `root` that looks like one (a dump, a container's /host mount)."""
+
+    def __init__(self, root: str = "/") -> None:
+        root = os.path.realpath(root)
+        self.origin = Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
+        self._root = "" if root == "/" else root
+        self._is_root = os.geteuid() == 0
+        self._tree: HeldTree | None = None
+        self._library = NvmlLibrary()
+
+    # Files
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        """A file's bytes; a file longer than `limit` is malformed, not cut."""
+        note(path)
+        try:
+            return self._read(path, limit)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
+        """A file's text, surrounding white space removed, control characters replaced."""
+        content = self.read_bytes(path, limit)
+        return content if isinstance(content, Unknown) else text_of(content)
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """The sorted names in a directory."""
+        note(path)
+        try:
+            if self._root:
+                found = self._find(path)
+                directory = os.open(found.name, _LIST | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
+            else:
+                directory = os.open(path, _LIST)
+            try:
+                with os.scandir(directory) as entries:
+                    names = sorted(entry.name for entry in islice(entries, MAX_NAMES + 1))
+            finally:
+                os.close(directory)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+        if len(names) > MAX_NAMES:
+            return Unknown(Reason.MALFORMED, printable(path), f"more than {MAX_NAMES} entries")
+        return tuple(names)
+
+    def link(self, path: str) -> Maybe[str]:
+        """The target a symbolic link names, unresolved."""
+        note(path)
+        try:
+            if not self._root:
+                return os.readlink(path)
+            parent, name = split(path)
+            tree = self._held()
+            return os.readlink(name or ".", dir_fd=tree.directory(parent).descriptor)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return Unknown(Reason.MALFORMED, printable(path), "not a link")
+            return unknown_from(error, path, self._is_root)
+        except ValueError as error:
+            return unknown_from(error, path, self._is_root)
+
+    def resolve(self, path: str) -> Maybe[str]:
+        """The path with every link resolved, inside the host's root."""
+        note(path)
+        try:
+            if not self._root:
+                return os.path.realpath(path, strict=True)
+            found = self._find(path)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+        real = found.directory.real
+        return (real or "/") if found.name == "." else f"{real}/{found.name}"
+
+    def size(self, path: str) -> Maybe[int]:
+        """A file's size in bytes."""
+        note(path)
+        try:
+            return self._find(path).status.st_size if self._root else os.stat(path).st_size
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def access(self, path: str, write: bool = False) -> Maybe[bool]:
+        """Whether this process may read (and write) the file."""
+        wanted = os.R_OK | (os.W_OK if write else 0)
+        try:
+            if self._root:
+                found = self._find(path)
+                return os.access(found.name, wanted, dir_fd=found.directory.descriptor)
+            os.stat(path)
+            return os.access(path, wanted)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def _read(self, path: str, limit: int) -> bytes:
+        if self._root:
+            # A dump may hold anything under any name: look before opening.
+            found = self._find(path)
+            if not stat.S_ISREG(found.status.st_mode):
+                raise OSError(errno.EISDIR, "not a regular file")
+            descriptor = os.open(found.name, _READ | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
+        else:
+            descriptor = os.open(path, _READ)
+        try:
+            first = os.read(descriptor, limit + 1)
+            total = len(first)
+            # A sysfs attribute comes whole in one read of less than a page
+            # (Documentation/filesystems/sysfs.rst); other files are read to their end.
+            whole = total < PAGE_BYTES and path.startswith("/sys/") and not path.startswith(_MANY_READS)
+            if whole and total <= limit:
+                return first
+            chunks = [first]
+            deadline = time.monotonic() + READ_SECONDS
+            while chunks[-1] and total <= limit:
+                if time.monotonic() > deadline:
+                    raise OSError(errno.ETIMEDOUT, "read takes too long")
+                chunks.append(os.read(descriptor, limit + 1 - total))
+                total += len(chunks[-1])
+            if total > limit:
+                raise OSError(errno.EFBIG, f"more than {limit} bytes")
+            return b"".join(chunks)
+        finally:
+            os.close(descriptor)
+
+    def _find(self, path: str) -> Found:
+        return self._held().find(path)
+
+    def _held(self) -> HeldTree:
+        tree = self._tree
+        if tree is None or tree.is_used_up():
+            tree = self._tree = HeldTree(self._root)
+        return tree
+
+    # Commands and libraries: only of this machine, never for a tree
+
+    def _tree_has_none(self, what: str) -> Unknown:
+        return Unknown(Reason.NOT_THERE, printable(what), TREE_ONLY)
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        """The output of a read-only command found on the trusted path."""
+        note(" ".join(argv), seconds)
+        return self._tree_has_none("".join(argv[:1])) if self._root else run_command(argv, seconds)
+
+    def nvml(self) -> Maybe[NvmlFacts]:
+        """What NVML says of driver and GPUs."""
+        note("NVML")
+        reason = self._no_nvml()
+        return self._library.facts() if reason is None else reason
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        """NVML's moving figures, one reading."""
+        note("NVML")
+        reason = self._no_nvml()
+        return self._library.live() if reason is None else reason
+
+    def let_go(self) -> None:
+        """Ends the NVML session, which holds the driver in the kernel; the next question opens another."""
+        self._library.let_go()
+
+    def _no_nvml(self) -> Unknown | None:
+        if self._root:
+            return self._tree_has_none("NVML")
+        # Asked without the driver, NVML has it loaded (nvidia-modprobe(1)); looking changes nothing here.
+        if not any(map(os.path.exists, DRIVER_LOADED)):
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
+        return None
+
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """The errno of the `ibv_reg_dmabuf_mr` probe on each RDMA device."""
+        if self._root:
+            return dict.fromkeys(devices, self._tree_has_none("libibverbs"))
+        note("ibv_reg_dmabuf_mr", PROBE_SECONDS)
+        return probe_dmabuf(devices)
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda says of each GPU; not asked where asking would load modules or make device files."""
+        if self._root:
+            return self._tree_has_none("libcuda")
+        missing = next((path for path in NEEDED if not os.path.exists(path)), None)
+        if missing is not None:
+            return Unknown(Reason.NOT_THERE, "libcuda", f"not asked, because {missing} is missing")
+        return probe_cuda()
+
+    def environment(self, name: str) -> Maybe[str]:
+        """An environment variable of this process; a tree has none."""
+        if self._root:
+            return self._tree_has_none(name)
+        text = os.environ.get(name)
+        return Unknown(Reason.NOT_THERE, name) if text is None else printable(text)
+
+    # Who asks, and when
+
+    def is_root(self) -> bool:
+        """Whether this process may read what only root may."""
+        return self._is_root
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never goes back."""
+        return time.monotonic()
+
+    def wall_clock(self) -> float:
+        """Seconds since 1970."""
+        return time.time()

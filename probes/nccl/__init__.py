@@ -1,0 +1,1 @@
+"""NCCL settings and topology files."""

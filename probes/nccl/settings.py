@@ -1,0 +1,90 @@
+"""What NCCL makes of the values of its variables, which is not always what is meant.
+
+src/graph/paths.cc ncclGetLevel, src/misc/utils.cc parseStringList and matchIfList, src/misc/param.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probes.topology.nccl_words import ORDER, Nccl
+
+LOC = -1  # rank of LOC, nearer than every other word
+_LEGACY: tuple[Nccl | None, ...] = (None, Nccl.PIX, Nccl.PXB, Nccl.PHB, Nccl.SYS)
+_MAX_ENTRIES = 32  # MAX_IB_DEVS
+
+
+@dataclass(frozen=True)
+class Level:
+    """A distance up to which something is allowed."""
+
+    word: str  # "LOC", "PHB"
+    rank: int  # as ORDER of nccl_paths; LOC: -1, never
+
+
+def parse_level(value: str) -> Level | None:
+    """The level of NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL; None: NCCL does not know it and says nothing.
+
+    Words count exactly as they are written. A value that begins with a digit is an index of old:
+    0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and more SYS.
+    """
+    if value == "LOC":
+        return Level("LOC", LOC)
+    word = next((one for one in Nccl if one.value == value), None)
+    if word is None and value[:1].isascii() and value[:1].isdigit():
+        number = parse_number(value)
+        index = 0 if number is None else min(number, len(_LEGACY) - 1)
+        word = _LEGACY[index]
+        return Level("LOC", LOC) if word is None else Level(word.value, ORDER[word])
+    return None if word is None else Level(word.value, ORDER[word])
+
+
+def parse_number(value: str) -> int | None:
+    """A number as strtoll(…, 0) reads it; None: NCCL keeps its default."""
+    match = re.match(r"[ \t]*([+-]?)(0[xX][0-9a-fA-F]{1,15}|[0-9]{1,18})", value)
+    if match is None:
+        return None
+    digits = match[2]
+    if digits[:2].lower() == "0x":
+        number = int(digits, 16)
+    elif digits.startswith("0"):
+        octal = re.match(r"[0-7]+", digits)
+        number = int(octal[0], 8) if octal else 0
+    else:
+        number = int(digits)
+    return -number if match[1] == "-" else number
+
+
+@dataclass(frozen=True)
+class HcaList:
+    """NCCL_IB_HCA: which ports NCCL takes."""
+
+    excludes: bool  # "^…": all but these
+    exact: bool  # "=…": whole names; else names that begin so
+    entries: tuple[tuple[str, int | None], ...]  # name and port; None: any port
+
+    def names(self, entry: tuple[str, int | None], device: str, port: int) -> bool:
+        """Whether one entry names a port."""
+        name, number = entry
+        fits = device == name if self.exact else device.startswith(name)
+        return fits and number in (None, port)
+
+    def takes(self, device: str, port: int) -> bool:
+        """Whether NCCL takes a port; a list without an entry takes all of them."""
+        named = not self.entries or any(self.names(entry, device, port) for entry in self.entries)
+        return named != self.excludes
+
+
+def parse_hca_list(value: str) -> HcaList:
+    """`[^][=]NAME[:PORT…],…`; blanks are a part of the name, and "^" counts in front of "=" only."""
+    excludes = value.startswith("^")
+    value = value[excludes:]
+    exact = value.startswith("=")
+    entries: list[tuple[str, int | None]] = []
+    for part in value[exact:].split(","):
+        name, colon, rest = part.partition(":")
+        if name and len(entries) < _MAX_ENTRIES:
+            number = parse_number(rest) if colon else None
+            entries.append((name, None if number is None or number < 0 else number))
+    return HcaList(excludes, exact, tuple(entries))

@@ -1,0 +1,79 @@
+"""What ends jobs or cuts the network: a reboot, an exchange of the driver, netdevs that go down."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from probes.base.plan import Step
+from probes.facts.system.network_dependencies import Netdev, NetworkDependencyFacts
+
+REBOOT_ENDS_JOBS = "every job on this node"
+SWAP_ENDS_JOBS = "every job on the GPUs"
+_OFED_DRIVERS = ("mlx4_core", "mlx5_core")
+_NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-networkd")
+_NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
+# Without these an IPoIB netdev has no device; Ethernet netdevs of the same NICs stay.
+_INFINIBAND_MODULES = ("ib_ipoib", "mlx4_ib", "mlx5_ib", "ib_core")
+
+
+def reboot_step(why: str = "Reboot the node") -> Step:
+    """Return a reboot; `why` is what it brings."""
+    return Step(why, ("systemctl", "reboot"))
+
+
+def may_take_down_netdevs(argv: Sequence[str]) -> bool:
+    """Say whether a command takes netdevs down on some node."""
+    return _chosen(argv) is not None
+
+
+def netdevs_taken_down(argv: Sequence[str], facts: NetworkDependencyFacts) -> tuple[str, ...]:
+    """Return the netdevs that a command takes down, for a moment or for good.
+
+    By the command and not by the plan, since the undo of a step comes from the log.
+    """
+    chosen = _chosen(argv)
+    if isinstance(chosen, str):
+        return (chosen,)
+    if chosen is None:
+        return ()
+    return tuple(name for name, netdev in facts.netdevs.items() if chosen(netdev, facts))
+
+
+_Choice = Callable[[Netdev, NetworkDependencyFacts], bool]
+
+
+def _chosen(argv: Sequence[str]) -> _Choice | str | None:
+    """Which netdevs a command takes down, or the one that it names; None: it takes none down."""
+    program, words = argv[0] if argv else "", list(argv[1:])
+    if program == "systemctl" and words[:1] in (["restart"], ["stop"], ["reload"]):
+        units = {word.removesuffix(".service") for word in words[1:]}
+        if units & set(_NETWORK_SERVICES):
+            return lambda netdev, facts: True
+        if "openibd" in units:
+            return lambda netdev, facts: netdev.driver in _OFED_DRIVERS
+    elif program == "rmmod" or (program == "modprobe" and {"-r", "--remove"} & set(words)):
+        modules = {word.replace("-", "_") for word in words if not word.startswith("-")}
+        if all(module.startswith(_NO_NETDEVS) for module in modules):
+            return None
+        infiniband = bool(modules & set(_INFINIBAND_MODULES))
+        return lambda netdev, facts: (
+            netdev.driver.replace("-", "_") in modules or (infiniband and netdev.is_infiniband)
+        )
+    elif program == "ip" and {"down", "mtu"} & set(words[2:]) and words[:2] == ["link", "set"]:
+        return words[3] if words[2] == "dev" else words[2]
+    elif program == "ibportstate" and {"disable", "reset"} & set(words):
+        named = words[words.index("-C") + 1] if "-C" in words[:-1] else ""
+        return lambda netdev, facts: not named or facts.rdma_devices.get(named) == netdev.bdf
+    elif program == "mlxfwreset" or (program == "devlink" and words[:2] == ["dev", "reload"]):
+        cards = {
+            _card(found) for word in words for found in re.findall(r"[0-9a-f:]{4,}:[0-9a-f]{2}\.[0-7]", word)
+        }
+        return lambda netdev, facts: _card(netdev.bdf) in cards
+    elif program == "mlxlink" and {"--port_state", "-a"} & set(words):
+        return lambda netdev, facts: netdev.bdf in words
+    return None
+
+
+def _card(bdf: str) -> str:
+    return bdf.rpartition(".")[0]

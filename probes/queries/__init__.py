@@ -1,0 +1,1 @@
+"""What checks and plans both ask of an Examination."""

@@ -1,0 +1,140 @@
+"""What a check says: found, passed or unknown, with evidence that anyone can verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from probes.base.plan import Plan
+
+if TYPE_CHECKING:
+    from probes.snapshot.examination import Examination
+
+
+class Severity(Enum):
+    """What a finding costs, the dearest first."""
+
+    CRITICAL = "critical"  # GPUDirect RDMA does not work, for the node or for some of its GPUs
+    WARNING = "warning"  # it works, but slower than it could, or not after the next reboot
+    NOTE = "note"  # worth knowing
+
+
+class Status(Enum):
+    """How a check ended."""
+
+    FOUND = "found"
+    PASSED = "passed"
+    UNKNOWN = "unknown"  # it could not be made; the evidence says what it needs
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where something was seen, and what."""
+
+    source: str  # a path, or a command as typed
+    value: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one check found on one node; made by `found`, `passed` and `unsure`."""
+
+    status: Status
+    evidence: tuple[Evidence, ...] = ()
+    cause: str = ""  # what is the matter on this node, in a sentence or two
+    fix: Plan | None = None
+    severity: Severity | None = None  # where this node's case weighs otherwise than the check's usual one
+    devices: tuple[str, ...] = ()  # BDFs, RDMA device names and module names that the finding marks
+    impact: str = ""  # what the user loses on this node; empty: what the check says
+    data_path: bool | None = None  # None: what the check says
+    part_of: tuple[str, ...] = ()  # ids of findings that, where found, have the same cause as this one
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that can be wrong; its id never changes."""
+
+    id: str
+    area: str
+    severity: Severity
+    title: str  # what is wrong where it is found, in one line
+    reference: str  # a document that anyone can look up
+    judge: Callable[[Examination], Outcome]
+    ok: str = ""  # the title of a passed check: what is well, "nvidia driver is loaded"
+    impact: str = ""  # what the user loses, with a figure where known
+    data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check and its outcome."""
+
+    id: str
+    area: str
+    severity: Severity
+    status: Status
+    title: str
+    evidence: tuple[Evidence, ...]
+    cause: str
+    fix: Plan | None
+    reference: str
+    devices: tuple[str, ...] = ()
+    ok: str = ""
+    impact: str = ""
+    data_path: bool = False
+    part_of: str = ""  # the id of the found finding with the same cause; it is counted, this one is not
+
+
+def found(
+    cause: str,
+    *evidence: Evidence,
+    fix: Plan | None = None,
+    severity: Severity | None = None,
+    devices: tuple[str, ...] = (),
+    impact: str = "",
+    data_path: bool | None = None,
+    part_of: tuple[str, ...] = (),
+) -> Outcome:
+    """Report that it is wrong here."""
+    return Outcome(Status.FOUND, evidence, cause, fix, severity, devices, impact, data_path, part_of)
+
+
+def passed(*evidence: Evidence) -> Outcome:
+    """It is not wrong here, or does not concern this node: the evidence says which."""
+    return Outcome(Status.PASSED, evidence)
+
+
+def unsure(needs: str, *evidence: Evidence) -> Outcome:
+    """Whether it is wrong cannot be said; `needs` is what it would take ("needs root: …")."""
+    return Outcome(Status.UNKNOWN, evidence, needs)
+
+
+class Area:
+    """The checks of one file, in the order in which they stand there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.checks: list[Check] = []
+
+    def check(
+        self,
+        name: str,
+        severity: Severity,
+        title: str,
+        reference: str,
+        *,
+        ok: str = "",
+        impact: str = "",
+        data_path: bool = False,
+    ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
+        """Makes a function over an Examination the area's check with this id."""
+
+        def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
+            self.checks.append(
+                Check(name, self.name, severity, title, reference, judge, ok, impact, data_path)
+            )
+            return judge
+
+        return add

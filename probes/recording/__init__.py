@@ -1,0 +1,1 @@
+"""Recordings of a node: made, redacted, archived, replayed."""

@@ -1,0 +1,183 @@
+"""Writes down what is asked of a host and what it answers, moment by moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.command import CommandOutput
+from probes.host.cuda import CudaGpu
+from probes.host.local import text_of
+from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.protocol import READ_LIMIT_BYTES, Host
+from probes.recording.format import Question
+
+T = TypeVar("T")
+SHORTEST_MOMENT_SECONDS = 0.9  # a reading a second, however fast the dashboard reads
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What was answered since the moment before; answers that were the same are left out."""
+
+    number: int
+    at: float  # seconds since 1970, the host's clock
+    probed: bool  # whether the whole node was probed in it
+    clock: tuple[float, ...]  # what the host's monotonic clock showed, in the order asked
+    answers: dict[Question, Maybe[Any]]
+
+
+class RecordingHost:
+    """Passes every question on to a host and notes what it answers; asks nothing itself.
+
+    `sink` takes each moment. Questions may come from several threads.
+    """
+
+    def __init__(self, host: Host, sink: Callable[[Moment], object]) -> None:
+        self.origin = host.origin
+        self._host = host
+        self._sink = sink
+        self._lock = threading.Lock()
+        self._told: dict[Question, Maybe[Any]] = {}
+        self._new: dict[Question, Maybe[Any]] = {}
+        self._unanswered: dict[object, Question] = {}
+        self._clock: list[float] = []
+        self._probed = False
+        self._ended_at: float | None = None
+        self.moments = 0
+
+    def note_probe(self) -> None:
+        """The whole node has been probed in this moment."""
+        self._probed = True
+
+    def end_moment(self) -> bool:
+        """Gives what was answered to the sink, once a second at most: else it goes with the next moment."""
+        now = self._host.monotonic()
+        with self._lock:
+            since = None if self._ended_at is None else now - self._ended_at
+            if since is not None and since < SHORTEST_MOMENT_SECONDS:
+                self._clock.clear()  # the next reading tells of a later time
+                return False
+            for question in list(self._unanswered.values()):
+                told = "no answer when this moment was recorded"
+                self._new[question] = Unknown(Reason.TIMED_OUT, _source(question), told)
+            answers = {
+                question: answer
+                for question, answer in self._new.items()
+                if question not in self._told or not _same(self._told[question], answer)
+            }
+            self._told.update(answers)
+            moment = Moment(self.moments, self._host.wall_clock(), self._probed, tuple(self._clock), answers)
+            self._new, self._clock, self._probed = {}, [], False
+            self._ended_at = now
+            self.moments += 1
+        self._sink(moment)
+        return True
+
+    def _ask(self, kind: str, of: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
+        question = Question(kind, of)
+        mark = object()
+        self._unanswered[mark] = question
+        try:
+            answer = ask()
+        finally:
+            del self._unanswered[mark]
+        with self._lock:
+            # A file that was read and is longer than another question's limit has been read all the same.
+            if not (isinstance(answer, Unknown) and isinstance(self._new.get(question), bytes)):
+                self._new[question] = answer
+        return answer
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        """A file's bytes."""
+        return self._ask("file", (path,), lambda: self._host.read_bytes(path, limit))
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
+        """A file's text; its bytes are what is noted."""
+        content = self.read_bytes(path, limit)
+        return content if isinstance(content, Unknown) else text_of(content)
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """The sorted names in a directory."""
+        return self._ask("names", (path,), lambda: self._host.names(path))
+
+    def link(self, path: str) -> Maybe[str]:
+        """The target a symbolic link names."""
+        return self._ask("link", (path,), lambda: self._host.link(path))
+
+    def resolve(self, path: str) -> Maybe[str]:
+        """The path with every link resolved."""
+        return self._ask("resolve", (path,), lambda: self._host.resolve(path))
+
+    def size(self, path: str) -> Maybe[int]:
+        """A file's size in bytes."""
+        return self._ask("size", (path,), lambda: self._host.size(path))
+
+    def access(self, path: str, write: bool = False) -> Maybe[bool]:
+        """Whether the file may be read (and written)."""
+        kind = "writable" if write else "readable"
+        return self._ask(kind, (path,), lambda: self._host.access(path, write))
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        """The output of a read-only command."""
+        return self._ask("run", tuple(argv), lambda: self._host.run(argv, seconds))
+
+    def nvml(self) -> Maybe[NvmlFacts]:
+        """What NVML says of driver and GPUs."""
+        return self._ask("nvml", (), self._host.nvml)
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        """NVML's moving figures."""
+        return self._ask("nvml_live", (), self._host.nvml_live)
+
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """The errnos of the DMA-BUF probe, each device's a question of its own."""
+        questions = {device: Question("dmabuf_errno", (device,)) for device in devices}
+        marks = {object(): question for question in questions.values()}
+        self._unanswered.update(marks)
+        try:
+            answers = self._host.dmabuf_errnos(devices)
+        finally:
+            for mark in marks:
+                del self._unanswered[mark]
+        with self._lock:
+            self._new.update({questions[device]: answer for device, answer in answers.items()})
+        return answers
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """What libcuda says of each GPU."""
+        return self._ask("cuda_gpus", (), self._host.cuda_gpus)
+
+    def environment(self, name: str) -> Maybe[str]:
+        """An environment variable."""
+        return self._ask("environment", (name,), lambda: self._host.environment(name))
+
+    def is_root(self) -> bool:
+        """Whether root asks."""
+        is_root = self._host.is_root()
+        with self._lock:
+            self._new[Question("is_root")] = is_root
+        return is_root
+
+    def monotonic(self) -> float:
+        """The host's clock; what it showed is noted, for rates are taken over it."""
+        now = self._host.monotonic()
+        with self._lock:
+            self._clock.append(now)
+        return now
+
+    def wall_clock(self) -> float:
+        """The host's time of day."""
+        return self._host.wall_clock()
+
+
+def _source(question: Question) -> str:
+    return printable(" ".join(question.of) or question.kind)
+
+
+def _same(one: Maybe[Any], other: Maybe[Any]) -> bool:
+    return type(one) is type(other) and bool(one == other)

@@ -1,0 +1,189 @@
+"""What tests measure on a simulated node: the limit of the way times what real runs reach of it.
+
+Shares of a limit: perftest's READMEs and runs of azurehpc-health-checks, 97 to 99 % of a port and 88 to 92 %
+of a PCIe link; through the CPU and between sockets the host bridges carry less, which NVIDIA's GPUDirect RDMA
+manual ("Supported systems") says without figures; those here are of the size that users report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probes.bandwidth.model.limits import Bound, of_gpu, of_host, of_pair, payload_share
+from probes.base.unknown import Unknown, known
+from probes.facts.pci.link_speed import link_gbps
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.queries.acs_redirects import not_to_be_judged, redirects_of
+from probes.queries.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
+from probes.simulation.node.waves import phase
+from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import Nccl
+from probes.topology.paths import Path
+
+PORT_SHARE, PCIE_SHARE = 0.982, 0.905
+_THROUGH_CPU, _BETWEEN_SOCKETS = 0.52, 0.33
+_READ_THROUGH_CPU = 0.8  # the root complex passes reads of peers on slower still
+_REDIRECTED, _TRANSLATED_IN_GUEST = 0.46, 0.42
+_BETWEEN_GRACES = 0.62
+_OF_READ_REQUEST = {128: 0.5, 256: 0.66, 512: 0.84, 1024: 0.94}
+_USUAL_PAYLOAD = 256
+_UNKNOWN_GBPS = 80.0
+_JOB_TAKES = 0.02  # what a busy job takes from a test that it gives its bandwidth to
+_JITTER = 0.004
+_MESSAGES_PER_SECOND = 4.2e6  # that one queue pair posts and completes
+_MOST_QUEUE_PAIRS = 6  # from where on the NIC's own rate binds
+_SHARPNESS = 4  # of the bend between both bounds
+C2C_GBPS = 2900.0  # what CUDA copies over Grace's chip-to-chip link
+
+
+@dataclass(frozen=True)
+class Place:
+    """One end of a test: a port, and whose memory it uses."""
+
+    examination: Examination
+    nic: str
+    port: int
+    gpu: str | None  # BDF; None: host memory
+
+
+def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
+    """Gb/s of large messages at this end, one way; `nic_reads`: the NIC fetches from the memory."""
+    examination, nic, port = place.examination, place.nic, place.port
+    limit = (
+        of_host(examination, nic, port, is_loopback)
+        if place.gpu is None
+        else of_pair(examination, place.gpu, nic, port, is_loopback)
+    )
+    ports = _least(one for one in limit.bounds if not one.is_pcie) * PORT_SHARE
+    links = _least(one for one in limit.bounds if one.is_pcie)
+    links = (links if math.isfinite(links) else _own_links(place)) * PCIE_SHARE
+    if nic_reads:
+        links *= _of_read_requests(examination, nic)
+    if place.gpu is not None:
+        links *= way_share(examination, place.gpu, nic, nic_reads)
+    least = min(ports, links)
+    return least if math.isfinite(least) else _UNKNOWN_GBPS
+
+
+def _least(bounds: Iterable[Bound]) -> float:
+    return min((one.gbps for one in bounds if not isinstance(one.gbps, Unknown)), default=math.inf)
+
+
+def _own_links(place: Place) -> float:
+    """Of devices on a root bus, as guests have them: what their own links carry."""
+    functions = functions_of(place.examination)
+    device = device_of(place.examination, place.nic)
+    ends = ("" if device is None else known(device.bdf, ""), place.gpu or "")
+    links = [functions[bdf].link for bdf in ends if bdf in functions]
+    return min(
+        (
+            link_gbps(link.max_speed_gtps, link.max_width) * payload_share(_USUAL_PAYLOAD)
+            for link in links
+            if not isinstance(link.max_speed_gtps, Unknown) and not isinstance(link.max_width, Unknown)
+        ),
+        default=math.inf,
+    )
+
+
+def way_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) -> float:
+    """The share of the PCIe links that the way between a GPU and a NIC keeps."""
+    path = examination.topology.paths.get((gpu, nic))
+    if path is None:
+        return _THROUGH_CPU
+    guest = is_guest(examination)
+    if not isinstance(guest, Unknown) and guest:
+        return _in_guest(examination, gpu, nic)
+    if path.nccl is Nccl.P2C:
+        return 1.0
+    reading = _READ_THROUGH_CPU if nic_reads else 1.0
+    if any(hop.link == "SMP" for hop in path.hops):
+        facts = examination.node.gpus
+        cards = () if isinstance(facts, Unknown) else facts.gpus
+        by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in cards)
+        return _BETWEEN_GRACES if by_c2c else _BETWEEN_SOCKETS * reading
+    if any(hop.kind == "host bridge" for hop in path.hops):
+        return _THROUGH_CPU * reading
+    return _REDIRECTED * reading if is_redirected(examination, path) else 1.0
+
+
+def _in_guest(examination: Examination, gpu: str, nic: str) -> float:
+    """A guest does not see the switches: there a GPU lies beside the NIC of its own number."""
+    topology = examination.topology
+    gpus, nics = ([end.id for end in ends] for ends in (topology.gpus, topology.nics))
+    bdf = next((known(end.bdf, "") for end in topology.nics if end.id == nic), "")
+    space = config_of(examination, bdf)
+    if isinstance(space, Unknown) or not known(space.ats_enabled, False):
+        return _TRANSLATED_IN_GUEST
+    if gpu in gpus and nic in nics and gpus.index(gpu) == nics.index(nic):
+        return 1.0
+    return _THROUGH_CPU
+
+
+def is_redirected(examination: Examination, path: Path) -> bool:
+    """Whether ACS sends what goes this way up to the CPU."""
+    if not_to_be_judged(examination) is not None:
+        return False
+    ports = redirects_of(examination).ports
+    return any(bdf in ports for bdf in turning_ports(examination, path))
+
+
+def is_unreachable(examination: Examination, gpu: str, nic: str) -> bool:
+    """Whether transfers fail: ACS redirects them to an IOMMU that translates."""
+    path = examination.topology.paths.get((gpu, nic))
+    function = functions_of(examination).get(gpu)
+    if path is None or function is None or not known(function.iommu_type, "").startswith("DMA"):
+        return False
+    return is_redirected(examination, path)
+
+
+def _of_read_requests(examination: Examination, nic: str) -> float:
+    device = device_of(examination, nic)
+    express = express_of(examination, "" if device is None else known(device.bdf, ""))
+    if isinstance(express, Unknown):
+        return 1.0
+    return _OF_READ_REQUEST.get(known(express.max_read_request_bytes, 4096), 1.0)
+
+
+def device_of(examination: Examination, nic: str) -> RdmaDevice | None:
+    """An RDMA device by name."""
+    rdma = examination.node.rdma
+    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    return next((one for one in devices if one.name == nic), None)
+
+
+def beside_job(gbps: float, job_gbps: float, line_gbps: float) -> float:
+    """What is left of it on a port that a job keeps busy: the NIC shares out, and the job comes in bursts."""
+    return gbps * (1 - _JOB_TAKES * min(1.0, job_gbps / line_gbps if line_gbps else 0.0))
+
+
+def of_size(size_bytes: int, sustained_gbps: float, queue_pairs: int = 1) -> float:
+    """Gb/s of messages of one size: small ones are bound by how many go a second."""
+    rate = _MESSAGES_PER_SECOND * min(max(queue_pairs, 1), _MOST_QUEUE_PAIRS)
+    by_number = rate * size_bytes * 8 / 1e9
+    return float(by_number * (1 + (by_number / sustained_gbps) ** _SHARPNESS) ** (-1 / _SHARPNESS))
+
+
+def latency_us(place: Place, far: Place, is_read: bool, size_bytes: int, gbps: float) -> float:
+    """Microseconds: of a write or send half of the round trip, of a read the whole."""
+    whole = 1.75
+    for one, reads in ((place, not is_read), (far, is_read)):
+        if one.gpu is not None:
+            share = way_share(one.examination, one.gpu, one.nic, reads)
+            whole += 0.45 + 1.6 * (1 - share)
+    return whole * (1.7 if is_read else 1.0) + size_bytes * 8 / (gbps * 1e3)
+
+
+def jittered(figure: float, seed: int, what: str, at: float) -> float:
+    """A figure as it comes out at a moment: less than half a percent off, the same under equal seeds."""
+    return figure * (1 + _JITTER * (phase(seed, f"{what} {at:.4f}") / math.pi - 1))
+
+
+def to_gpu_gbps(examination: Examination, gpu: str) -> float:
+    """Gb/s of copies between the host and a GPU by its own engines."""
+    limit = of_gpu(examination, gpu)
+    if not limit.bounds:
+        return C2C_GBPS
+    least = _least(limit.bounds) * 0.955
+    return least if math.isfinite(least) else _UNKNOWN_GBPS

@@ -1,0 +1,1 @@
+"""The file tree of a simulated node."""

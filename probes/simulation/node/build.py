@@ -1,0 +1,142 @@
+"""How a simulated node's description grows into its tree."""
+
+from __future__ import annotations
+
+from probes.simulation.node.config_space import grow_config_space
+from probes.simulation.node.depmod import grow_module_index
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.driver_libraries import grow_driver_libraries
+from probes.simulation.node.driver_proc import show_driver
+from probes.simulation.node.kernel_log import grow_kernel_log
+from probes.simulation.node.module_files import grow_module_files
+from probes.simulation.node.modules import grow_modules, hold_modules
+from probes.simulation.node.pci import grow_pci
+from probes.simulation.node.ports import grow_ports
+from probes.simulation.node.services import grow_services
+from probes.simulation.node.surroundings import grow_surroundings
+from probes.simulation.node.tree import GIB, Content, PlacedNic, Tree
+from probes.simulation.node.waves import Wave, phase
+
+_CONFIG = """\
+CONFIG_MODULES=y
+CONFIG_DMA_SHARED_BUFFER=y
+CONFIG_INFINIBAND=m
+CONFIG_INFINIBAND_USER_MEM=y
+CONFIG_INFINIBAND_ON_DEMAND_PAGING=y
+# end
+"""
+
+
+def grow(description: NodeDescription, seed: int) -> Tree:
+    """The whole tree of a description."""
+    tree = Tree(description, seed)
+    tree.live_modules = list(description.modules.live)
+    _platform(tree)
+    _numa(tree)
+    grow_pci(tree)
+    show_driver(tree, description.driver.version)
+    for number, nic in enumerate(tree.nics):
+        _rdma(tree, nic, number)
+    grow_modules(tree)
+    grow_module_index(tree)
+    grow_config_space(tree)
+    grow_ports(tree)
+    grow_kernel_log(tree)
+    grow_services(tree)
+    hold_modules(tree)
+    grow_driver_libraries(tree)
+    grow_module_files(tree)
+    grow_surroundings(tree)
+    gpus = range(len(tree.gpus))
+    tree.mig.update(gpus if description.nvml.mig else ())
+    tree.persistent.update(gpus if description.nvml.persistence else ())
+    return tree
+
+
+def _platform(tree: Tree) -> None:
+    node = tree.description
+    tree.add("/proc/sys/kernel/hostname", f"{node.hostname}\n")
+    tree.add("/proc/sys/kernel/osrelease", f"{node.kernel}\n")
+    tree.add("/proc/sys/kernel/arch", f"{node.architecture}\n")
+    tree.add("/proc/sys/kernel/modules_disabled", "0\n")
+    tree.add("/proc/version", f"Linux version {node.kernel} (simulated) #1 SMP\n")
+    tree.add("/proc/cmdline", f"{node.cmdline}\n")
+    tree.add("/etc/os-release", f'PRETTY_NAME="{node.distribution}"\n')
+    tree.add("/sys/class/dmi/id/sys_vendor", f"{node.product[0]}\n")
+    tree.add("/sys/class/dmi/id/product_name", f"{node.product[1]}\n")
+    tree.add("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
+    tree.add("/sys/module/module/parameters/sig_enforce", "N\n")
+    tree.add(f"/boot/config-{node.kernel}", _CONFIG)
+    tree.directory("/sys/class/iommu")
+    if node.iommu:
+        for number in range(len(node.numa)):
+            tree.directory(f"/sys/class/iommu/{node.iommu_kind}{number}")
+
+
+def _numa(tree: Tree) -> None:
+    nodes = tree.description.numa
+    base = "/sys/devices/system/node"
+    tree.add(f"{base}/online", f"0-{len(nodes) - 1}\n" if len(nodes) > 1 else "0\n")
+    for number, numa in enumerate(nodes):
+        tree.add(f"{base}/node{number}/cpulist", f"{numa.cpus}\n")
+        tree.add(f"{base}/node{number}/distance", " ".join(map(str, numa.distances)) + "\n")
+        kib = numa.memory_gib * GIB // 1024
+        tree.add(f"{base}/node{number}/meminfo", f"Node {number} MemTotal:       {kib} kB\n")
+
+
+def _rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
+    base = f"{nic.path}/infiniband/{nic.name}"
+    tree.link(f"/sys/class/infiniband/{nic.name}", f"../../{base.removeprefix('/sys/')}")
+    tree.link(f"{base}/device", "../..")
+    tree.link(f"{nic.path}/driver", f"../../../../bus/pci/drivers/{nic.kind.driver}")
+    guid = f"51a0:1a7e:0000:{number:04x}"
+    for name, value in (
+        ("node_type", "1: CA"),
+        ("fw_ver", nic.kind.firmware),
+        ("hca_type", nic.kind.hca),
+        ("board_id", nic.kind.board),
+        ("node_guid", guid),
+        ("sys_image_guid", guid),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/phys_state", "5: LinkUp"),
+        ("ports/1/rate", nic.kind.rate),
+        ("ports/1/link_layer", nic.kind.layer),
+        ("ports/1/lid", f"0x{number + 1:x}" if nic.kind.layer == "InfiniBand" else "0x0"),
+    ):
+        tree.add(f"{base}/{name}", f"{value}\n")
+    netdev = f"ib{number}" if nic.kind.layer == "InfiniBand" else f"ens{number}np0"
+    tree.add(f"{nic.path}/net/{netdev}/dev_port", "0\n")
+    _gids(tree, f"{base}/ports/1", guid, netdev, nic.kind.layer)
+    for name, share in (("port_xmit_data", 1.0), ("port_rcv_data", 0.99)):
+        wave = Wave(nic.kind.gbps * share, phase(tree.seed, f"{nic.name} {name}"))
+        tree.add(f"{base}/ports/1/counters/{name}", _counter(wave))
+    for name in ("port_xmit_packets", "port_rcv_packets", "port_rcv_errors", "link_downed", "symbol_error"):
+        tree.add(f"{base}/ports/1/counters/{name}", "0\n")
+    for name in ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"):
+        tree.add(f"{base}/ports/1/hw_counters/{name}", "0\n")
+    tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/ibdev", f"{nic.name}\n")
+    tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/dev", f"231:{192 + number}\n")
+
+
+def _counter(wave: Wave) -> Content:
+    """Units of four octets, of a wave in Gb/s."""
+    return lambda seconds: f"{round(wave.total(seconds) * 1e9 / 32)}\n"
+
+
+def _gids(tree: Tree, port: str, guid: str, netdev: str, layer: str) -> None:
+    filled = [f"fe80:0000:0000:0000:{guid}"]
+    if layer == "Ethernet":
+        filled = [
+            filled[0],
+            filled[0],
+            "0000:0000:0000:0000:0000:ffff:0a00:0001",
+            "0000:0000:0000:0000:0000:ffff:0a00:0001",
+        ]
+    for index in range(16 if layer == "Ethernet" else 8):
+        empty = index >= len(filled)
+        tree.add(f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n" if empty else f"{filled[index]}\n")
+        if not empty:
+            kind = "RoCE v2" if index % 2 else "IB/RoCE v1"
+            tree.add(f"{port}/gid_attrs/types/{index}", f"{kind}\n")
+            if layer == "Ethernet":
+                tree.add(f"{port}/gid_attrs/ndevs/{index}", f"{netdev}\n")

@@ -1,0 +1,86 @@
+"""What depmod(8) writes down of the modules on a simulated node's disk."""
+
+from __future__ import annotations
+
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.tree import Tree, file_of, needs_of
+
+# Modules that every kernel here has, and that no description names.
+OTHERS = ("rdma_ucm",)
+_EXPORTS = {
+    "ib_register_client": "ib_core",
+    "ib_uverbs_get_ucontext_file": "ib_uverbs",
+    "rdma_create_id": "rdma_cm",
+    "mlx5_core_create_mkey": "mlx5_core",
+    "nvidia_p2p_get_pages": "nvidia",
+    "nvUvmInterfaceRegisterUvmCallbacks": "nvidia",
+}
+
+
+def grow_module_index(tree: Tree) -> None:
+    """Adds modules.dep, modules.symbols, modules.builtin, and what the boot is to load."""
+    node = tree.description
+    base = f"/lib/modules/{node.kernel}"
+    names = on_disk(node)
+    tree.add(f"{base}/modules.dep", "".join(_dependency_line(node, name) for name in names))
+    exports = {symbol: module for symbol, module in _EXPORTS.items() if module in names}
+    if node.modules.ofed:
+        exports["ib_register_peer_memory_client"] = "ib_core"
+        exports["ib_unregister_peer_memory_client"] = "ib_core"
+    tree.add(f"{base}/modules.symbols", "".join(f"alias symbol:{s} {m}\n" for s, m in exports.items()))
+    tree.add(f"{base}/modules.builtin", "kernel/fs/ext4/ext4.ko\n")
+    tree.add(
+        "/etc/modules-load.d/nvidia.conf",
+        "nvidia_peermem\n" if "nvidia_peermem" in node.modules.live else "# none\n",
+    )
+
+
+def on_disk(node: NodeDescription) -> tuple[str, ...]:
+    """The modules whose files are there for the running kernel."""
+    return (*node.modules.live, *node.modules.on_disk, *OTHERS)
+
+
+def name_of_file(path: str) -> str:
+    """The module in a .ko, with underscores."""
+    return path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
+
+
+def read_index(tree: Tree) -> dict[str, tuple[str, ...]]:
+    """Every module of modules.dep -> what it needs, directly or not."""
+    lines = tree.text(f"/lib/modules/{tree.description.kernel}/modules.dep").splitlines()
+    index = {}
+    for line in lines:
+        file, _, needs = line.partition(":")
+        index[name_of_file(file)] = tuple(name_of_file(need) for need in needs.split())
+    return index
+
+
+def write_index(tree: Tree, files: dict[str, dict[str, str]]) -> None:
+    """What `depmod -a` makes of the files, given by module as modinfo has them."""
+    base = f"/lib/modules/{tree.description.kernel}"
+    paths = {name: fields["filename"].removeprefix(f"{base}/") for name, fields in files.items()}
+
+    def needs(name: str, seen: tuple[str, ...] = ()) -> list[str]:
+        direct = files.get(name, {}).get("depends", "").replace("-", "_").split(",")
+        found: list[str] = []
+        for one in direct:
+            if one in paths and one not in seen:
+                found += [one, *needs(one, (*seen, name))]
+        return found
+
+    lines = (
+        f"{path}: {' '.join(paths[need] for need in dict.fromkeys(needs(name)))}".rstrip() + "\n"
+        for name, path in paths.items()
+    )
+    tree.add(f"{base}/modules.dep", "".join(lines))
+
+
+def _dependency_line(node: NodeDescription, name: str) -> str:
+    found: list[str] = []
+    waiting = list(needs_of(node, name))
+    while waiting:
+        need = waiting.pop(0)
+        if need not in found:
+            found.append(need)
+            waiting.extend(needs_of(node, need))
+    return f"{file_of(node, name)}: {' '.join(file_of(node, need) for need in found)}".rstrip() + "\n"

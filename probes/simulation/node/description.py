@@ -1,0 +1,209 @@
+"""The description of a simulated node, as its TOML file gives it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from probes.simulation.node.names import SIMULATED_NAMES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class DriverDescription:
+    """The NVIDIA driver."""
+
+    version: str
+    flavour: Literal["open", "proprietary"]
+    cuda: str
+
+
+@dataclass(frozen=True)
+class GpuDescription:
+    """What all GPUs of the node are; `link` is PCIe generation and width, `watts` idle and busy."""
+
+    name: str
+    id: str
+    memory_gib: int
+    bar1_gib: int
+    capability: tuple[int, int]
+    link: tuple[int, int]
+    nvlinks: int
+    watts: tuple[int, int]
+    c2c: int = 0
+
+
+@dataclass(frozen=True)
+class NicDescription:
+    """One kind of NIC; `gbps` is what a training job keeps a port of it at."""
+
+    id: str
+    hca: str
+    firmware: str
+    board: str
+    rate: str
+    layer: str
+    link: tuple[int, int]
+    gbps: float
+
+    @property
+    def driver(self) -> str:
+        """The kernel module of the card: mlx4_core for ConnectX-3, mlx5_core for what is newer."""
+        return "mlx4_core" if self.id in ("15b3:1003", "15b3:1007") else "mlx5_core"
+
+
+@dataclass(frozen=True)
+class SwitchDescription:
+    """What all PCIe switches of the node are."""
+
+    id: str = "1000:c030"
+    link: tuple[int, int] = (5, 16)
+
+
+@dataclass(frozen=True)
+class NumaDescription:
+    """One NUMA node."""
+
+    cpus: str
+    memory_gib: int
+    distances: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RootDescription:
+    """One host bridge: a switch below a root port, devices on root ports, or devices on the bus itself."""
+
+    bus: str  # "0000:15"
+    numa: int = -1
+    switch: list[Any] = field(default_factory=list)
+    ports: list[str] = field(default_factory=list)
+    flat: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ModulesDescription:
+    """Kernel modules: those loaded, and others that lie on disk for this kernel."""
+
+    live: tuple[str, ...]
+    on_disk: tuple[str, ...] = ()
+    ofed: bool = False  # OFED's ib_core, which exports the peer-memory symbols
+
+
+@dataclass(frozen=True)
+class GpuDirectDescription:
+    """Which paths work, and how many memory regions the job holds through nvidia-peermem."""
+
+    dmabuf: bool
+    regions: int = 0
+    memory_peers: bool = False
+    refusing: tuple[str, ...] = ()  # RDMA devices whose driver takes no dma-buf regions, though others do
+
+
+@dataclass(frozen=True)
+class NvmlDescription:
+    """What NVML says beyond what the GPUs are; GPUs by their number."""
+
+    refusal: str = ""  # why it does not answer at all
+    lost: frozenset[int] = frozenset()  # fallen off the bus
+    unlisted: frozenset[int] = frozenset()
+    with_fewer_nvlinks: frozenset[int] = frozenset()
+    persistence: bool = True
+    mig: bool = False
+    is_vgpu: bool = False
+    confidential_computing: bool = False
+
+
+@dataclass(frozen=True)
+class NodeDescription:
+    """A whole node."""
+
+    name: str
+    title: str
+    hostname: str
+    product: tuple[str, str]
+    distribution: str
+    kernel: str
+    architecture: str
+    cmdline: str
+    driver: DriverDescription
+    gpu: GpuDescription
+    nic: dict[str, NicDescription]
+    switch: SwitchDescription
+    numa: tuple[NumaDescription, ...]
+    root: tuple[RootDescription, ...]
+    modules: ModulesDescription
+    gpudirect: GpuDirectDescription
+    iommu: str = ""
+    iommu_kind: str = "dmar"
+    uncore: int = 0
+    nvml: NvmlDescription = NvmlDescription()
+    tests: tuple[
+        str, ...
+    ] = ()  # of "gdrcopy", "nvbandwidth", "nccl-tests": what is installed beside perftest
+
+    @property
+    def offers_gdr(self) -> bool:
+        """Whether the GPUs can use GPUDirect RDMA at all: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED."""
+        by_name = "GeForce" in self.gpu.name or "GB10" in self.gpu.name
+        return not (by_name or self.nvml.is_vgpu or self.nvml.confidential_computing)
+
+
+def simulated_names() -> tuple[str, ...]:
+    """The names `--demo` takes, the default first."""
+    return SIMULATED_NAMES
+
+
+def title(name: str) -> str:
+    """One line on what the node is."""
+    return describe(name).title
+
+
+@cache
+def describe(name: str) -> NodeDescription:
+    """Reads a description; KeyError for a name that is none of ours."""
+    if name not in SIMULATED_NAMES:
+        raise KeyError(name)
+    text = (resources.files("probes.simulation") / "nodes" / f"{name}.toml").read_text(encoding="utf-8")
+    return from_toml(name, tomllib.loads(text))
+
+
+def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
+    """The description in a parsed TOML file; TypeError where a key is wrong or missing."""
+    parts = dict(table)
+    gpu = parts.pop("gpu")
+    nics = {
+        kind: NicDescription(**{**nic, "link": tuple(nic["link"])}) for kind, nic in parts.pop("nic").items()
+    }
+    switch = parts.pop("switch", {})
+    modules = parts.pop("modules")
+    return NodeDescription(
+        name=name,
+        driver=DriverDescription(**parts.pop("driver")),
+        gpu=GpuDescription(
+            **{
+                **gpu,
+                **{key: (gpu[key][0], gpu[key][1]) for key in ("capability", "link", "watts")},
+            }
+        ),
+        nic=nics,
+        switch=SwitchDescription(**{**switch, "link": tuple(switch.get("link", (5, 16)))}),
+        numa=tuple(
+            NumaDescription(numa["cpus"], numa["memory_gib"], tuple(numa["distances"]))
+            for numa in parts.pop("numa")
+        ),
+        root=tuple(RootDescription(**root) for root in parts.pop("root")),
+        modules=ModulesDescription(
+            tuple(modules["live"]), tuple(modules.get("on_disk", ())), modules.get("ofed", False)
+        ),
+        gpudirect=GpuDirectDescription(**parts.pop("gpudirect")),
+        product=tuple(parts.pop("product")),
+        tests=tuple(parts.pop("tests", ())),
+        **parts,
+    )

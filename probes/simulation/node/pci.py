@@ -1,0 +1,157 @@
+"""The PCI functions of a simulated node: what hangs below each host bridge, and those of the CPUs."""
+
+from __future__ import annotations
+
+from probes.simulation.node.description import RootDescription
+from probes.simulation.node.tree import GIB, PlacedGpu, PlacedNic, Tree
+
+_SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
+_PREFETCHABLE, _PLAIN = 0x14220C, 0x40200
+
+
+def grow_pci(tree: Tree) -> None:
+    """Adds every function in the description's order, by which GPUs, NICs and NVSwitches are numbered."""
+    for root in tree.description.root:
+        _root(tree, root)
+    _uncore(tree)
+
+
+class _Buses:
+    """Bus numbers below one root, handed out in order."""
+
+    def __init__(self, domain: str, bus: int) -> None:
+        self._domain, self._next = domain, bus
+
+    def take(self) -> str:
+        """The next bus, with its domain."""
+        self._next += 1
+        return f"{self._domain}:{self._next:02x}"
+
+
+def _root(tree: Tree, root: RootDescription) -> None:
+    domain, _, bus = root.bus.partition(":")
+    top = f"/sys/devices/pci{root.bus}"
+    buses = _Buses(domain, int(bus, 16))
+    for slot, holding in enumerate(root.flat):
+        _endpoint(tree, holding, f"{top}/{root.bus}:{slot:02x}.0", root.numa)
+    for slot, holding in enumerate(root.ports, 1):
+        port = f"{top}/{root.bus}:{slot:02x}.0"
+        gen = _link_of(tree, holding)
+        _function(tree, port, "8086:352a", "060400", root.numa, gen, driver="pcieport")
+        _endpoint(tree, holding, f"{port}/{buses.take()}:00.0", root.numa)
+    if root.switch:
+        port = f"{top}/{root.bus}:01.0"
+        _function(
+            tree, port, "8086:352a", "060400", root.numa, tree.description.switch.link, driver="pcieport"
+        )
+        _switch(tree, root.switch, port, buses, root.numa)
+
+
+def _switch(tree: Tree, holdings: list[object], above: str, buses: _Buses, numa: int) -> None:
+    """An upstream port, and a downstream port for each thing below; a list below is a switch again."""
+    kind = tree.description.switch
+    upstream = f"{above}/{buses.take()}:00.0"
+    # The subsystem that Broadcom's switches show in base mode: NCCL knows two-level ones by it.
+    subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
+    _function(tree, upstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
+    inner = buses.take()
+    for slot, holding in enumerate(holdings):
+        downstream = f"{upstream}/{inner}:{slot:02x}.0"
+        _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
+        if isinstance(holding, list):
+            _switch(tree, holding, downstream, buses, numa)
+        else:
+            _endpoint(tree, str(holding), f"{downstream}/{buses.take()}:00.0", numa)
+
+
+def _link_of(tree: Tree, holding: str) -> tuple[int, int]:
+    kind = holding.partition(" ")[0]
+    nic = tree.description.nic.get(kind)
+    return nic.link if nic else tree.description.gpu.link
+
+
+def _endpoint(tree: Tree, holding: str, path: str, numa: int) -> None:
+    node = tree.description
+    kind, _, name = holding.partition(" ")
+    bdf = path.rpartition("/")[2]
+    if kind == "gpu":
+        _function(tree, path, node.gpu.id, "030200", numa, node.gpu.link, "10de:16c1", "nvidia")
+        tree.gpus.append(PlacedGpu(bdf, numa))
+        aperture = 0x20_0000_0000 + len(tree.gpus) * (node.gpu.bar1_gib * GIB)
+        tree.add(
+            f"{path}/resource",
+            _resource((0xA000_0000, 16 << 20, _PLAIN), (aperture, node.gpu.bar1_gib * GIB, _PREFETCHABLE)),
+        )
+    elif kind == "nvswitch":
+        model = "10de:22a3" if node.gpu.capability[0] >= 9 else "10de:1af1"
+        _function(tree, path, model, "068000", numa, (2, 4), "10de:1796", "nvidia-nvswitch")
+        tree.nvswitches.append(bdf)
+    else:
+        nic = node.nic[kind]
+        infiniband = nic.layer == "InfiniBand"
+        _function(
+            tree, path, nic.id, "020700" if infiniband else "020000", numa, nic.link, "15b3:0041", nic.driver
+        )
+        tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
+        if nic.id == "15b3:101e":
+            tree.link(f"{path}/physfn", "../0000:00:00.0")
+        tree.nics.append(PlacedNic(bdf, name, nic, numa, path))
+
+
+def _resource(*bars: tuple[int, int, int]) -> str:
+    """Lines of a `resource` file; each 64-bit BAR takes two."""
+    lines = []
+    for start, size, flags in bars:
+        lines.append(f"0x{start:016x} 0x{start + size - 1:016x} 0x{flags:016x}")
+        lines.append(f"0x{0:016x} 0x{0:016x} 0x{0:016x}")
+    while len(lines) < 7:
+        lines.append(f"0x{0:016x} 0x{0:016x} 0x{0:016x}")
+    return "\n".join(lines) + "\n"
+
+
+def _function(
+    tree: Tree,
+    path: str,
+    ids: str,
+    class_code: str,
+    numa: int,
+    link: tuple[int, int],
+    subsystem: str = "0000:0000",
+    driver: str = "",
+) -> None:
+    bdf = path.rpartition("/")[2]
+    event = f"PCI_CLASS={int(class_code, 16):X}\nPCI_ID={ids.upper()}\nPCI_SUBSYS_ID={subsystem.upper()}\n"
+    event += f"PCI_SLOT_NAME={bdf}\n"
+    tree.add(f"{path}/uevent", f"DRIVER={driver}\n{event}" if driver else event)
+    tree.add(f"{path}/numa_node", f"{numa}\n")
+    tree.link(f"/sys/bus/pci/devices/{bdf}", f"../../../{path.removeprefix('/sys/')}")
+    if class_code[:4] == "0880":
+        return
+    vendor, _, device = ids.partition(":")
+    for name, value in (("vendor", vendor), ("device", device), ("class", class_code)):
+        tree.add(f"{path}/{name}", f"0x{value}\n")
+    speed = _SPEEDS.get(link[0], "5.0 GT/s PCIe")
+    for name, value in (
+        ("current_link_speed", speed),
+        ("max_link_speed", speed),
+        ("current_link_width", str(link[1])),
+        ("max_link_width", str(link[1])),
+    ):
+        tree.add(f"{path}/{name}", f"{value}\n")
+    if tree.description.iommu and class_code[:2] in ("02", "03"):
+        group = len([one for one in tree.links if one.endswith("/iommu_group")])
+        tree.link(f"{path}/iommu_group", f"../../../../kernel/iommu_groups/{group}")
+        tree.add(f"/sys/kernel/iommu_groups/{group}/type", f"{tree.description.iommu}\n")
+
+
+def _uncore(tree: Tree) -> None:
+    """Functions of the CPUs themselves: many on a real board, and of no interest."""
+    vendor = "10de:22b9" if tree.description.architecture == "aarch64" else "8086:3250"
+    buses = ["0000:f2", "0000:f3"] if tree.description.uncore > 8 else ["0000:ff"]
+    for number in range(tree.description.uncore):
+        bus = buses[number % len(buses)]
+        slot, function = divmod(number // len(buses), 8)
+        if slot < 32:
+            path = f"/sys/devices/pci{bus}/{bus}:{slot:02x}.{function}"
+            numa = -1 if bus == "0000:ff" else number % len(buses) % len(tree.description.numa)
+            _function(tree, path, vendor, "088000", numa, (3, 1))

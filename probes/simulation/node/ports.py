@@ -1,0 +1,52 @@
+"""RDMA ports of a simulated node: what the doctor asks of them beyond state and rate."""
+
+from __future__ import annotations
+
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.simulation.node.tree import PlacedNic, Tree
+
+_HW_COUNTERS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+)
+
+
+def grow_ports(tree: Tree) -> None:
+    """Subnet manager, counters and netdev of every port."""
+    for nic in tree.nics:
+        port = port_of(nic)
+        infiniband = nic.kind.layer == "InfiniBand"
+        tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
+        for name in ERROR_COUNTER_BITS:
+            tree.add(f"{port}/counters/{name}", "0\n")
+        for name in _HW_COUNTERS:
+            tree.add(f"{port}/hw_counters/{name}", "0\n")
+        netdev = netdev_of(tree, nic)
+        base = f"{nic.path}/net/{netdev}"
+        tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")
+        tree.link(f"{base}/device", f"../../../{nic.bdf}")
+        for name, value in (
+            ("mtu", "4092" if infiniband else "9000"),
+            ("operstate", "up"),
+            ("flags", "0x1003"),
+            ("carrier_changes", "2"),
+            ("type", "32" if infiniband else "1"),
+        ):
+            tree.add(f"{base}/{name}", f"{value}\n")
+        if tree.description.modules.ofed and not infiniband:
+            for priority in range(8):
+                tree.add(f"{base}/ecn/roce_rp/enable/{priority}", "1\n")
+
+
+def port_of(nic: PlacedNic) -> str:
+    """The directory of the NIC's only port."""
+    return f"{nic.path}/infiniband/{nic.name}/ports/1"
+
+
+def netdev_of(tree: Tree, nic: PlacedNic) -> str:
+    """The NIC's netdev."""
+    return next(iter(tree.directories[f"{nic.path}/net"]))

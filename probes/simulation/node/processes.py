@@ -1,0 +1,107 @@
+"""The processes of a simulated node: the first one, this program, and a training job of one rank a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from probes.simulation.node.tree import Tree
+
+FIRST_RANK = 41000
+_OWN = 40000
+NCCL_VERSION = "2.27.7"
+_UID, _USER, _SLURM_JOB = 1000, "alice", 4711
+
+
+def grow_processes(tree: Tree) -> None:
+    """Process 1, this program, and a rank on every GPU where a driver is loaded."""
+    tree.add("/proc/1/comm", "systemd\n")
+    tree.add("/proc/1/cmdline", b"/sbin/init\0")
+    tree.link("/proc/self", str(_OWN))
+    tree.add(f"/proc/{_OWN}/limits", limits())
+    tree.add(f"/proc/{_OWN}/status", _own_status(tree))
+    tree.directory("/etc/systemd/system")
+    tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
+    tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{_USER}:x:{_UID}:{_UID}::/home/{_USER}:\n")
+    if "nvidia" in tree.live_modules:
+        for number in range(len(tree.gpus)):
+            add_rank(tree, FIRST_RANK + number, number)
+
+
+def _own_status(tree: Tree) -> str:
+    """It may use all CPUs and the memory of every NUMA node."""
+    nodes = tree.description.numa
+    cpus = ",".join(node.cpus for node in nodes if node.cpus)
+    memory = ",".join(str(number) for number, node in enumerate(nodes) if node.memory_gib)
+    return (
+        "Name:\tgdrtop\nState:\tR (running)\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"
+        f"Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{memory}\n"
+    )
+
+
+def put_in_container(tree: Tree, pid: int) -> None:
+    """Move a process into a pod: its control group is one of the kubelet's."""
+    pod = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
+    path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{'3f' * 32}.scope"
+    tree.add(f"/proc/{pid}/cgroup", f"0::{path}\n")
+
+
+def add_rank(
+    tree: Tree,
+    pid: int,
+    gpu: int = 0,
+    variables: Mapping[str, str] | None = None,
+    libraries: Sequence[str] | None = None,
+) -> None:
+    """One process of a training job, with a GPU and every NIC."""
+    base = f"/proc/{pid}"
+    tree.add(f"{base}/comm", "python3\n")
+    tree.add(f"{base}/cmdline", b"/usr/bin/python3\0-u\0/home/alice/llm/train.py\0--config\0llama.yaml\0")
+    job = f"/slurm/uid_{_UID}/job_{_SLURM_JOB}/step_0/task_{gpu}"
+    tree.add(f"{base}/cgroup", f"4:memory:{job}\n2:cpuset:{job}\n0::/system.slice/slurmd.service\n")
+    tree.add(f"{base}/status", "Name:\tpython3\nState:\tR (running)\n"
+             f"Uid:\t{_UID}\t{_UID}\t{_UID}\t{_UID}\n"
+             "CapEff:\t0000000000000000\n")  # fmt: skip
+    tree.add(f"{base}/limits", limits())
+    given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
+    tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
+    verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
+    files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    for number, file in enumerate([*files, *(f"/dev/infiniband/{name}" for name in verbs)], 3):
+        tree.link(f"{base}/fd/{number}", file)
+    for name in (*verbs, "rdma_cm"):
+        tree.add(f"{base}/root/dev/infiniband/{name}", "")
+    mapped = default_libraries(tree) if libraries is None else libraries
+    tree.add(f"{base}/maps", "".join(
+        f"7f{number:02x}00000000-7f{number:02x}00100000 r-xp 00000000 08:01 {number} {path}\n"
+        for number, path in enumerate(mapped)
+    ))  # fmt: skip
+
+
+def library_directory(tree: Tree) -> str:
+    """Where the libraries lie."""
+    return f"/usr/lib/{tree.description.architecture}-linux-gnu"
+
+
+def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
+    """What a rank maps."""
+    place = library_directory(tree)
+    return [
+        f"{place}/libnccl.so.{nccl}",
+        f"{place}/libibverbs.so.1.14.39.0",
+        f"{place}/libmlx5.so.1.24.39.0",
+        f"{place}/libcuda.so.{tree.description.driver.version}",
+    ]
+
+
+def compute_nics(tree: Tree) -> dict[str, str]:
+    """NCCL_IB_HCA with the NICs that are not for storage, exact names; they are of one kind."""
+    names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
+    return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
+
+
+def limits(soft: str = "unlimited", hard: str = "unlimited") -> str:
+    """A limits file of /proc with this much memory to lock, in bytes."""
+    return (
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        f"Max locked memory         {soft:<20} {hard:<20} bytes     \n"
+    )

@@ -1,0 +1,1 @@
+"""One moment of a node: its facts, rates, changes and the verdict."""

@@ -1,0 +1,86 @@
+"""What each NIC is for: compute, storage or management, by its rate, its place, its routes and its mounts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from probes.base.unknown import Unknown, known
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.system.network_use import NOT_ASKED, NetworkUse
+from probes.topology.paths import Endpoint, Nccl, Smi, Topology, is_down, port_gbps
+
+_NEAR = (Smi.PIX, Smi.PXB)
+
+
+class Role(Enum):
+    """What a NIC is for; the value is the word shown on screen."""
+
+    COMPUTE = "compute"
+    STORAGE = "storage"
+    MANAGEMENT = "management"
+    OTHER = "other"  # slower than the compute NICs, or of another link layer, and nothing says what for
+
+
+@dataclass(frozen=True)
+class NicRole:
+    """A NIC's role and what it follows from, the most telling reason first."""
+
+    role: Role
+    reasons: tuple[str, ...]
+
+
+def roles_of(node: Node, topology: Topology) -> dict[str, NicRole]:
+    """Assign each NIC its role; a NIC without an RDMA device has none."""
+    devices = {one.name: one for one in node.rdma.devices} if isinstance(node.rdma, RdmaFacts) else {}
+    nics = [nic for nic in topology.nics if nic.id in devices]
+    near = {nic.id: _gpus_near(topology, nic) for nic in nics}
+    chosen = [nic for nic in nics if near[nic.id]] or nics
+    fastest = max((port_gbps(devices[nic.id]) for nic in chosen), default=0.0)
+    layers = {layer for nic in chosen if (layer := _layer(devices[nic.id])) and _is(devices[nic.id], fastest)}
+    use = NOT_ASKED if isinstance(node.network, Unknown) else node.network
+    return {nic.id: _role(devices[nic.id], near[nic.id], fastest, layers, use) for nic in nics}
+
+
+def _role(device: RdmaDevice, near: list[str], fastest: float, layers: set[str], use: NetworkUse) -> NicRole:
+    netdevs = {port.netdev for port in device.ports if not isinstance(port.netdev, Unknown)}
+    has_default = any(netdev in known(use.default_routes, frozenset()) for netdev in netdevs)
+    mounts = [mount for netdev in netdevs for mount in known(use.mounts, {}).get(netdev, ())]
+    like_compute = _is(device, fastest) and _layer(device) in layers
+    reasons: list[str] = []
+    if near:
+        reasons.append(f"near {', '.join(near)}")
+    if mounts:
+        reasons.append(
+            f"mounts {', '.join(mounts[:3])}{f' and {len(mounts) - 3} more' if mounts[3:] else ''}"
+        )
+    if has_default:
+        reasons.append("default route")
+    rate = port_gbps(device)
+    down = " (port down)" if is_down(device) else ""
+    reasons.append(f"{f'{rate:g}' if rate else '?'} Gb/s {_layer(device)}".rstrip() + down)
+    if like_compute and (near or not (mounts or has_default)):
+        return NicRole(Role.COMPUTE, tuple(reasons))
+    role = Role.STORAGE if mounts else Role.MANAGEMENT if has_default else Role.OTHER
+    return NicRole(role, tuple(reasons))
+
+
+def _gpus_near(topology: Topology, nic: Endpoint) -> list[str]:
+    """As "GPU0 (PIX)": the GPUs below a switch with the NIC, or on the CPU that the NIC is attached to."""
+    near: list[str] = []
+    for gpu in topology.gpus:
+        path = topology.path(gpu.id, nic.id)
+        if not isinstance(path.smi, Unknown) and path.smi in _NEAR:
+            near.append(f"{gpu.label} ({path.smi.value})")
+        elif path.nccl is Nccl.P2C:
+            near.append(f"{gpu.label} (NCCL P2C)")
+    return near
+
+
+def _is(device: RdmaDevice, fastest: float) -> bool:
+    return port_gbps(device) == fastest
+
+
+def _layer(device: RdmaDevice) -> str:
+    return next((port.link_layer for port in device.ports if not isinstance(port.link_layer, Unknown)), "")

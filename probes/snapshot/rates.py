@@ -1,0 +1,155 @@
+"""The fast, cheap reading taken once a second, and the rates between two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import PeermemReading, read_peermem
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts, RdmaPort, parse_numbered
+from probes.host.nvml import NvmlLive
+from probes.host.protocol import Host
+
+
+@dataclass(frozen=True)
+class PortCounters:
+    """Bytes that have passed a port (port_xmit_data and port_rcv_data, ×4), and when they were read."""
+
+    at: float  # seconds, host.monotonic() between the two reads
+    sent_bytes: Maybe[int]
+    received_bytes: Maybe[int]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What moves, at one moment."""
+
+    at: float
+    ports: dict[tuple[str, int], PortCounters]  # (RDMA device, port)
+    gpus: Maybe[dict[str, NvmlLive]]  # by BDF
+    peermem: PeermemReading
+    module_refcnts: dict[str, Maybe[int]]
+    port_states: dict[tuple[str, int], Maybe[str]]  # "ACTIVE", …
+
+
+@dataclass(frozen=True)
+class PortRate:
+    """Gb/s (10^9 bits) through a port since the reading before."""
+
+    sent_gbps: Maybe[float]
+    received_gbps: Maybe[float]
+
+
+# port_xmit_data and port_rcv_data count units of four octets (IBTA PortCounters;
+# Documentation/ABI/stable/sysfs-class-infiniband).
+_OCTETS_A_UNIT = 4
+# Without extended counters they are 32 bits wide, stop at their greatest value and stay there.
+_FULL = 0xFFFF_FFFF
+# Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
+_NO_PMA = "N/A (no PMA)"
+
+
+def _number(host: Host, path: str) -> Maybe[int]:
+    text = host.read(path, 4096)
+    if isinstance(text, Unknown):
+        return text
+    if text == _NO_PMA:
+        return Unknown(Reason.NOT_THERE, path, text)
+    if not text.isdecimal() or len(text) > 20:
+        return Unknown(Reason.MALFORMED, path, printable(text, 40))
+    return int(text)
+
+
+def _octets(host: Host, path: str) -> Maybe[int]:
+    units = _number(host, path)
+    if isinstance(units, Unknown):
+        return units
+    if units == _FULL:
+        return Unknown(Reason.MALFORMED, path, "a 32-bit counter that is full and stands still")
+    return units * _OCTETS_A_UNIT
+
+
+def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
+    octets = _number(host, f"{port}/hw_counters/{name}")
+    if isinstance(octets, Unknown) and octets.reason is Reason.NOT_THERE:
+        return _number(host, f"{device}/hw_counters/{name}")
+    return octets
+
+
+def _counters(host: Host, device: str, port: RdmaPort) -> PortCounters:
+    """The port's bytes; EFA and bnxt_re may have them in hw_counters only, rxe counts packets only.
+
+    drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
+    """
+    path = f"{device}/ports/{port.number}"
+    hardware = known(port.hw_counters, ())
+    if "port_xmit_data" not in known(port.counters, ()) and "tx_bytes" in hardware and "rx_bytes" in hardware:
+        sent = _hw_octets(host, device, path, "tx_bytes")
+        at = host.monotonic()
+        return PortCounters(at, sent, _hw_octets(host, device, path, "rx_bytes"))
+    if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
+        return PortCounters(host.monotonic(), port.counters, port.counters)
+    sent = _octets(host, f"{path}/counters/port_xmit_data")
+    at = host.monotonic()
+    return PortCounters(at, sent, _octets(host, f"{path}/counters/port_rcv_data"))
+
+
+def read(host: Host, node: Node) -> Reading:
+    """One reading of the devices that the node had when it was probed."""
+    ports: dict[tuple[str, int], PortCounters] = {}
+    states: dict[tuple[str, int], Maybe[str]] = {}
+    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        for port in device.ports:
+            path = f"{device.sysfs_path}/ports/{port.number}"
+            state = host.read(f"{path}/state", 4096)
+            if not isinstance(state, Unknown):
+                word = parse_numbered(state)
+                if word is None:
+                    state = Unknown(Reason.MALFORMED, f"{path}/state", printable(state, 40))
+                else:
+                    state = printable(word)
+            states[device.name, port.number] = state
+            ports[device.name, port.number] = _counters(host, device.sysfs_path, port)
+    refcnts: dict[str, Maybe[int]] = {}
+    if isinstance(node.modules, ModuleFacts):
+        for name, module in node.modules.modules.items():
+            if module.state is ModuleState.LIVE:
+                refcnts[name] = _number(host, f"/sys/module/{name}/refcnt")
+    live = host.nvml_live()
+    return Reading(
+        at=host.monotonic(),
+        ports=ports,
+        gpus=live if isinstance(live, Unknown) else {gpu.bdf: gpu for gpu in live},
+        peermem=read_peermem(host),
+        module_refcnts=refcnts,
+        port_states=states,
+    )
+
+
+def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]:
+    if isinstance(before, Unknown):
+        return before
+    if isinstance(after, Unknown):
+        return after
+    if seconds <= 0:
+        return Unknown(Reason.NOT_THERE, "", "no time between two readings")
+    if after < before:
+        return Unknown(Reason.MALFORMED, "", "the counter went back: reset, or 32 bits and wrapped")
+    return (after - before) * 8 / seconds / 1e9
+
+
+def port_rates(before: Reading, after: Reading) -> dict[tuple[str, int], PortRate]:
+    """Rates between two readings; a counter that went back or was not read is unknown, not zero."""
+    rates: dict[tuple[str, int], PortRate] = {}
+    for port, new in after.ports.items():
+        old = before.ports.get(port)
+        if old is not None:
+            seconds = new.at - old.at
+            rates[port] = PortRate(
+                _rate(old.sent_bytes, new.sent_bytes, seconds),
+                _rate(old.received_bytes, new.received_bytes, seconds),
+            )
+    return rates

@@ -1,0 +1,1 @@
+"""Paths between GPUs and NICs, in the words of nvidia-smi and of NCCL."""

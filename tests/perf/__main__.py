@@ -1,0 +1,211 @@
+"""`make bench`: the budgets of the design, measured here and now.
+
+Ratios are against a peer in the same run; figures in brackets are budgets.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.perf.terminal import Cost, Terminal
+
+NODE = "hgx-h100"
+HERE = Path(__file__).parent
+GDRTOP = [sys.executable, "-m", "tui", "--demo", NODE]
+SECONDS = 20.0
+
+
+def best(measure: Callable[[], float], times: int) -> float:
+    """The least of several measurements: what the machine can do when nothing else wants it."""
+    return min(measure() for _ in range(times))
+
+
+def row(what: str, measured: str, budget: str, kept: bool | None) -> None:
+    """One line of the table."""
+    mark = {True: "kept", False: "MISSED", None: "–"}[kept]
+    print(f"{what:<46} {measured:<44} {budget:<16} {mark}", flush=True)
+
+
+def first_paint(argv: list[str]) -> float:
+    """Seconds until the program's first word is on the terminal."""
+    terminal = Terminal(argv)
+    try:
+        return terminal.wait_for(b"gdrtop")
+    finally:
+        terminal.close()
+
+
+def bench_first_paint() -> None:
+    """First paint against an empty Textual app's, in turns."""
+    empty, ours = [], []
+    for _ in range(7):
+        empty.append(first_paint([sys.executable, str(HERE / "empty_app.py")]))
+        ours.append(first_paint(GDRTOP))
+    ratio = min(ours) / min(empty)
+    row(
+        "first paint",
+        f"{min(ours) * 1e3:.0f} ms, empty app {min(empty) * 1e3:.0f} ms: × {ratio:.2f}",
+        "× 1.3",
+        ratio <= 1.3,
+    )
+
+
+def bench_probe() -> None:
+    """A full probe of a tree against lstopo on the same tree."""
+    from probes.facts.node import probe_node
+    from probes.facts.pci.functions import PciFacts
+    from probes.host.local import LocalHost
+    from probes.simulation.host import SimulatedHost
+    from tests.simulated_tree import write_cpus, write_tree
+
+    with tempfile.TemporaryDirectory() as directory:
+        write_tree(SimulatedHost(NODE), Path(directory))
+        write_cpus(SimulatedHost(NODE), Path(directory))
+
+        def probe() -> float:
+            began = time.perf_counter()
+            probe_node(LocalHost(directory))
+            return time.perf_counter() - began
+
+        ours = best(probe, 7)
+        facts = probe_node(LocalHost(directory)).pci
+        functions = len(facts.functions) if isinstance(facts, PciFacts) else 0
+        lstopo = shutil.which("lstopo-no-graphics")
+        what = f"full probe, {functions} PCI functions"
+        if lstopo is None:
+            row(what, f"{ours * 1e3:.0f} ms; lstopo is not installed", "× 1 of lstopo", None)
+            return
+
+        def peer() -> float:
+            began = time.perf_counter()
+            subprocess.run(
+                [lstopo, "--if", "fsroot", "-i", directory, "--whole-io", "--of", "xml", "-f", "/dev/null"],
+                check=True,
+                capture_output=True,
+            )
+            return time.perf_counter() - began
+
+        theirs = best(peer, 7)
+        ratio = ours / theirs
+        row(what, f"{ours * 1e3:.0f} ms, lstopo {theirs * 1e3:.0f} ms: × {ratio:.2f}", "× 1", ratio <= 1)
+
+
+def running_cost(argv: list[str], content: bytes) -> Cost:
+    """What a program costs once it has settled."""
+    terminal = Terminal(argv)
+    try:
+        terminal.wait_for(content)
+        terminal.read_for(6.0)
+        return terminal.cost_over(SECONDS)
+    finally:
+        terminal.close()
+
+
+def bench_running() -> None:
+    """CPU, bytes to the terminal and memory at one reading a second; btop beside it where installed."""
+    ours = running_cost(GDRTOP, b"gdrtop")
+    cpu = 100 * ours.cpu_seconds / ours.seconds
+    rate = ours.bytes_written / ours.seconds
+    btop = shutil.which("btop")
+    peer = ""
+    if btop is not None:
+        theirs = running_cost([btop, "--utf-force"], b"cpu")
+        peer = f", btop {theirs.bytes_written / theirs.seconds / 1e3:.1f} kB/s"
+        peer_cpu = f", btop {100 * theirs.cpu_seconds / theirs.seconds:.2f} %"
+    else:
+        peer_cpu = ""
+    row("CPU of one core, 1 Hz, 8 GPU + 10 NIC", f"{cpu:.2f} %{peer_cpu}", "1 %", cpu <= 1)
+    row("bytes to the terminal, 1 Hz, 120×40", f"{rate / 1e3:.1f} kB/s{peer}", "2.5 kB/s", rate <= 2500)
+    row(
+        "memory",
+        f"{ours.rss_bytes / 1e6:.0f} MB resident, {ours.uss_bytes / 1e6:.0f} MB its own",
+        "80 MB",
+        ours.rss_bytes <= 80e6,
+    )
+
+
+def bench_recording() -> None:
+    """What recording adds to the readings that are taken anyway: CPU time of this process, at 1 Hz."""
+    from probes.host.protocol import Host
+    from probes.simulation.host import SimulatedHost
+    from probes.snapshot.watch import Watch
+    from tests.tui.driving import SteppedClock
+    from tui.runtime.recorder import Recorder
+
+    readings = 300
+
+    def watched(directory: str | None) -> tuple[float, float, float]:
+        """Seconds of the first moment, with its probe, and of one of the rest; bytes a moment."""
+        clock = SteppedClock()
+        host: Host = SimulatedHost(NODE, clock=clock)
+        recorder = None if directory is None else Recorder(host, f"{directory}/recording.tar.gz")
+        watch = Watch(host if recorder is None else recorder.host)
+        began = time.process_time()
+        for number in range(readings + 1):
+            watch.probe()
+            watch.read()
+            if recorder is not None:
+                recorder.host.end_moment()
+            if not number:
+                first, began = time.process_time() - began, time.process_time()
+                size = recorder.size_bytes if recorder else 0
+            clock.now += 1.0
+        rest = (time.process_time() - began) / readings
+        grown = (recorder.size_bytes - size) / readings if recorder else 0.0
+        if recorder is not None:
+            recorder.finish()
+        return first, rest, grown
+
+    def recorded() -> tuple[float, float, float]:
+        with tempfile.TemporaryDirectory() as directory:
+            return watched(directory)
+
+    plain, told = [watched(None) for _ in range(5)], [recorded() for _ in range(5)]
+    first, first_told = min(one[0] for one in plain), min(one[0] for one in told)
+    rest, rest_told = min(one[1] for one in plain), min(one[1] for one in told)
+    more = 100 * (rest_told - rest)
+    row(
+        "recording, CPU of one core at 1 Hz",
+        f"{100 * rest:.2f} % without, {more:+.2f} %; {told[0][2] / 1e3:.1f} kB a moment",
+        "+0.5 %",
+        more <= 0.5,
+    )
+    row(
+        "recording, its first moment (once)",
+        f"{first_told * 1e3:.0f} ms CPU, without {first * 1e3:.0f} ms",
+        "+500 ms",
+        first_told - first <= 0.5,
+    )
+
+
+def bench_text() -> None:
+    """The text commands, from the shell and back."""
+    for command in ("topo", "modules"):
+
+        def run(command: str = command) -> float:
+            began = time.perf_counter()
+            subprocess.run([*GDRTOP, command], check=True, capture_output=True)
+            return time.perf_counter() - began
+
+        seconds = best(run, 5)
+        row(f"gdrtop {command}", f"{seconds * 1e3:.0f} ms", "500 ms", seconds <= 0.5)
+
+
+def main() -> None:
+    """The table."""
+    print(f"{'what':<46} {'measured':<44} {'budget':<16}")
+    bench_first_paint()
+    bench_probe()
+    bench_running()
+    bench_recording()
+    bench_text()
+
+
+if __name__ == "__main__":
+    main()

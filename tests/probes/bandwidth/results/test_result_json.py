@@ -1,0 +1,116 @@
+"""Results come back from JSON as they were; no JSON value does any harm."""
+
+import json
+from dataclasses import fields
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.rating import Judgement, Verdict
+from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
+from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
+from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
+from tests.probes.bandwidth.results import failed, latency, result
+
+TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=40)
+FIGURE = st.floats(0, 1e6)
+COUNT = st.integers(0, 1 << 40)
+SAMPLES = st.builds(
+    Sample,
+    what=TEXT,
+    raw=TEXT,
+    variant=TEXT,
+    size_bytes=st.none() | COUNT,
+    gbps=st.none() | FIGURE,
+    peak_gbps=st.none() | FIGURE,
+    bus_gbps=st.none() | FIGURE,
+    messages_per_second=st.none() | FIGURE,
+    iterations=st.none() | COUNT,
+    time_us=st.none() | FIGURE,
+    latencies=st.lists(st.builds(Latency, FIGURE, TEXT), max_size=4).map(tuple),
+    wrong=st.none() | COUNT,
+    is_bidirectional=st.booleans(),
+)
+RESULTS = st.builds(
+    Result,
+    taken_at=st.floats(0, 4e9),
+    seconds=FIGURE,
+    node=TEXT,
+    machine=TEXT,
+    origin=TEXT,
+    title=TEXT.filter(bool),
+    tool=TEXT.filter(bool),
+    setup=TEXT,
+    pair=st.builds(Pair, TEXT, TEXT, TEXT, st.integers(0, 254), TEXT, TEXT),
+    memory=TEXT,
+    size_bytes=st.none() | COUNT,
+    queue_pairs=st.integers(1, 16_384),
+    is_bidirectional=st.booleans(),
+    commands=st.lists(TEXT, max_size=3).map(tuple),
+    ending=st.sampled_from(Ending),
+    samples=st.lists(SAMPLES, max_size=5).map(tuple),
+    facts=st.lists(st.builds(Fact, st.sampled_from(About), TEXT, TEXT), max_size=4).map(tuple),
+    figure=st.none() | SAMPLES,
+    judgement=st.builds(Judgement, st.sampled_from(Verdict), TEXT, TEXT, st.none() | FIGURE),
+    limit_gbps=st.none() | FIGURE,
+    limit_by=TEXT,
+    trouble=TEXT,
+    trouble_raw=TEXT,
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from([one.name for one in fields(Result)])
+
+
+@given(RESULTS)
+def test_a_result_comes_back_as_it_was(one: Result) -> None:
+    assert from_json(json.loads(json.dumps(to_json(one)))) == one
+
+
+@given(JSON | st.dictionaries(NAMES, JSON))
+def test_no_json_value_does_any_harm(value: object) -> None:
+    from_json(value)
+
+
+@given(st.dictionaries(NAMES, JSON))
+def test_a_result_with_spoilt_fields_is_read_or_passed_over(spoilt: dict[str, object]) -> None:
+    read = from_json({**to_json(result()), **spoilt})
+    if read is not None:
+        assert from_json(json.loads(json.dumps(to_json(read), allow_nan=False))) == read
+
+
+def test_units_stand_in_the_names() -> None:
+    told = to_json(result())
+    assert told["schema"] == SCHEMA
+    assert told["gbps"] == 186.0
+    assert told["size_bytes"] == 1 << 20
+    assert told["limit_gbps"] == 200.0
+    assert told["figure"]["gbps"] == 186.0
+    assert to_json(latency(2.5))["samples"][0]["latencies"][1] == {"of": "typical", "microseconds": 2.5}
+    assert to_json(failed())["ending"] == "failed"
+
+
+def test_another_schema_is_not_guessed_at() -> None:
+    for schema in (SCHEMA + 1, "1", True, None):
+        assert from_json({**to_json(result()), "schema": schema}) is None
+
+
+def test_hostile_text_is_harmless_and_bounded() -> None:
+    told = {**to_json(result()), "title": "\x1b[2J" + "x" * 100_000, "commands": ["\x07"] * 1000}
+    read = from_json(told)
+    assert read is not None
+    assert "\x1b" not in read.title
+    assert len(read.title) < 1000
+    assert len(read.commands) < 100
+    assert "\x07" not in read.commands[0]
+
+
+def test_only_so_many_rows_are_read() -> None:
+    row = to_json(result())["figure"]
+    read = from_json({**to_json(result()), "samples": [row] * 100_000})
+    assert read is not None
+    assert len(read.samples) == MOST_SAMPLES

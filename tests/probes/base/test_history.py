@@ -1,0 +1,69 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.history import History
+from probes.base.unknown import Reason, Unknown
+
+ABSENT = Unknown(Reason.NOT_THERE)
+
+
+def test_the_greatest_of_each_stretch_and_gaps() -> None:
+    history = History()
+    for at, value in ((0.0, 1.0), (1.0, 5.0), (25.0, 2.0)):
+        history.add(at, value)
+    assert history.buckets(3, 10.0) == [5.0, None, 2.0]
+
+
+def test_nothing_read_yet_is_all_gaps() -> None:
+    assert History().buckets(3, 10.0) == [None, None, None]
+
+
+def test_what_was_read_and_then_no_more_moves_to_the_left() -> None:
+    history = History()
+    history.add(5.0, 1.0)
+    history.add(15.0, ABSENT)
+    history.add(25.0, ABSENT)
+    assert history.buckets(3, 10.0) == [1.0, None, None]
+
+
+def test_it_forgets_what_is_older_than_its_time() -> None:
+    history = History(seconds=10)
+    for at in range(100):
+        history.add(float(at), 1.0)
+    assert history.samples() == tuple((float(at), 1.0) for at in range(89, 100))
+
+
+def test_it_forgets_also_where_only_unknown_readings_follow() -> None:
+    history = History(seconds=10)
+    history.add(0.0, 1.0)
+    history.add(60.0, ABSENT)
+    assert history.samples() == ()
+
+
+def test_it_never_keeps_more_than_it_may() -> None:
+    history = History(seconds=1e9, max_samples=5)
+    for at in range(100):
+        history.add(float(at), 1.0)
+    assert len(history.samples()) == 5
+
+
+def test_a_column_stays_the_same_until_its_stretch_is_over() -> None:
+    history = History()
+    history.add(10.0, 4.0)
+    before = history.buckets(4, 10.0)
+    history.add(19.0, 1.0)
+    assert history.buckets(4, 10.0) == before
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0, 1e6) | st.just(ABSENT))),
+    st.integers(0, 80),
+    st.floats(0, 100),
+)
+def test_any_readings_in_any_order(
+    readings: list[tuple[float, float | Unknown]], count: int, seconds: float
+) -> None:
+    history = History()
+    for at, value in readings:
+        history.add(at, value)
+    assert len(history.buckets(count, seconds)) == count

@@ -1,0 +1,225 @@
+"""Checks of ports: state, link layer, rate."""
+
+from dataclasses import replace
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.checks.registry import findings
+from probes.facts.rdma.devices import RdmaPort
+from probes.queries.finding import Severity, Status
+from probes.snapshot.examination import Examination
+from tests.probes.checks.changed import said, status, with_devices, with_health, with_ports
+from tests.probes.checks.doctor import examination_of, findings_on
+
+HGX = examination_of("hgx-h100")
+PORT_CHECKS = (
+    "ib-port-not-active",
+    "ib-port-not-active-disabled",
+    "ib-port-not-active-netdev-down",
+    "ib-port-not-active-no-subnet-manager",
+    "ib-port-not-active-subnet-manager-stalled",
+)
+OF_RDMA = (
+    *PORT_CHECKS,
+    "link-layer-wrong",
+    "rate-shown-as-sdr",
+    "single-rail-or-half-rate",
+    "single-rail-or-half-rate-one-lane",
+    "single-rail-or-half-rate-bond",
+    "nic-firmware-mismatch",
+    "nic-without-rdma-device",
+    "roce-gid-wrong",
+    "roce-gid-wrong-namespace",
+    "roce-gid-wrong-no-v2",
+    "roce-gid-wrong-link-local",
+    "mtu-mismatch",
+    "mtu-mismatch-small",
+    "roce-lossless-off",
+    "symbol-errors-rising",
+    "link-flaps",
+    "link-flaps-carrier",
+    "out-of-sequence-rising",
+    "local-ack-timeout",
+    "port-discards-rising",
+    "receiver-not-ready-rising",
+    "error-counter-full",
+    "port-counters-missing",
+)
+
+
+@pytest.mark.parametrize("name", OF_RDMA)
+def test_without_the_rdma_devices_nothing_is_said(name: str) -> None:
+    hidden = replace(HGX, node=replace(HGX.node, rdma=Unknown(Reason.TIMED_OUT, "RDMA")))
+    finding = said(name, hidden)
+    assert finding.status is Status.UNKNOWN
+    assert finding.cause.startswith("needs")
+
+
+@pytest.mark.parametrize("name", OF_RDMA)
+def test_a_node_without_rdma_is_not_blamed_for_its_ports(name: str) -> None:
+    without = replace(HGX, node=replace(HGX.node, rdma=Unknown(Reason.NOT_THERE, "/sys/class/infiniband")))
+    assert (status(name, without) is Status.FOUND) == (name == "nic-without-rdma-device")
+
+
+@pytest.mark.parametrize("name", PORT_CHECKS)
+def test_a_state_that_cannot_be_read_is_neither_up_nor_down(name: str) -> None:
+    denied = with_ports(HGX, lambda port: replace(port, state=Unknown(Reason.IO_ERROR)), "mlx5_0")
+    assert status(name, denied) is Status.UNKNOWN
+
+
+def test_one_of_two_near_nics_down_costs_bandwidth_both_cost_gpudirect() -> None:
+    def polling(port):  # type: ignore[no-untyped-def]
+        return replace(port, state="DOWN", physical_state="Polling")
+
+    assert said("ib-port-not-active", with_ports(HGX, polling, "mlx5_0")).severity is Severity.WARNING
+    both = said("ib-port-not-active", with_ports(HGX, polling, "mlx5_0", "mlx5_1"))
+    assert both.severity is Severity.CRITICAL
+    assert both.devices == ("mlx5_0", "mlx5_1")
+
+
+def test_a_spare_port_is_a_note() -> None:
+    spare = with_ports(
+        HGX, lambda port: replace(port, state="DOWN", physical_state="Disabled"), "mlx5_4", "mlx5_9"
+    )
+    assert said("ib-port-not-active", spare).severity is Severity.NOTE
+
+
+def test_the_second_port_of_a_card_is_a_spare() -> None:
+    moved = with_devices(HGX, lambda device: replace(device, bdf="0000:59:00.1"), "mlx5_9")
+    moved = with_ports(moved, lambda port: replace(port, state="DOWN"), "mlx5_9")
+    moved = with_devices(moved, lambda device: replace(device, bdf="0000:59:00.0"), "mlx5_4")
+    assert said("ib-port-not-active", moved).severity is Severity.NOTE
+
+
+def test_roce_without_a_cable_is_not_switched_off() -> None:
+    """RoCE shows Disabled for a missing cable: the netdev tells which of the two it is."""
+    unplugged = with_ports(HGX, lambda port: replace(port, state="DOWN", physical_state="Disabled"), "mlx5_4")
+    assert status("ib-port-not-active", unplugged) is Status.FOUND
+    assert status("ib-port-not-active-disabled", unplugged) is Status.PASSED
+    assert status("ib-port-not-active-netdev-down", unplugged) is Status.PASSED
+    denied = with_health(unplugged, lambda port: replace(port, netdev_is_up=Unknown(Reason.IO_ERROR)))
+    assert status("ib-port-not-active", denied) is Status.UNKNOWN
+
+
+def test_init_without_knowing_the_subnet_manager_is_unknown() -> None:
+    waiting = with_ports(HGX, lambda port: replace(port, state="INIT"), "mlx5_0")
+    blind = with_health(waiting, lambda port: replace(port, sm_lid=Unknown(Reason.IO_ERROR)))
+    assert status("ib-port-not-active-no-subnet-manager", blind) is Status.UNKNOWN
+    assert status("ib-port-not-active-subnet-manager-stalled", waiting) is Status.FOUND
+
+
+def test_sm_lid_0_on_an_active_roce_port_is_normal() -> None:
+    assert status("ib-port-not-active-no-subnet-manager", examination_of("pcie-l40s")) is Status.PASSED
+
+
+def test_a_roce_port_on_a_card_that_can_do_infiniband_is_no_fault() -> None:
+    storage = with_ports(HGX, lambda port: replace(port, link_layer="Ethernet"), "mlx5_0")
+    assert status("link-layer-wrong", storage) is Status.PASSED
+    assert status("link-layer-wrong", examination_of("dgx-a100")) is Status.PASSED
+
+
+def test_the_link_type_is_set_by_the_ports_own_parameter() -> None:
+    """mlx5 calls the port of each function 1: for function 1 of a card the parameter is LINK_TYPE_P2."""
+    plan = said("link-layer-wrong", examination_of("hgx-h100+link-layer-wrong")).fix
+    assert plan is not None
+    assert plan.steps[0].argv[-1] == "LINK_TYPE_P1=1"
+    assert not any("-y" in step.argv for step in plan.steps)
+    dual = said("link-layer-wrong", dual_port_card()).fix
+    assert dual is not None
+    assert [step.argv[-1] for step in dual.steps] == ["LINK_TYPE_P2=1", "reset"]
+    # Undone from the last to the first: the old type, then a reset again.
+    assert [step.undo[-1] for step in reversed(dual.steps)] == ["LINK_TYPE_P2=2", "reset"]
+    assert "mlx5_8" in dual.disturbs
+    assert "mlx5_7" in dual.disturbs
+    assert "SSH" in dual.note
+
+
+def dual_port_card() -> Examination:
+    """mlx5_7 and mlx5_8 as the two ports of one card, the second with the wrong link layer."""
+    examination = examination_of("hgx-h100+link-layer-wrong")
+    pci = examination.node.pci
+    assert not isinstance(pci, Unknown)
+    bdf = next(str(nic.bdf) for nic in examination.topology.nics if nic.id == "mlx5_7")
+    second = f"{bdf[:-1]}1"
+    functions = {**pci.functions, second: replace(pci.functions[bdf], bdf=second)}
+    node = replace(examination.node, pci=replace(pci, functions=functions))
+    return with_devices(replace(examination, node=node), lambda device: replace(device, bdf=second), "mlx5_8")
+
+
+def test_a_port_of_the_wrong_link_layer_is_one_finding() -> None:
+    found = findings_on("hgx-h100+link-layer-wrong")
+    assert found["link-layer-wrong"].status is Status.FOUND
+    assert found["ib-port-not-active"].part_of == "link-layer-wrong"
+    assert findings_on("hgx-h100+link-layer-wrong,port-down")["ib-port-not-active"].part_of == ""
+
+
+def test_a_job_that_names_a_port_that_is_down_is_the_same_cause() -> None:
+    down = "hgx-h100+port-down,nccl-ib-hca-port-down"
+    found = {one.id: one for one in findings(examination_of(down)) if one.status is Status.FOUND}
+    assert found["nccl-ib-hca-port-down"].part_of == "ib-port-not-active"
+
+
+def test_one_lane_is_why_a_port_is_slower() -> None:
+    found = findings_on("hgx-h100+one-lane")
+    assert found["single-rail-or-half-rate"].part_of == "single-rail-or-half-rate-one-lane"
+    assert findings_on("hgx-h100+half-rate")["single-rail-or-half-rate"].part_of == ""
+
+
+def test_a_gpu_is_far_from_its_nics_because_the_near_ones_are_down() -> None:
+    def polling(port: RdmaPort) -> RdmaPort:
+        return replace(port, state="DOWN", physical_state="Polling")
+
+    near = with_ports(HGX, polling, "mlx5_0", "mlx5_1")
+    only = ["gpu-nic-cross-socket", "gpu-nic-through-cpu", "ib-port-not-active"]
+    found = {one.id: one for one in findings(near, only=only) if one.status is Status.FOUND}
+    far = set(found) - {"ib-port-not-active"}
+    assert far
+    assert {found[name].part_of for name in far} == {"ib-port-not-active"}
+    alone = findings_on("dgx-a100+gpu-nic-through-cpu")["gpu-nic-through-cpu"]
+    assert alone.part_of == ""
+
+
+def test_half_of_the_ports_on_another_fabric_is_a_plan() -> None:
+    split = with_ports(
+        HGX,
+        lambda port: replace(port, link_layer="Ethernet", state="DOWN"),
+        "mlx5_0",
+        "mlx5_1",
+        "mlx5_2",
+        "mlx5_3",
+    )
+    assert status("link-layer-wrong", split) is Status.PASSED
+
+
+def test_sdr_of_an_old_kernel_is_a_note_and_not_a_slow_port() -> None:
+    old = with_ports(HGX, lambda port: replace(port, rate_gbps=10.0, rate_text="4X SDR"), "mlx5_0")
+    finding = said("rate-shown-as-sdr", old)
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
+    assert status("single-rail-or-half-rate", old) is Status.PASSED
+
+
+def test_sdr_of_an_old_card_is_its_speed() -> None:
+    old = with_ports(HGX, lambda port: replace(port, rate_gbps=10.0, rate_text="4X SDR"), "mlx5_0")
+    old = with_devices(old, lambda device: replace(device, hca_type="MT26428"), "mlx5_0")
+    assert status("rate-shown-as-sdr", old) is Status.PASSED
+
+
+def test_split_cables_run_on_two_lanes() -> None:
+    split = with_ports(HGX, lambda port: replace(port, rate_gbps=200.0, rate_text="2X NDR"))
+    assert status("single-rail-or-half-rate-one-lane", split) is Status.PASSED
+    assert status("single-rail-or-half-rate", split) is Status.PASSED
+
+
+def test_a_rate_that_cannot_be_read_is_unknown() -> None:
+    unread = Unknown(Reason.IO_ERROR, "rate")
+    denied = with_ports(HGX, lambda port: replace(port, rate_gbps=unread, rate_text=unread), "mlx5_0")
+    for name in ("rate-shown-as-sdr", "single-rail-or-half-rate", "single-rail-or-half-rate-one-lane"):
+        assert status(name, denied) is Status.UNKNOWN
+
+
+def test_evidence_is_bounded() -> None:
+    down = with_ports(HGX, lambda port: replace(port, state="DOWN", physical_state="Polling"))
+    evidence = said("ib-port-not-active", down).evidence
+    assert len(evidence) == 9
+    assert evidence[-1].value == "and 2 more"

@@ -1,0 +1,352 @@
+"""Which way from NIC to GPU memory is barred, and by what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.checks.registry import findings
+from probes.facts.gpu.gpus import Flavour, GpuFacts
+from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.jobs.processes import MappedLibrary, Process, ProcessFacts
+from probes.facts.kernel.log import parse_log
+from probes.facts.pci.functions import PciKind
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.examination import Examination
+from tests.probes.checks.changed import with_devices, with_module
+from tests.probes.checks.doctor import examination_of, findings_on, found_on
+
+NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
+NOT_THERE = Unknown(Reason.NOT_THERE, "somewhere")
+HGX = "hgx-h100"
+
+
+def says(examination: Examination, name: str) -> Finding:
+    """One finding on an examination."""
+    return findings(examination, only=(name,))[0]
+
+
+def with_driver(examination: Examination, **facts: Any) -> Examination:
+    gpus = examination.node.gpus
+    assert isinstance(gpus, GpuFacts)
+    changed = replace(gpus, driver=replace(gpus.driver, **facts))
+    return replace(examination, node=replace(examination.node, gpus=changed))
+
+
+def with_direct(examination: Examination, **facts: Any) -> Examination:
+    direct = examination.node.gpudirect
+    assert isinstance(direct, GpuDirectFacts)
+    return replace(examination, node=replace(examination.node, gpudirect=replace(direct, **facts)))
+
+
+def with_kernel(examination: Examination, **facts: Any) -> Examination:
+    kernel = examination.node.kernel
+    assert not isinstance(kernel, Unknown)
+    return replace(examination, node=replace(examination.node, kernel=replace(kernel, **facts)))
+
+
+def answers(answer: Any) -> dict[str, Any]:
+    return {f"mlx5_{number}": answer for number in range(10)}
+
+
+def with_peermem(examination: Examination, usable: Any) -> Examination:
+    direct = examination.node.gpudirect
+    assert isinstance(direct, GpuDirectFacts)
+    return with_direct(examination, peermem=replace(direct.peermem, usable=usable))
+
+
+@pytest.mark.parametrize(
+    ("usable", "severity"),
+    [(True, Severity.NOTE), (False, Severity.CRITICAL), (NEEDS_ROOT, Severity.WARNING)],
+)
+def test_the_closed_driver_costs_what_peermem_does_not_make_up_for(usable: Any, severity: Severity) -> None:
+    closed = with_peermem(with_driver(examination_of(HGX), flavour=Flavour.PROPRIETARY), usable)
+    finding = says(closed, "dmabuf-needs-open-module")
+    assert (finding.status, finding.severity) == (Status.FOUND, severity)
+
+
+def test_the_closed_driver_can_never_do_dmabuf() -> None:
+    """Whatever the NICs answer: CUDA memory is exported by the open modules only."""
+    closed = with_driver(examination_of(HGX), flavour=Flavour.PROPRIETARY)
+    assert says(closed, "dmabuf-needs-open-module").status is Status.FOUND
+
+
+def test_nothing_is_said_of_the_flavour_of_a_driver_that_is_not_loaded() -> None:
+    node = with_driver(examination_of(HGX), flavour=NOT_THERE, version=NOT_THERE)
+    assert says(node, "dmabuf-needs-open-module").status is Status.PASSED
+    assert says(node, "dmabuf-driver-too-old").status is Status.PASSED
+
+
+def test_old_gpus_are_not_told_to_take_the_open_modules() -> None:
+    found = found_on("dgx-a100+dmabuf-gpu-too-old")
+    assert "dmabuf-gpu-too-old" in found
+    assert "dmabuf-needs-open-module" not in found
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [("515.43.04", Status.PASSED), ("515.43.03", Status.FOUND), ("strange", Status.UNKNOWN)],
+)
+def test_the_first_driver_with_dmabuf(version: str, status: Status) -> None:
+    assert says(with_driver(examination_of(HGX), version=version), "dmabuf-driver-too-old").status is status
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [((5, 11), Status.FOUND), ((5, 12), Status.PASSED), ((5, 15), Status.PASSED)]
+)
+def test_dmabuf_needs_kernel_5_12_and_not_6(version: tuple[int, int], status: Status) -> None:
+    refused = with_direct(examination_of(HGX), nic_dmabuf=answers(False))
+    assert says(with_kernel(refused, version=version), "dmabuf-kernel-too-old").status is status
+
+
+def test_ofed_brings_dmabuf_to_older_kernels() -> None:
+    """The release is a hint; what the NICs answer is the verdict."""
+    node = with_kernel(examination_of(HGX), version=(4, 18), dma_shared_buffer=False)
+    assert says(node, "dmabuf-kernel-too-old").status is Status.PASSED
+    assert says(node, "dmabuf-kernel-config").status is Status.PASSED
+    unasked = with_direct(node, nic_dmabuf=answers(NEEDS_ROOT))
+    assert says(unasked, "dmabuf-kernel-too-old").status is Status.UNKNOWN
+
+
+def test_a_config_that_cannot_be_read_leaves_it_open() -> None:
+    node = with_direct(examination_of(HGX), nic_dmabuf=answers(NEEDS_ROOT))
+    assert (
+        says(with_kernel(node, dma_shared_buffer=NEEDS_ROOT), "dmabuf-kernel-config").status is Status.UNKNOWN
+    )
+
+
+def test_a_nic_that_refuses_is_named_and_marked() -> None:
+    finding = findings_on("hgx-h100+dmabuf-nic-driver-lacks-support")["dmabuf-nic-driver-lacks-support"]
+    assert finding.devices == ("mlx5_6",)
+    assert "mlx5_6" in finding.cause
+
+
+def test_one_nic_that_refuses_is_not_critical_while_others_work() -> None:
+    some = with_direct(
+        with_peermem(examination_of(HGX), False), nic_dmabuf={**answers(True), "mlx5_6": False}
+    )
+    assert says(some, "dmabuf-nic-driver-lacks-support").severity is Severity.WARNING
+    none = with_direct(with_peermem(examination_of(HGX), False), nic_dmabuf=answers(False))
+    assert says(none, "dmabuf-nic-driver-lacks-support").severity is Severity.CRITICAL
+
+
+def test_nics_that_could_not_be_asked_are_unknown() -> None:
+    node = with_direct(examination_of(HGX), nic_dmabuf=answers(NEEDS_ROOT))
+    finding = says(node, "dmabuf-nic-driver-lacks-support")
+    assert finding.status is Status.UNKNOWN
+    assert "uverbs" in finding.cause
+
+
+def test_a_kernel_without_odp_is_the_reason_why_mlx5_refuses() -> None:
+    """mlx5_ib_reg_user_mr_dmabuf needs CONFIG_INFINIBAND_USER_MEM and _ON_DEMAND_PAGING."""
+    node = examination_of("pcie-l40s+dmabuf-kernel-without-odp")
+    finding = says(node, "dmabuf-nic-driver-lacks-support")
+    assert "CONFIG_INFINIBAND_ON_DEMAND_PAGING" in finding.cause
+    assert finding.fix is not None
+    assert finding.fix.needs_reboot
+    set_again = says(with_kernel(node, mlx5_dmabuf=True), "dmabuf-nic-driver-lacks-support")
+    assert "CONFIG" not in set_again.cause
+    assert set_again.fix is not None
+    assert "Update the driver of this NIC" in set_again.fix.steps[0].why
+
+
+def test_the_kernel_config_says_nothing_of_the_mlx5_that_ofed_built() -> None:
+    node = examination_of("pcie-l40s+dmabuf-kernel-without-odp")
+    ofed = with_module(node, "mlx5_ib", origin="DKMS")
+    assert "CONFIG" not in says(ofed, "dmabuf-nic-driver-lacks-support").cause
+
+
+def test_connectx_3_has_no_dmabuf_and_needs_peermem() -> None:
+    finding = findings_on("dgx-a100+nic-connectx-3")["dmabuf-nic-driver-lacks-support"]
+    assert "mlx4_ib" in finding.cause
+    assert finding.severity is Severity.NOTE  # nvidia_peermem works
+    assert finding.fix is not None
+    assert "nvidia_peermem" in finding.fix.steps[0].why
+
+
+# NICs that nvidia_peermem does not serve
+
+
+def with_nics_of(examination: Examination, driver: str, vendor: int) -> Examination:
+    """The node, were all its NICs of another maker."""
+    pci = examination.node.pci
+    assert not isinstance(pci, Unknown)
+    functions = {
+        bdf: replace(one, vendor_id=vendor, driver=driver) if one.kind is PciKind.NIC else one
+        for bdf, one in pci.functions.items()
+    }
+    node = replace(examination.node, pci=replace(pci, functions=functions))
+    return with_devices(replace(examination, node=node), lambda device: replace(device, driver=driver))
+
+
+FIXES_OF_MELLANOX = ("ofed", "peermem")
+
+
+@pytest.mark.parametrize(
+    "fault", ["no-gdr-path", "peermem-built-without-symbols", "dmabuf-needs-open-module"]
+)
+def test_efa_has_a_peer_module_of_its_own(fault: str) -> None:
+    """OFED's ib_core below EFA oopses, and nvidia_peermem plays no part."""
+    node = with_nics_of(examination_of(f"dgx-a100+{fault}"), "efa", 0x1D0F)
+    ours = [one for one in findings(node) if one.id.startswith(("peermem", "dmabuf", "inbox", "nv-peer"))]
+    assert [one.id for one in ours if one.status is Status.FOUND] == []
+
+
+@pytest.mark.parametrize(("driver", "vendor"), [("irdma", 0x8086), ("bnxt_en", 0x14E4)])
+def test_other_nics_are_told_of_dmabuf_only(driver: str, vendor: int) -> None:
+    node = with_nics_of(examination_of("dgx-a100+no-gdr-path"), driver, vendor)
+    found = [one for one in findings(node) if one.status is Status.FOUND]
+    assert not [one.id for one in found if one.id.startswith(("peermem", "inbox", "nv-peer"))]
+    closed = next(one for one in found if one.id == "dmabuf-needs-open-module")
+    assert closed.severity is Severity.CRITICAL
+    assert closed.fix is not None
+    words = " ".join(step.why for step in closed.fix.steps).lower()
+    assert not any(word in words for word in FIXES_OF_MELLANOX)
+
+
+def test_broadcom_with_its_own_ib_peer_mem_can_use_peermem() -> None:
+    node = with_nics_of(examination_of("dgx-a100+no-gdr-path"), "bnxt_en", 0x14E4)
+    modules = node.node.modules
+    assert not isinstance(modules, Unknown)
+    symbols = tuple(
+        replace(one, provider="ib_peer_mem") if one.symbol.startswith("ib_register_peer") else one
+        for one in modules.symbols
+    )
+    broadcom = replace(node, node=replace(node.node, modules=replace(modules, symbols=symbols)))
+    assert says(broadcom, "peermem-not-loaded").status is Status.FOUND
+
+
+def test_a_kernel_without_dmabuf_is_not_blamed_on_the_nics() -> None:
+    assert "dmabuf-nic-driver-lacks-support" not in found_on("pcie-l40s+dmabuf-kernel-too-old")
+    assert "dmabuf-nic-driver-lacks-support" not in found_on("pcie-l40s+dmabuf-kernel-config")
+
+
+def test_a_node_without_a_pair_has_no_path_to_judge() -> None:
+    node = examination_of(HGX)
+    alone = replace(node, topology=replace(node.topology, nics=()))
+    for name in ("no-gdr-path", "dmabuf-needs-open-module", "dmabuf-kernel-too-old", "dmabuf-gpu-too-old"):
+        assert says(alone, name).status is Status.PASSED
+
+
+def test_one_path_is_enough() -> None:
+    assert findings_on("gb200")["no-gdr-path"].status is Status.PASSED  # DMA-BUF alone
+    assert findings_on("dgx-a100")["no-gdr-path"].status is Status.PASSED  # nvidia-peermem alone
+
+
+# Refused by the driver
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_override_denies_by_2_only(value: str) -> None:
+    denied = examination_of("pcie-l40s+p2p-topology-refused-override")
+    assert says(denied, "p2p-topology-refused-override").status is Status.FOUND
+    node = with_driver(denied, parameters={"GrdmaPciTopoCheckOverride": value})
+    assert says(node, "p2p-topology-refused-override").status is Status.PASSED
+
+
+def test_the_override_has_no_effect_on_gpus_coherent_with_their_cpu() -> None:
+    """The driver allows Grace platforms before it looks at the option (nv-pci.c)."""
+    node = with_driver(examination_of("gb200"), parameters={"GrdmaPciTopoCheckOverride": "2"})
+    finding = says(node, "p2p-topology-refused-override")
+    assert finding.status is Status.PASSED
+    assert "no effect" in finding.evidence[-1].value
+
+
+def test_drivers_before_580_refuse_no_topology() -> None:
+    node = with_driver(examination_of(HGX), parameters={"GrdmaPciTopoCheckOverride": "2"})
+    assert says(node, "p2p-topology-refused-override").status is Status.PASSED
+
+
+def test_a_refusal_is_in_the_log_that_only_root_may_read() -> None:
+    node = replace(examination_of("gb200"), kernel_log=NEEDS_ROOT)
+    for name in (
+        "p2p-topology-refused",
+        "p2p-topology-refused-force-pcie",
+        "p2p-topology-refused-old-importer",
+    ):
+        assert says(node, name).status is Status.UNKNOWN
+        assert "needs root" in says(node, name).cause
+
+
+def test_each_refusal_is_one_finding() -> None:
+    for name in (
+        "p2p-topology-refused",
+        "p2p-topology-refused-force-pcie",
+        "p2p-topology-refused-old-importer",
+    ):
+        assert {one for one in found_on(f"gb200+{name}") if one.startswith("p2p")} == {name}
+
+
+def test_a_log_of_other_things_is_no_refusal() -> None:
+    said = parse_log("<6>[    1.0] NVRM: loading NVIDIA UNIX Open Kernel Module\n", "dmesg --raw --kernel")
+    assert (
+        says(replace(examination_of("gb200"), kernel_log=said), "p2p-topology-refused").status
+        is Status.PASSED
+    )
+
+
+# Old NCCL on new kernels
+
+
+def with_nccl(version: str, hidden: int = 0) -> Examination:
+    """The node of the fault with one job that maps this NCCL, and nothing installed."""
+    node = examination_of("hgx-h100+memory-peers-missing-old-nccl")
+    assert isinstance(node.processes, ProcessFacts)
+    assert not isinstance(node.libraries, Unknown)
+    template = examination_of("hgx-h100+memory-peers-missing-old-nccl").processes
+    assert isinstance(template, ProcessFacts)
+    library = MappedLibrary("libnccl", "/opt/libnccl.so.2", version)
+    unknown = dict.fromkeys(
+        (
+            "comm",
+            "uid",
+            "state",
+            "gpu_files",
+            "uverbs_files",
+            "memlock",
+            "ipc_lock",
+            "environment",
+            "rdma_nodes",
+            "nccl_conf",
+        ),
+        NOT_THERE,
+    )
+    job = Process(pid=4242, libraries=(library,), **unknown)  # type: ignore[arg-type]
+    return replace(
+        node,
+        libraries=replace(node.libraries, found={}),
+        processes=replace(template, processes=(job,), hidden=hidden, left_out=0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [
+        ("2.22.3", Status.FOUND),
+        ("2.21.5", Status.FOUND),
+        ("2.23.4", Status.PASSED),
+        ("2.30.7", Status.PASSED),
+    ],
+)
+def test_nccl_sees_peermem_without_memory_peers_since_2_23_4(version: str, status: Status) -> None:
+    assert says(with_nccl(version), "memory-peers-missing-old-nccl").status is status
+
+
+def test_jobs_of_others_leave_it_open_which_nccl_they_have() -> None:
+    finding = says(with_nccl("2.30.7", hidden=5), "memory-peers-missing-old-nccl")
+    assert finding.status is Status.UNKNOWN
+    assert "needs root" in finding.cause
+
+
+def test_old_nccl_is_no_fault_where_dmabuf_works_or_memory_peers_are_there() -> None:
+    node = examination_of("hgx-h100+memory-peers-missing-old-nccl")
+    direct = node.node.gpudirect
+    assert isinstance(direct, GpuDirectFacts)
+    works = with_direct(node, dmabuf=replace(direct.dmabuf, usable=True))
+    assert says(works, "memory-peers-missing-old-nccl").status is Status.PASSED
+    peermem = replace(node.reading.peermem, peers=())
+    shown = replace(node, reading=replace(node.reading, peermem=peermem))
+    assert says(shown, "memory-peers-missing-old-nccl").status is Status.PASSED

@@ -1,0 +1,123 @@
+"""Checks of perftest, libraries and GDRCopy: passed, found and unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.checks.registry import findings
+from probes.facts.system.libraries import InstalledLibrary, LibraryFacts
+from probes.facts.system.tools import Perftest, ToolFacts
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.examination import Examination
+from tests.probes.checks.doctor import examination_of, findings_on
+
+ABSENT = Unknown(Reason.NOT_THERE, "absent")
+DENIED = Unknown(Reason.NEEDS_ROOT, "closed")
+OF_PERFTEST = (
+    "perftest-missing",
+    "perftest-without-cuda",
+    "perftest-without-dmabuf",
+    "libcuda-link-missing",
+)
+
+
+def said(examination: Examination, check: str) -> Finding:
+    (finding,) = findings(examination, only={check})
+    return finding
+
+
+def with_perftest(perftest: Maybe[Perftest], name: str = "hgx-h100") -> Examination:
+    node = examination_of(name)
+    assert isinstance(node.tools, ToolFacts)
+    return replace(node, tools=replace(node.tools, perftest=perftest))
+
+
+def built(cuda: Maybe[bool], dmabuf: Maybe[bool], opens: Maybe[bool] = False) -> Perftest:
+    return Perftest(("ib_write_bw",), "6.23", cuda, dmabuf, "/usr/bin/ib_write_bw", opens)
+
+
+def test_a_missing_perftest_is_told_once() -> None:
+    found = [one for one in OF_PERFTEST if said(with_perftest(ABSENT), one).status is Status.FOUND]
+    assert found == ["perftest-missing"]
+
+
+def test_a_perftest_of_a_distribution_is_told_once() -> None:
+    node = with_perftest(built(cuda=False, dmabuf=False))
+    found = [one for one in OF_PERFTEST if said(node, one).status is Status.FOUND]
+    assert found == ["perftest-without-cuda"]
+
+
+@pytest.mark.parametrize("check", OF_PERFTEST)
+def test_a_perftest_that_cannot_be_read_is_unknown(check: str) -> None:
+    assert said(with_perftest(DENIED), check).status is Status.UNKNOWN
+    if check != "perftest-missing":
+        node = with_perftest(built(DENIED, DENIED, DENIED))
+        assert said(node, check).status is Status.UNKNOWN
+
+
+def test_perftest_without_dmabuf_weighs_by_the_ways_of_the_node() -> None:
+    old = built(cuda=True, dmabuf=False)
+    with_peermem = said(with_perftest(old), "perftest-without-dmabuf")
+    without = said(with_perftest(old, "pcie-l40s"), "perftest-without-dmabuf")
+    assert (with_peermem.severity, without.severity) == (Severity.NOTE, Severity.WARNING)
+
+
+def with_library(soname: str, *paths: str) -> Examination:
+    node = examination_of("hgx-h100")
+    assert isinstance(node.libraries, LibraryFacts)
+    here = tuple(
+        InstalledLibrary(soname, path, version if "." in version else ABSENT)
+        for path in paths
+        for version in [path.partition(".so.")[2]]
+    )
+    return replace(node, libraries=LibraryFacts({**node.libraries.found, soname: here}))
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/usr/lib64/libibverbs.so.1.14.39.0", Status.PASSED),
+        ("/usr/lib64/libibverbs.so.1.12.34.0", Status.PASSED),
+        ("/usr/lib64/libibverbs.so.1.11.33.1", Status.FOUND),
+        ("/usr/lib64/libibverbs.so.1.8.28.0", Status.FOUND),
+        ("/usr/lib64/libibverbs.so.1", Status.UNKNOWN),
+    ],
+)
+def test_libibverbs_by_the_version_of_its_interface(path: str, status: Status) -> None:
+    assert said(with_library("libibverbs.so.1", path), "rdma-core-without-dmabuf").status is status
+
+
+def test_a_perftest_that_is_linked_to_cuda_needs_no_link() -> None:
+    node = with_perftest(built(cuda=True, dmabuf=True, opens=False))
+    assert isinstance(node.libraries, LibraryFacts)
+    node = replace(node, libraries=LibraryFacts({**node.libraries.found, "libcuda.so": ()}))
+    assert said(node, "libcuda-link-missing").status is Status.PASSED
+
+
+def test_the_link_is_made_beside_the_library() -> None:
+    fix = findings_on("hgx-h100+libcuda-link-missing")["libcuda-link-missing"].fix
+    assert fix is not None
+    assert fix.steps[0].argv == ("ln", "-s", "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so")
+
+
+def test_gdrcopy_is_not_the_way_of_the_nics() -> None:
+    """It is never more than a note, and says so; where it is not installed, its driver is not missed."""
+    finding = findings_on("hgx-h100+gdrdrv-missing")["gdrdrv-missing"]
+    assert finding.severity is Severity.NOTE
+    assert "GPUDirect RDMA is not affected" in finding.impact
+    assert findings_on("pcie-l40s")["gdrdrv-missing"].status is Status.PASSED
+
+
+def test_what_cannot_be_read_is_unknown() -> None:
+    node = replace(examination_of("hgx-h100"), libraries=DENIED, tools=DENIED, device_nodes=DENIED)
+    for check in (
+        "rdma-core-without-dmabuf",
+        "libibverbs-missing",
+        "gdrdrv-missing",
+        "gdrdrv-device-missing",
+        "perftest-port-in-use",
+    ):
+        assert said(node, check).status is Status.UNKNOWN

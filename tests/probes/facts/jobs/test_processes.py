@@ -1,0 +1,308 @@
+"""Who uses GPUs and RDMA, with what settings; and whom nobody but root may look into."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.jobs.nccl_conf import NcclConf
+from probes.facts.jobs.processes import (
+    Process,
+    ProcessFacts,
+    name_of,
+    names_of,
+    parse_environment,
+    parse_job,
+    parse_maps,
+    parse_program,
+    parse_status,
+    probe,
+)
+from probes.facts.system.memlock import MemlockLimit
+from probes.host.local import LocalHost
+from tests.trees import link, write
+
+STATUS = "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1001\t1000\t1000\nCapEff:\t{}\n"
+LIMITS = "Max locked memory         65536                unlimited            bytes     \n"
+MAPS = (
+    "7f0000000000-7f0000001000 r-xp 00000000 08:01 42   /usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5\n"
+    "7f0000001000-7f0000002000 r--p 00000000 08:01 42   /usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5\n"
+    "7f0000002000-7f0000003000 r-xp 00000000 08:01 43   /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so\n"
+    "7f0000003000-7f0000004000 rw-s 00000000 00:05 99   /dev/nvidiactl\n"
+    "7f0000004000-7f0000005000 r-xp 00000000 08:01 44   /usr/lib/libc.so.6\n"
+)
+
+
+class Guarded(LocalHost):
+    """A tree in which some paths are refused."""
+
+    refused: tuple[str, ...] = ()
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        if path.startswith(self.refused) if self.refused else False:
+            return Unknown(Reason.NEEDS_ROOT, path)
+        return super().names(path)
+
+    def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
+        if path.startswith(self.refused) and path.endswith(("environ", "maps")) if self.refused else False:
+            return Unknown(Reason.NEEDS_ROOT, path)
+        return super().read_bytes(path, limit)
+
+
+def add_process(
+    root: Path,
+    pid: int,
+    comm: str = "python3",
+    files: tuple[str, ...] = (),
+    environ: str = "",
+    maps: str = "",
+    capabilities: str = "0000000000000000",
+) -> None:
+    base = f"/proc/{pid}"
+    for name, text in (
+        ("comm", f"{comm}\n"),
+        ("cmdline", f"{comm}\0train.py\0"),
+        ("status", STATUS.format(capabilities)),
+        ("limits", LIMITS),
+        ("environ", environ),
+        ("maps", maps),
+        ("fd/.keep", ""),
+    ):
+        write(root, f"{base}/{name}", text)
+    for number, file in enumerate(files):
+        link(root, f"{base}/fd/{number}", file)
+
+
+def found(answer: Maybe[ProcessFacts]) -> ProcessFacts:
+    assert isinstance(answer, ProcessFacts)
+    return answer
+
+
+def only(root: Path) -> Process:
+    processes = found(probe(LocalHost(str(root)))).processes
+    assert len(processes) == 1
+    return processes[0]
+
+
+JOB = ("/dev/null", "socket:[1]", "/dev/nvidiactl", "/dev/nvidia0", "/dev/infiniband/uverbs3", "/dev/nvidia0")
+
+
+def test_a_job_with_its_devices_limits_and_settings(tmp_path: Path) -> None:
+    add_process(tmp_path, 1, "systemd", ("/dev/null",))
+    environ = "PATH=/bin\0AWS_SECRET_ACCESS_KEY=x\0NCCL_IB_HCA=mlx5_0\0CUDA_VISIBLE_DEVICES=0\0UCX_TLS=rc\0"
+    add_process(tmp_path, 4242, files=JOB, environ=environ, maps=MAPS)
+    job = only(tmp_path)
+    assert (job.pid, job.comm, job.uid, job.state) == (4242, "python3", 1001, "S")
+    assert job.gpu_files == ("/dev/nvidia0", "/dev/nvidiactl")
+    assert job.uverbs_files == ("/dev/infiniband/uverbs3",)
+    assert job.memlock == MemlockLimit(65536, math.inf)
+    assert job.ipc_lock is False
+    assert job.environment == {"NCCL_IB_HCA": "mlx5_0", "CUDA_VISIBLE_DEVICES": "0", "UCX_TLS": "rc"}
+    assert not isinstance(job.libraries, Unknown)
+    assert (job.libraries[0].name, job.libraries[0].version) == ("libnccl", "2.21.5")
+    assert job.libraries[1].name == "libnccl-net"
+    assert isinstance(job.libraries[1].version, Unknown)
+
+
+def test_cap_ipc_lock_lifts_the_limit(tmp_path: Path) -> None:
+    add_process(tmp_path, 7, files=JOB, capabilities="0000000000004000")
+    assert only(tmp_path).ipc_lock is True
+
+
+def test_a_job_in_a_container_without_rdma_nodes(tmp_path: Path) -> None:
+    add_process(tmp_path, 7, files=JOB)
+    write(tmp_path, "/proc/7/root/dev/null", "")
+    nodes = only(tmp_path).rdma_nodes
+    assert isinstance(nodes, Unknown)
+    assert nodes.reason is Reason.NOT_THERE
+    write(tmp_path, "/proc/7/root/dev/infiniband/uverbs3", "")
+    assert only(tmp_path).rdma_nodes == ("uverbs3",)
+
+
+def test_the_version_of_nccl_in_a_python_package(tmp_path: Path) -> None:
+    site = "/opt/venv/lib/python3.12/site-packages"
+    maps = f"7f0000000000-7f0000001000 r-xp 00000000 08:01 42   {site}/nvidia/nccl/lib/libnccl.so.2\n"
+    add_process(tmp_path, 7, files=JOB, maps=maps)
+    write(tmp_path, f"/proc/7/root{site}/nvidia_nccl_cu12-2.26.2.post1.dist-info/METADATA", "")
+    write(tmp_path, f"/proc/7/root{site}/nvidia_nccl_cu12-2.26.2.dist-info/METADATA", "")
+    libraries = only(tmp_path).libraries
+    assert not isinstance(libraries, Unknown)
+    assert libraries[0].version == "2.26.2"
+
+
+def test_nccl_conf_of_node_and_container(tmp_path: Path) -> None:
+    write(tmp_path, "/etc/nccl.conf", "# site\nNCCL_IB_TC=106\n")
+    add_process(tmp_path, 7, files=JOB)
+    write(tmp_path, "/proc/7/root/etc/nccl.conf", "NCCL_NET_GDR_LEVEL=PHB\n")
+    facts = found(probe(LocalHost(str(tmp_path))))
+    assert facts.nccl_conf == NcclConf({"NCCL_IB_TC": "106"}, ())
+    assert facts.processes[0].nccl_conf == NcclConf({"NCCL_NET_GDR_LEVEL": "PHB"}, ())
+
+
+def test_others_processes_are_counted_as_hidden_not_as_idle(tmp_path: Path) -> None:
+    add_process(tmp_path, 1, "systemd")
+    add_process(tmp_path, 7, files=JOB)
+    add_process(tmp_path, 8, "kworker/0:1")
+    write(tmp_path, "/proc/8/cmdline", "")
+    host = Guarded(str(tmp_path))
+    host.refused = ("/proc/7/", "/proc/8/")
+    facts = found(probe(host))
+    assert facts.processes == ()
+    assert facts.hidden == 1
+
+
+def test_a_pid_that_nvml_names_is_shown_though_its_files_are_refused(tmp_path: Path) -> None:
+    add_process(tmp_path, 1, "systemd")
+    add_process(tmp_path, 7, files=JOB)
+    host = Guarded(str(tmp_path))
+    host.refused = ("/proc/7/",)
+    job = found(probe(host, also=[7, 9999])).processes[0]
+    assert job.memlock == MemlockLimit(65536, math.inf)
+    for fact in (job.gpu_files, job.uverbs_files, job.environment, job.libraries):
+        assert isinstance(fact, Unknown)
+        assert fact.reason is Reason.NEEDS_ROOT
+
+
+def test_who_asks_is_not_among_the_users(tmp_path: Path) -> None:
+    add_process(tmp_path, 1, "systemd")
+    add_process(tmp_path, 7, "gdrtop", files=JOB)
+    link(tmp_path, "/proc/self", "7")
+    assert found(probe(LocalHost(str(tmp_path)))).processes == ()
+
+
+def test_hidepid_makes_the_number_of_hidden_unknown(tmp_path: Path) -> None:
+    add_process(tmp_path, 7, files=JOB)
+    assert isinstance(found(probe(LocalHost(str(tmp_path)))).hidden, Unknown)
+
+
+def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
+    answer = probe(LocalHost(str(tmp_path)))
+    assert isinstance(answer, Unknown)
+    assert answer.reason is Reason.NOT_THERE
+
+
+@pytest.mark.parametrize("name", ["SECRET", "MY_NCCL_X", "nccl_debug", "NCCL_\x1b[31m", "HOME"])
+def test_nothing_else_of_the_environment_is_kept(name: str) -> None:
+    assert parse_environment(f"{name}=1\0NCCL_DEBUG=INFO\0".encode()) == {"NCCL_DEBUG": "INFO"}
+
+
+def test_values_are_printable_and_bounded() -> None:
+    value = parse_environment(b"NCCL_DEBUG=\x1b[2J" + b"a" * 10_000)["NCCL_DEBUG"]
+    assert value.isprintable()
+    assert len(value) <= 256
+
+
+def test_a_library_replaced_on_disk_is_still_named() -> None:
+    line = b"7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/libnccl.so.2.18.3 (deleted)\n"
+    assert parse_maps(line)[0].version == "2.18.3"
+
+
+@given(st.binary())
+def test_no_bytes_stop_the_parsers(content: bytes) -> None:
+    for value in parse_environment(b"NCCL_X=" + content).values():
+        assert value.isprintable()
+    for library in parse_maps(b"0-1 r-xp 0 0:0 1 /x/" + content + b"/libnccl.so.2.1"):
+        assert library.path.isprintable()
+    parse_maps(content)
+
+
+@given(st.text())
+def test_no_text_stops_the_parser_of_status(text: str) -> None:
+    parse_status(text)
+
+
+def test_what_this_program_has_started_is_known_as_its_own(tmp_path: Path) -> None:
+    link(tmp_path, "/proc/self", "100")
+    for pid, parent in ((200, 100), (300, 200), (400, 1), (500, 499)):
+        add_process(tmp_path, pid, files=("/dev/infiniband/uverbs0",) if pid > 200 else ())
+        write(tmp_path, f"/proc/{pid}/status", STATUS.format("0") + f"PPid:\t{parent}\n")
+    ours = {one.pid: one.is_ours for one in found(probe(LocalHost(str(tmp_path)))).processes}
+    assert ours == {300: True, 400: False, 500: False}
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["/usr/bin/python3", "-u", "/home/alice/llm/train.py", "--token", "s3cret"], "train.py"),
+        (["python3.11", "-X", "faulthandler", "-W", "ignore", "./train.py"], "train.py"),
+        (["python", "-um", "torch.distributed.run", "train.py"], "torch.distributed.run"),
+        (["python3", "-c", "print('s3cret')"], "python3"),
+        (["python3"], "python3"),
+        (["bash", "-c", "s3cret"], "bash"),
+        (["/bin/bash", "/opt/jobs/run.sh", "s3cret"], "run.sh"),
+        (["./all_reduce_perf", "-b", "8"], "all_reduce_perf"),
+        (["postgres: alice s3cret idle"], "postgres:"),
+        (["VLLM::EngineCore"], "VLLM::EngineCore"),
+    ],
+)
+def test_a_process_is_named_by_its_program_and_never_by_its_arguments(words: list[str], program: str) -> None:
+    assert parse_program("".join(f"{word}\0" for word in words).encode()) == program
+
+
+POD = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "slurm", "job"),
+    [
+        ("4:memory:/slurm/uid_1000/job_4711/step_0/task_0\n0::/init.scope", "", "Slurm job 4711"),
+        ("0::/system.slice/slurmstepd.scope/job_815/step_batch/user/task_0", "4711", "Slurm job 815"),
+        ("0::/user.slice", "4711", "Slurm job 4711"),
+        ("0::/user.slice", "4711; rm", ""),
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/{POD}/cri-containerd-{'a' * 64}.scope",
+            "",
+            "pod 1b2c3d4e",
+        ),
+        (f"0::/kubepods/burstable/pod1b2c3d4e-5f60-4718-9a8b-0c1d2e3f4a5b/{'a' * 64}", "", "pod 1b2c3d4e"),
+        (f"12:pids:/docker/{'3f4e5d6c7b8a' + 'a' * 52}", "", "container 3f4e5d6c7b8a"),
+        (f"0::/system.slice/docker-{'3f4e5d6c7b8a' + 'a' * 52}.scope", "", "container 3f4e5d6c7b8a"),
+        (
+            f"0::/machine.slice/libpod-{'3f4e5d6c7b8a' + 'a' * 52}.scope/container",
+            "",
+            "container 3f4e5d6c7b8a",
+        ),
+        ("0::/user.slice/user-1000.slice/session-3.scope", "", ""),
+    ],
+)
+def test_the_job_of_a_process(cgroup: str, slurm: str, job: str) -> None:
+    assert parse_job(cgroup, slurm) == job
+
+
+def test_a_process_is_named_by_program_user_and_job(tmp_path: Path) -> None:
+    write(
+        tmp_path, "/etc/passwd", "root:x:0:0::/root:/bin/sh\nbad line\nalice:x:1001:100:Alice:/home/alice:\n"
+    )
+    for pid in (7, 8):
+        add_process(tmp_path, pid, files=JOB, environ="SLURM_JOB_ID=4711\0")
+    add_process(tmp_path, 9, files=JOB)
+    first, second, third = found(probe(LocalHost(str(tmp_path)))).processes
+    assert name_of(first) == "train.py (alice, Slurm job 4711, pid 7)"
+    assert names_of((first, second, third)) == (
+        "train.py (alice, Slurm job 4711, pids 7, 8), train.py (alice, pid 9)"
+    )
+
+
+def test_a_process_of_an_unknown_user_is_named_by_its_uid(tmp_path: Path) -> None:
+    add_process(tmp_path, 7, files=JOB)
+    write(tmp_path, "/proc/7/cmdline", "")
+    assert name_of(only(tmp_path)) == "python3 (uid 1001, pid 7)"
+
+
+def test_a_job_is_looked_for_near_the_word_that_names_its_kind() -> None:
+    """A recording may hold any control group, and the search for its end must not take minutes."""
+    assert parse_job("0::/kubelet.slice/kubepods/burstable/pod1b2c3d4e-5f60") == "pod 1b2c3d4e"
+    far = "x" * 4096
+    assert parse_job(f"0::/kubepods{far}-pod1b2c3d4e\n0::/slurm{far}/job_4711") == ""
+
+
+@given(st.binary())
+def test_no_bytes_stop_the_naming_of_a_process(content: bytes) -> None:
+    program = parse_program(content)
+    assert isinstance(program, Unknown) or (program.isprintable() and len(program) <= 48)
+    parse_job(content.decode("utf-8", "replace"), content.decode("utf-8", "replace"))

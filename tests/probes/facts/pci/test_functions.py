@@ -1,0 +1,304 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.pci import functions as pci
+from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.pci.names import search
+from probes.host.local import LocalHost
+from probes.host.protocol import READ_LIMIT_BYTES
+from tests.machines import machine_file
+from tests.trees import (
+    MELLANOX,
+    NVIDIA,
+    add_function,
+    add_numa_node,
+    link,
+    tree_from_lspci,
+    write,
+)
+
+SWITCH = ("pci0000:15", "0000:15:01.0", "0000:16:00.0")
+
+
+def facts(root: Path) -> PciFacts:
+    found = pci.probe(LocalHost(str(root)))
+    assert isinstance(found, PciFacts)
+    return found
+
+
+def test_a_gpu_below_a_switch(tmp_path: Path) -> None:
+    add_function(tmp_path, SWITCH[:2])
+    add_function(tmp_path, SWITCH, device=0xC030, vendor=0x1000)
+    add_function(tmp_path, (*SWITCH, "0000:17:00.0"))
+    add_function(
+        tmp_path,
+        (*SWITCH, "0000:17:00.0", "0000:18:00.0"),
+        NVIDIA,
+        0x2330,
+        0x030200,
+        speed="2.5 GT/s PCIe",
+        driver="nvidia",
+        resource="0x0000000090000000 0x0000000090ffffff 0x0000000000040200\n"
+        "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+        "0x0000200000000000 0x0000201fffffffff 0x000000000014220c",
+    )
+    found = facts(tmp_path)
+    gpu = found.functions["0000:18:00.0"]
+    assert gpu.kind is PciKind.GPU
+    assert gpu.root == "pci0000:15"
+    assert gpu.chain == ("0000:15:01.0", "0000:16:00.0", "0000:17:00.0", "0000:18:00.0")
+    assert gpu.driver == "nvidia"
+    assert gpu.numa_node == 0
+    assert (gpu.link.speed_gtps, gpu.link.max_speed_gtps, gpu.link.width) == (2.5, 32.0, 16)
+    assert not isinstance(gpu.bars, Unknown)
+    assert [(bar.index, bar.size_bytes, bar.prefetchable) for bar in gpu.bars] == [
+        (0, 16 << 20, False),
+        (2, 128 << 30, True),
+    ]
+    assert "H100" in found.names["0000:18:00.0"]
+
+
+def test_old_kernels_spell_speeds_otherwise_and_gone_links_have_none(tmp_path: Path) -> None:
+    bdf = add_function(
+        tmp_path,
+        ("pci0000:00", "0000:00:01.0"),
+        MELLANOX,
+        0x1021,
+        0x020000,
+        speed="16 GT/s",
+        width=255,
+        max_speed="Unknown",
+    )
+    link = facts(tmp_path).functions[bdf].link
+    assert link.speed_gtps == 16.0
+    assert isinstance(link.width, Unknown)
+    assert isinstance(link.max_speed_gtps, Unknown)
+
+
+def test_numa_minus_one_is_unknown_not_a_node(tmp_path: Path) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), numa_node=-1)
+    numa = facts(tmp_path).functions[bdf].numa_node
+    assert isinstance(numa, Unknown)
+    assert "-1" in numa.detail
+
+
+def test_a_tree_with_attribute_files_only(tmp_path: Path) -> None:
+    base = "/sys/bus/pci/devices/0000:01:00.0"
+    for name, text in (("class", "0x030200"), ("vendor", "0x10de"), ("device", "0x2330"), ("numa_node", "1")):
+        write(tmp_path, f"{base}/{name}", text)
+    gpu = facts(tmp_path).functions["0000:01:00.0"]
+    assert gpu.kind is PciKind.GPU
+    assert gpu.numa_node == 1
+    assert isinstance(gpu.driver, Unknown)
+
+
+def test_another_makers_display_is_no_gpu(tmp_path: Path) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), 0x1A03, 0x2000, 0x030000)
+    assert facts(tmp_path).functions[bdf].kind is PciKind.OTHER
+
+
+def test_a_vmd_domain_begins_a_chain_of_its_own() -> None:
+    path = "/sys/devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:01.0/10000:e1:00.0"
+    assert pci.chain_of(path) == ("pci10000:e0", ("10000:e0:01.0", "10000:e1:00.0"))
+
+
+def test_what_is_no_pci_function_ends_a_chain() -> None:
+    path = "/sys/devices/pci0000:00/0000:00:01.0/other/0000:01:00.0"
+    assert pci.chain_of(path) == ("pci0000:00", ("0000:01:00.0",))
+    assert pci.chain_of("/sys/devices/platform/0000:01:00.0") == ("", ())
+
+
+def test_domains_of_five_digits_stand_last(tmp_path: Path) -> None:
+    add_function(tmp_path, ("pci10000:e0", "10000:e0:01.0"))
+    add_function(tmp_path, ("pci0000:ff", "0000:ff:01.0"))
+    assert list(facts(tmp_path).functions) == ["0000:ff:01.0", "10000:e0:01.0"]
+
+
+def near(root: Path, bdf: str, attribute: str, cpus: str, numa_node: int | None = None) -> Maybe[int]:
+    """The NUMA node of a function, which says so itself or only by the CPUs near it."""
+    add_numa_node(root, 0, "0-7", "10 21")
+    add_numa_node(root, 1, "8-15", "21 10")
+    path = ("pci0000:00", bdf)
+    add_function(root, path, numa_node=numa_node)
+    write(root, f"/sys/devices/pci0000:00/{bdf}/{attribute}", f"{cpus}\n")
+    return facts(root).functions[bdf].numa_node
+
+
+@pytest.mark.parametrize(
+    ("attribute", "cpus"), [("local_cpulist", "8-15"), ("local_cpus", "0000ff00"), ("local_cpus", "00000300")]
+)
+def test_where_no_numa_node_is_named_the_near_cpus_tell_it(tmp_path: Path, attribute: str, cpus: str) -> None:
+    assert near(tmp_path, "0000:00:01.0", attribute, cpus) == 1
+
+
+@pytest.mark.parametrize("cpus", ["0-15", "", "7-8", "8-16", "9-8", "\x1b[31m"])
+def test_cpus_that_are_not_one_nodes_tell_no_numa_node(tmp_path: Path, cpus: str) -> None:
+    assert isinstance(near(tmp_path, "0000:00:01.0", "local_cpulist", cpus), Unknown)
+
+
+def test_minus_one_stays_unknown_whatever_the_near_cpus_are(tmp_path: Path) -> None:
+    assert isinstance(near(tmp_path, "0000:00:01.0", "local_cpulist", "8-15", numa_node=-1), Unknown)
+
+
+def test_a_virtual_function_names_its_physical_function_and_its_iommu_group(tmp_path: Path) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.2"), MELLANOX, 0x101E, 0x020000)
+    directory = "/sys/devices/pci0000:00/0000:00:01.2"
+    link(tmp_path, f"{directory}/physfn", "../0000:00:01.0")
+    link(tmp_path, f"{directory}/iommu_group", "../../../kernel/iommu_groups/41")
+    write(tmp_path, "/sys/kernel/iommu_groups/41/type", "DMA-FQ\n")
+    function = facts(tmp_path).functions[bdf]
+    assert function.physical_function == "0000:00:01.0"
+    assert (function.iommu_group, function.iommu_type) == (41, "DMA-FQ")
+
+
+def test_links_that_lead_to_nonsense_are_not_shown(tmp_path: Path) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), MELLANOX, 0x1021, 0x020000)
+    for name in ("physfn", "iommu_group"):
+        link(tmp_path, f"/sys/devices/pci0000:00/0000:00:01.0/{name}", "../\x1b[31m")
+    function = facts(tmp_path).functions[bdf]
+    assert function.physical_function is None
+    assert isinstance(function.iommu_group, Unknown)
+
+
+def test_uevent_without_ids_gives_way_to_the_attribute_files(tmp_path: Path) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"))
+    directory = "/sys/devices/pci0000:00/0000:00:01.0"
+    write(tmp_path, f"{directory}/uevent", "DRIVER=nvidia\n")
+    for name, text in (("class", "0x030200"), ("vendor", "0x10de"), ("device", "0x2330")):
+        write(tmp_path, f"{directory}/{name}", text)
+    function = facts(tmp_path).functions[bdf]
+    assert (function.kind, function.device_id, function.driver) == (PciKind.GPU, 0x2330, "nvidia")
+
+
+@pytest.mark.parametrize("ids", ["-1:-2", "1_0:2_0", "ffffffffffff:0", ":", "zz:zz"])
+def test_ids_that_are_none_are_unknown(tmp_path: Path, ids: str) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"))
+    directory = "/sys/devices/pci0000:00/0000:00:01.0"
+    write(tmp_path, f"{directory}/uevent", f"PCI_CLASS=20000\nPCI_ID={ids}\n")
+    assert isinstance(facts(tmp_path).functions[bdf].vendor_id, Unknown)
+
+
+class Witness(LocalHost):
+    """A tree that remembers which files were opened."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.opened: list[str] = []
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        self.opened.append(path)
+        return super().read_bytes(path, limit)
+
+
+def test_looking_wakes_no_sleeping_device(tmp_path: Path) -> None:
+    kinds = [(NVIDIA, 0x030200), (NVIDIA, 0x068000), (MELLANOX, 0x020000), (0x1000, 0x060400)]
+    for number, (vendor, class_code) in enumerate(kinds):
+        path = ("pci0000:00", f"0000:00:{number:02x}.0")
+        add_function(tmp_path, path, vendor, 0x1021, class_code)
+        write(tmp_path, f"/sys/devices/{'/'.join(path)}/config", "\x10")
+    host = Witness(str(tmp_path))
+    pci.probe(host)
+    assert host.opened
+    assert not [path for path in host.opened if path.endswith("/config")]
+
+
+def test_no_pci_bus_is_not_there(tmp_path: Path) -> None:
+    found = pci.probe(LocalHost(str(tmp_path)))
+    assert isinstance(found, Unknown)
+    assert found.reason is Reason.NOT_THERE
+
+
+def test_garbage_in_every_file(tmp_path: Path) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), NVIDIA, 0x2330, 0x030200)
+    directory = tmp_path / "sys/devices/pci0000:00/0000:00:01.0"
+    for file in directory.iterdir():
+        if file.name != "uevent":
+            file.write_bytes(b"\x1b[31m\xff\x00" * 40)
+    function = facts(tmp_path).functions[bdf]
+    assert isinstance(function.numa_node, Unknown)
+    assert isinstance(function.link.max_width, Unknown)
+    assert function.bars == ()
+
+
+@pytest.mark.parametrize("text", ["000000001" + "0" * 5000, "-1", "²", "0016", ""])
+def test_numbers_that_are_none_are_unknown(tmp_path: Path, text: str) -> None:
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), NVIDIA, 0x2330, 0x030200)
+    for name in ("current_link_width", "numa_node"):
+        write(tmp_path, f"/sys/devices/pci0000:00/0000:00:01.0/{name}", text)
+    function = facts(tmp_path).functions[bdf]
+    assert isinstance(function.link.width, Unknown)
+
+
+@given(st.text())
+def test_parsers_take_any_text(text: str) -> None:
+    pci.parse_uevent(text)
+    pci.parse_speed(text)
+    pci.parse_resource(text)
+    pci.chain_of(text)
+
+
+@given(st.binary(max_size=400))
+def test_pci_ids_may_be_anything(content: bytes) -> None:
+    search(b"\n10de  NVIDIA\n\t2330  GH100\n" + content, {(0x10DE, 0x2330), (0x1000, 1)})
+
+
+def test_names_come_from_pci_ids_where_it_is(tmp_path: Path) -> None:
+    text = "# list\n10de  NVIDIA Corporation\n\t2330  GH100 [H100 \x1b[31mSXM5]\n\t\t10de 16c1  sub\n"
+    write(tmp_path, "/usr/share/misc/pci.ids", text)
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), NVIDIA, 0x2330, 0x030200)
+    name = facts(tmp_path).names[bdf]
+    assert name.startswith("NVIDIA GH100 [H100")
+    assert "\x1b" not in name
+
+
+def test_a_vendor_at_the_end_of_pci_ids_is_found() -> None:
+    text = b"# list\n10de  NVIDIA\n\t2330  GH100\n# comment\n\n\t2331  H100 PCIe\n15b3  Mellanox\n\t1021  CX7"
+    wanted = {(0x10DE, 0x2331), (0x15B3, 0x1021), (0x10DE, 0x1021)}
+    assert search(text, wanted) == {(0x10DE, 0x2331): "NVIDIA H100 PCIe", (0x15B3, 0x1021): "Mellanox CX7"}
+
+
+def test_a_device_too_new_for_pci_ids_is_named_all_the_same(tmp_path: Path) -> None:
+    write(tmp_path, "/usr/share/misc/pci.ids", "# list\n10de  NVIDIA Corporation\n\t2330  GH100\n")
+    bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), NVIDIA, 0x2335, 0x030200)
+    assert "H200" in facts(tmp_path).names[bdf]
+
+
+def test_an_h100_node_as_its_lspci_printed_it(tmp_path: Path) -> None:
+    text = machine_file("lspci/h100-8gpu-supermicro-lspci-vvv.txt").read_text(errors="replace")
+    tree_from_lspci(text, tmp_path)
+    found = facts(tmp_path)
+    assert len(found.functions) == 517
+    gpus = [one for one in found.functions.values() if one.kind is PciKind.GPU]
+    assert len(gpus) == 8
+    for gpu in gpus:
+        assert gpu.driver == "nvidia"
+        assert (gpu.link.speed_gtps, gpu.link.width) == (32.0, 16)
+        assert not isinstance(gpu.bars, Unknown)
+        assert max(bar.size_bytes for bar in gpu.bars if bar.prefetchable) == 128 << 30
+    switches = [one for one in found.functions.values() if one.kind is PciKind.NVSWITCH]
+    assert {one.driver for one in switches} == {"nvidia-nvswitch"}
+
+
+def test_a_workstation_as_its_lspci_tree_was_drawn(tmp_path: Path) -> None:
+    tree_from_lspci(machine_file("lspci/puget-wrx90-full.md").read_text(), tmp_path)
+    found = facts(tmp_path).functions
+    gpus = [bdf for bdf, one in found.items() if one.kind is PciKind.GPU]
+    assert gpus == ["0000:c1:00.0", "0000:c2:00.0"]
+    # Each on a root port of its own below one host bridge: nvidia-smi calls this PHB.
+    assert {found[bdf].root for bdf in gpus} == {"pci0000:c0"}
+    assert [found[bdf].chain[0] for bdf in gpus] == ["0000:c0:01.1", "0000:c0:03.1"]
+    assert found["0000:21:00.1"].chain == ("0000:20:01.1", "0000:21:00.1")
+    # Two switches below one another.
+    assert found["0000:05:00.0"].chain == (
+        "0000:00:03.1",
+        "0000:01:00.0",
+        "0000:02:00.0",
+        "0000:03:00.0",
+        "0000:04:10.0",
+        "0000:05:00.0",
+    )
+    assert found["0000:c1:00.0"].driver == "nvidia"

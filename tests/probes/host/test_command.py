@@ -1,0 +1,136 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.host import command
+from probes.host.command import CommandOutput, find_command, run_command
+
+
+@pytest.fixture
+def bin_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(command, "TRUSTED_PATH", (str(tmp_path), "/usr/bin", "/bin"))
+    return tmp_path
+
+
+def script(directory: Path, name: str, text: str) -> None:
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_output_and_exit_status(bin_directory: Path) -> None:
+    script(bin_directory, "tool", 'echo "hello $1"; echo oops >&2; exit 3')
+    output = run_command(["tool", "world; id"], 10)
+    assert isinstance(output, CommandOutput)
+    assert (output.exit_status, output.stdout, output.stderr) == (3, "hello world; id\n", "oops\n")
+
+
+def test_escape_sequences_do_not_come_through(bin_directory: Path) -> None:
+    script(bin_directory, "tool", r"printf '\033[31mred\007'")
+    output = run_command(["tool"], 10)
+    assert isinstance(output, CommandOutput)
+    assert "\x1b" not in output.stdout
+    assert "red" in output.stdout
+
+
+def test_the_environment_of_the_admin_is_not_handed_on(
+    bin_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/evil")
+    script(bin_directory, "tool", "env")
+    output = run_command(["tool"], 10)
+    assert isinstance(output, CommandOutput)
+    assert "evil" not in output.stdout
+    assert "LC_ALL=C.UTF-8" in output.stdout
+
+
+@pytest.mark.parametrize("name", ["no-such-tool", "/bin/sh", "../sh"])
+def test_what_is_not_on_the_trusted_path_is_not_run(name: str) -> None:
+    output = run_command([name], 10)
+    assert isinstance(output, Unknown)
+    assert output.reason is Reason.NOT_THERE
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(bin_directory: Path) -> None:
+    script(bin_directory, "tool", "sleep 600 & echo $!; wait")
+    output = run_command(["tool"], 0.5)
+    assert isinstance(output, Unknown)
+    assert output.reason is Reason.TIMED_OUT
+
+
+def has_gone(pid: int) -> bool:
+    """Whether a process ends within ten seconds; a zombie that nobody reaps has ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_children_that_a_command_leaves_in_the_background_are_ended(bin_directory: Path) -> None:
+    script(bin_directory, "tool", "sleep 600 >/dev/null 2>&1 & echo $!")
+    output = run_command(["tool"], 10)
+    assert isinstance(output, CommandOutput)
+    assert has_gone(int(output.stdout))
+
+
+@pytest.mark.skipif(not find_command("setpriv"), reason="needs setpriv(1) of util-linux")
+def test_a_command_ends_with_a_gdrtop_that_is_killed(bin_directory: Path, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script(bin_directory, "tool", f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600")
+    program = (
+        "import sys, probes.host.command as command\n"
+        f"command.TRUSTED_PATH = ({str(bin_directory)!r}, *command.TRUSTED_PATH)\n"
+        "command.run_command(['tool'], 600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3])
+    deadline = time.monotonic() + 60
+    while not pid_file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    assert has_gone(int(pid_file.read_text()))
+
+
+def test_a_command_that_works_gets_more_time(bin_directory: Path, tmp_path: Path) -> None:
+    script(bin_directory, "tool", f"while [ ! -e {tmp_path}/enough ]; do :; done; echo late")
+    later = threading.Timer(2.0, (tmp_path / "enough").touch)
+    later.start()
+    output = run_command(["tool"], 1.0)
+    later.join()
+    assert isinstance(output, CommandOutput)
+    assert output.stdout == "late\n"
+
+
+def test_a_command_that_waits_gets_none(bin_directory: Path, tmp_path: Path) -> None:
+    script(bin_directory, "tool", "sleep 600")
+    output = run_command(["tool"], 0.5)
+    assert isinstance(output, Unknown)
+    assert output.reason is Reason.TIMED_OUT
+
+
+def test_endless_output_is_cut_off(bin_directory: Path) -> None:
+    script(
+        bin_directory, "tool", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done"
+    )
+    output = run_command(["tool"], 60)
+    assert isinstance(output, Unknown)
+    assert output.reason is Reason.MALFORMED
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the rule is for root")
+def test_root_runs_nothing_that_others_could_have_changed(bin_directory: Path) -> None:
+    script(bin_directory, "tool", "echo evil")
+    (bin_directory / "tool").chmod(0o777)
+    assert isinstance(run_command(["tool"], 10), Unknown)

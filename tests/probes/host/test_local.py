@@ -1,0 +1,176 @@
+"""What an admin may hand to `--root`: a dump, a container's mount, or a trap."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from probes.base.origin import Source
+from probes.base.unknown import Reason, Unknown
+from probes.host.local import LocalHost
+
+
+def reason(answer: object) -> Reason:
+    assert isinstance(answer, Unknown)
+    return answer.reason
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "node"
+    (root / "sys/devices/a").mkdir(parents=True)
+    (root / "sys/devices/a/vendor").write_text("0x10de\n")
+    (tmp_path / "secret").write_text("outside")
+    return root
+
+
+def test_a_nul_at_the_end_of_an_attribute_is_no_part_of_it(tmp_path: Path) -> None:
+    """Linux 5.15-rc ended cpulist so."""
+    (tmp_path / "cpulist").write_bytes(b"0-1\n\0")
+    assert LocalHost(str(tmp_path)).read("/cpulist") == "0-1"
+
+
+def test_reads_below_the_root(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    assert host.origin.source is Source.TREE
+    assert host.read("/sys/devices/a/vendor") == "0x10de"
+    assert host.names("/sys/devices") == ("a",)
+    assert host.size("/sys/devices/a/vendor") == 7
+
+
+def test_links_are_followed_inside_the_root(tree: Path) -> None:
+    (tree / "sys/class").mkdir()
+    (tree / "sys/class/relative").symlink_to("../devices/a")
+    (tree / "sys/class/absolute").symlink_to("/sys/devices/a")
+    host = LocalHost(str(tree))
+    for name in ("relative", "absolute"):
+        assert host.read(f"/sys/class/{name}/vendor") == "0x10de"
+        assert host.resolve(f"/sys/class/{name}") == "/sys/devices/a"
+    assert host.link("/sys/class/relative") == "../devices/a"
+
+
+@pytest.mark.parametrize(
+    "target", ["../../secret", "../../../../../../secret", "/../secret", "../node/../../secret"]
+)
+def test_no_link_leads_out_of_the_root(tree: Path, target: str) -> None:
+    (tree / "sys/link").symlink_to(target)
+    (tree / "sys/directory").symlink_to(os.path.dirname(target) or "/")
+    host = LocalHost(str(tree))
+    assert reason(host.read("/sys/link")) is Reason.NOT_THERE
+    assert isinstance(host.read("/sys/directory/secret"), Unknown)
+    assert isinstance(host.read("/../secret"), Unknown)
+
+
+def test_a_loop_of_links_is_malformed(tree: Path) -> None:
+    (tree / "sys/one").symlink_to("two")
+    (tree / "sys/two").symlink_to("one")
+    host = LocalHost(str(tree))
+    assert reason(host.read("/sys/one")) is Reason.MALFORMED
+    assert reason(host.names("/sys/one/below")) is Reason.MALFORMED
+
+
+def test_a_fifo_does_not_hang(tree: Path) -> None:
+    os.mkfifo(tree / "sys/fifo")
+    assert reason(LocalHost(str(tree)).read("/sys/fifo")) is Reason.MALFORMED
+
+
+def test_a_directory_is_no_file_and_a_file_no_directory(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    assert reason(host.read("/sys/devices")) is Reason.MALFORMED
+    assert reason(host.names("/sys/devices/a/vendor")) is Reason.NOT_THERE
+    assert reason(host.link("/sys/devices/a/vendor")) is Reason.MALFORMED
+
+
+def test_a_huge_file_is_refused(tree: Path) -> None:
+    with (tree / "sys/huge").open("wb") as file:
+        file.truncate(100 << 20)
+    assert isinstance(LocalHost(str(tree)).read("/sys/huge"), Unknown)
+
+
+def test_garbage_is_text_without_control_characters(tree: Path) -> None:
+    (tree / "sys/garbage").write_bytes(b"\x1b[2J\x1b]0;title\x07ok\xff\xfe\x00\x9b31m")
+    text = LocalHost(str(tree)).read("/sys/garbage")
+    assert isinstance(text, str)
+    assert "ok" in text
+    assert all(character.isprintable() for character in text)
+
+
+def test_a_nul_in_a_path_is_refused(tree: Path) -> None:
+    assert isinstance(LocalHost(str(tree)).read("/sys/a\0b"), Unknown)
+
+
+def test_a_device_that_comes_back_elsewhere_is_found(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    (tree / "sys/devices/b").mkdir()
+    link = tree / "sys/current"
+    link.symlink_to("devices/a")
+    assert host.read("/sys/current/vendor") == "0x10de"
+    link.unlink()
+    link.symlink_to("devices/b")
+    (tree / "sys/devices/a/vendor").unlink()
+    (tree / "sys/devices/b/vendor").write_text("0x15b3")
+    assert host.read("/sys/current/vendor") == "0x15b3"
+
+
+def test_what_may_not_be_read_needs_root(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = LocalHost(str(tree))
+    monkeypatch.setattr(host, "_is_root", False)
+
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(host, "_read", refuse)
+    assert reason(host.read("/sys/kernel/debug/x")) is Reason.NEEDS_ROOT
+
+
+def test_a_tree_runs_no_commands_and_asks_no_driver(tree: Path) -> None:
+    host = LocalHost(str(tree))
+    dmabuf = host.dmabuf_errnos(["mlx5_0"])["mlx5_0"]
+    for answer in (host.run(["uname"]), host.nvml(), host.nvml_live(), host.cuda_gpus(), dmabuf):
+        assert reason(answer) is Reason.NOT_THERE
+    assert isinstance(host.environment("PATH"), Unknown)
+
+
+def test_this_machine_can_be_read() -> None:
+    host = LocalHost()
+    assert host.origin.source is Source.LIVE
+    assert isinstance(host.read("/proc/sys/kernel/osrelease"), str)
+    assert reason(host.read("/no/such/file")) is Reason.NOT_THERE
+
+
+def test_looking_does_not_load_the_nvidia_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # nvmlInit has a setuid helper load the module (nvidia-modprobe(1)).
+    asked: list[str] = []
+
+    class Library:
+        def facts(self) -> None:
+            asked.append("facts")
+
+        def live(self) -> None:
+            asked.append("live")
+
+    loaded = tmp_path / "nvidia"
+    monkeypatch.setattr("probes.host.local.DRIVER_LOADED", (str(loaded),))
+    monkeypatch.setattr("probes.host.local.NvmlLibrary", Library)
+    host = LocalHost()
+    assert reason(host.nvml()) is Reason.NOT_THERE
+    assert reason(host.nvml_live()) is Reason.NOT_THERE
+    assert asked == []
+    loaded.mkdir()
+    host.nvml()
+    host.nvml_live()
+    assert asked == ["facts", "live"]
+
+
+def test_libcuda_is_not_asked_where_that_would_load_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # cuInit loads nvidia_uvm and makes device files by the same helper.
+    here, gone = tmp_path / "nvidiactl", tmp_path / "nvidia-uvm"
+    here.write_text("")
+    monkeypatch.setattr("probes.host.local.NEEDED", (str(here), str(gone)))
+    monkeypatch.setattr("probes.host.local.probe_cuda", lambda: ())
+    answer = LocalHost().cuda_gpus()
+    assert reason(answer) is Reason.NOT_THERE
+    gone.write_text("")
+    assert LocalHost().cuda_gpus() == ()

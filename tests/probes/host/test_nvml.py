@@ -1,0 +1,315 @@
+"""NVML in all its moods, by a library that answers as told."""
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLibrary, bdf_of, cuda_text
+
+ERRORS = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
+    "NVML_ERROR_DRIVER_NOT_LOADED": 9,
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": 18,
+    "NVML_ERROR_GPU_IS_LOST": 15,
+    "NVML_ERROR_NO_PERMISSION": 4,
+    "NVML_ERROR_NOT_SUPPORTED": 3,
+    "NVML_ERROR_FUNCTION_NOT_FOUND": 13,
+}
+
+
+class NVMLError(Exception):
+    def __init__(self, value: int) -> None:
+        super().__init__(f"error {value}")
+        self.value = value
+
+
+class FakeNvml:
+    """A library of two GPUs; `broken` names functions and the error they give."""
+
+    NVMLError = NVMLError
+    NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self, **broken: int) -> None:
+        for name, value in ERRORS.items():
+            setattr(self, name, value)
+        self.broken = broken
+        self.pcie_bytes = 0
+        self.throughput_calls = 0
+        self.inits = 0
+
+    def nvmlInit(self) -> None:
+        self.inits += 1
+
+    def nvmlDeviceGetPcieThroughput(self, handle: int, counter: int) -> int:
+        self.throughput_calls += 1
+        return 1000 * (counter + 1)
+
+    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[tuple[int, int]]) -> list[Any]:
+        (field, _) = fields[0]
+        values = {197: self.pcie_bytes, 198: 2 * self.pcie_bytes, 170: 0}
+        if field not in values or f"field{field}" in self.broken:
+            return [SimpleNamespace(nvmlReturn=3, valueType=3, value=None)]
+        return [SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=values[field]))]
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+        if link >= 4:
+            raise NVMLError(3)
+        return int(link != 3)
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: int, link: int) -> Any:
+        return SimpleNamespace(busId=b"00000000:83:00.0" if link < 2 else b"00000000:84:00.0")
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml"):
+            broken = object.__getattribute__(self, "broken")
+            if name in broken:
+
+                def fail(*_: object) -> None:
+                    raise NVMLError(broken[name])
+
+                return fail
+            answers: dict[str, Any] = {
+                "nvmlShutdown": lambda: None,
+                "nvmlDeviceGetCount": lambda: 2,
+                "nvmlDeviceGetHandleByIndex": lambda index: index,
+                "nvmlDeviceGetPciInfo": lambda h: SimpleNamespace(busId=f"00000000:{0x1A + h:02X}:00.0"),
+                "nvmlSystemGetDriverVersion": lambda: "570.124.06",
+                "nvmlSystemGetNVMLVersion": lambda: b"12.570.124.06",
+                "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
+                "nvmlDeviceGetName": lambda h: "NVIDIA H100\x1b[31m",
+                "nvmlDeviceGetUUID": lambda h: f"GPU-{h}",
+                "nvmlDeviceGetCudaComputeCapability": lambda h: (9, 0),
+                "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=80 << 30, used=1 << 30),
+                "nvmlDeviceGetBAR1MemoryInfo": lambda h: SimpleNamespace(bar1Total=128 << 30),
+                "nvmlDeviceGetMaxPcieLinkGeneration": lambda h: 5,
+                "nvmlDeviceGetMaxPcieLinkWidth": lambda h: 16,
+                "nvmlDeviceGetCurrPcieLinkGeneration": lambda h: 1,
+                "nvmlDeviceGetCurrPcieLinkWidth": lambda h: 16,
+                "nvmlDeviceGetPersistenceMode": lambda h: 1,
+                "nvmlDeviceGetMigMode": lambda h: (0, 0),
+                "nvmlDeviceGetVirtualizationMode": lambda h: 2 * h,
+                "nvmlSystemGetConfComputeState": lambda: SimpleNamespace(ccFeature=1),
+                "nvmlDeviceGetUtilizationRates": lambda h: SimpleNamespace(gpu=92),
+                "nvmlDeviceGetTemperature": lambda h, sensor: 55,
+                "nvmlDeviceGetPowerUsage": lambda h: 650_000,
+                "nvmlDeviceGetComputeRunningProcesses": lambda h: [SimpleNamespace(pid=42)],
+            }
+            if name in answers:
+                return answers[name]
+        return object.__getattribute__(self, name)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def facts_of(nvml: FakeNvml) -> NvmlFacts:
+    facts = NvmlLibrary(nvml).facts()
+    assert isinstance(facts, NvmlFacts)
+    return facts
+
+
+def test_two_gpus() -> None:
+    facts = facts_of(FakeNvml())
+    assert (facts.driver_version, facts.nvml_version, facts.cuda_version) == (
+        "570.124.06",
+        "12.570.124.06",
+        "12.8",
+    )
+    first, second = facts.gpus
+    assert isinstance(first, NvmlGpu)
+    assert isinstance(second, NvmlGpu)
+    assert (first.bdf, second.bdf) == ("0000:1a:00.0", "0000:1b:00.0")
+    assert first.nvlinks == 3  # one of the four is down
+    assert first.nvlink_peers == (("0000:83:00.0", 2), ("0000:84:00.0", 1))
+    assert first.c2c_links == 0
+    assert (first.is_vgpu, second.is_vgpu) == (False, True)
+    assert facts.confidential_computing is True
+    assert "\x1b" not in str(first.name)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "words"),
+    [
+        ("NVML_ERROR_LIBRARY_NOT_FOUND", Reason.NOT_THERE, "libnvidia-ml"),
+        ("NVML_ERROR_DRIVER_NOT_LOADED", Reason.NOT_THERE, "not loaded"),
+        ("NVML_ERROR_LIB_RM_VERSION_MISMATCH", Reason.DRIVER_ERROR, "mismatch"),
+        ("NVML_ERROR_NO_PERMISSION", Reason.NEEDS_ROOT, ""),
+    ],
+)
+def test_it_says_why_it_does_not_answer(error: str, reason: Reason, words: str) -> None:
+    facts = NvmlLibrary(FakeNvml(nvmlInit=ERRORS[error])).facts()
+    assert isinstance(facts, Unknown)
+    assert facts.reason is reason
+    assert words in facts.detail
+
+
+def test_a_gpu_off_the_bus_does_not_hide_the_other() -> None:
+    nvml = FakeNvml()
+
+    def handle(index: int) -> int:
+        if index == 0:
+            raise NVMLError(ERRORS["NVML_ERROR_GPU_IS_LOST"])
+        return index
+
+    nvml.__dict__["nvmlDeviceGetHandleByIndex"] = handle
+    original = FakeNvml.__getattribute__
+
+    class Lost(FakeNvml):
+        def __getattribute__(self, name: str) -> Any:
+            return handle if name == "nvmlDeviceGetHandleByIndex" else original(self, name)
+
+    facts = facts_of(Lost())
+    known = [gpu for gpu in facts.gpus if isinstance(gpu, NvmlGpu)]
+    lost = [gpu for gpu in facts.gpus if isinstance(gpu, Unknown)]
+    assert [(gpu.index, gpu.bdf) for gpu in known] == [(1, "0000:1b:00.0")]
+    assert "fallen off the bus" in lost[0].detail
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"])
+def test_a_lost_gpu_that_still_tells_its_name_is_lost(call: str) -> None:
+    facts = facts_of(FakeNvml(**{call: ERRORS["NVML_ERROR_GPU_IS_LOST"]}))
+    for gpu in facts.gpus:
+        assert isinstance(gpu, Unknown)
+        assert (gpu.reason, gpu.detail) == (Reason.DRIVER_ERROR, LOST)
+
+
+def test_one_failing_call_costs_one_fact() -> None:
+    facts = facts_of(FakeNvml(nvmlDeviceGetBAR1MemoryInfo=ERRORS["NVML_ERROR_NOT_SUPPORTED"]))
+    (gpu, _) = facts.gpus
+    assert isinstance(gpu, NvmlGpu)
+    assert isinstance(gpu.bar1_total_bytes, Unknown)
+    assert gpu.memory_total_bytes == 80 << 30
+
+
+def test_a_driver_that_knows_no_confidential_computing_has_none() -> None:
+    assert facts_of(FakeNvml(nvmlSystemGetConfComputeState=3)).confidential_computing is False
+    refused = facts_of(FakeNvml(nvmlSystemGetConfComputeState=4)).confidential_computing
+    assert isinstance(refused, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "shown"),
+    [
+        (0, 0, "not supported"),
+        (1, 0, "not started"),
+        (2, 0, "in progress"),
+        (3, 0, "completed"),
+        (3, 999, "failed"),
+        (77, 0, "unknown"),
+    ],
+)
+def test_the_state_of_the_nvlink_fabric(state: int, status: int, shown: str) -> None:
+    class Info(ctypes.Structure):
+        _fields_ = (("state", ctypes.c_uint), ("status", ctypes.c_uint))
+
+    class Fabric(FakeNvml):
+        c_nvmlGpuFabricInfo_t = Info
+
+        def nvmlDeviceGetGpuFabricInfo(self, handle: int, info: Any) -> None:
+            info._obj.state, info._obj.status = state, status
+
+    gpu = facts_of(Fabric()).gpus[0]
+    assert isinstance(gpu, NvmlGpu)
+    assert gpu.fabric == shown
+
+
+def test_a_driver_that_knows_no_fabric_supports_none() -> None:
+    class Older(FakeNvml):
+        c_nvmlGpuFabricInfo_t = ctypes.c_uint
+
+    gpu = facts_of(Older(nvmlDeviceGetGpuFabricInfo=3)).gpus[0]
+    assert isinstance(gpu, NvmlGpu)
+    assert gpu.fabric == "not supported"
+
+
+def test_pcie_rates_come_from_the_counters() -> None:
+    nvml, clock = FakeNvml(), Clock()
+    library = NvmlLibrary(nvml, clock)
+    first = library.live()
+    assert not isinstance(first, Unknown)
+    assert isinstance(first[0].pcie_tx_bytes_per_second, Unknown)
+    clock.now += 2
+    nvml.pcie_bytes = 8_000_000
+    second = library.live()
+    assert not isinstance(second, Unknown)
+    assert second[0].pcie_tx_bytes_per_second == 4_000_000
+    assert second[0].pcie_rx_bytes_per_second == 8_000_000
+    assert second[0].utilisation_percent == 92
+    assert second[0].power_watts == 650
+    assert nvml.throughput_calls == 0
+
+
+def test_without_counters_one_gpu_a_reading_is_measured() -> None:
+    nvml = FakeNvml(field197=1)
+    library = NvmlLibrary(nvml)
+    for _ in range(2):
+        reading = library.live()
+    assert nvml.throughput_calls == 4  # sent and received, one GPU at each reading
+    assert not isinstance(reading, Unknown)
+    assert [gpu.pcie_tx_bytes_per_second for gpu in reading] == [1e6, 1e6]
+
+
+def test_a_session_that_was_let_go_is_ended_and_opened_anew_when_asked() -> None:
+    ended = []
+
+    class Counting(FakeNvml):
+        def __getattribute__(self, name: str) -> Any:
+            return (lambda: ended.append(name)) if name == "nvmlShutdown" else super().__getattribute__(name)
+
+    nvml = Counting()
+    library = NvmlLibrary(nvml)
+    library.let_go()
+    assert not ended
+    library.live()
+    library.let_go()
+    library.let_go()
+    assert ended == ["nvmlShutdown"]
+    assert not isinstance(library.live(), Unknown)
+    assert nvml.inits == 2
+
+
+def test_an_absent_library_is_not_asked_at_every_reading() -> None:
+    nvml, clock = FakeNvml(nvmlInit=12), Clock()
+    calls = []
+    library = NvmlLibrary(nvml, clock)
+    original = FakeNvml.__getattribute__
+
+    class Counting(FakeNvml):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "nvmlInit":
+                calls.append(name)
+            return original(self, name)
+
+    library = NvmlLibrary(Counting(nvmlInit=12), clock)
+    for _ in range(5):
+        library.live()
+        clock.now += 1
+    assert len(calls) == 1
+    clock.now += 60
+    library.live()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("nvml", "sysfs"),
+    [
+        ("00000000:1B:00.0", "0000:1b:00.0"),
+        ("00000008:01:00.0", "0008:01:00.0"),
+        ("00010000:E1:00.0", "10000:e1:00.0"),
+    ],
+)
+def test_bus_ids_in_sysfs_spelling(nvml: str, sysfs: str) -> None:
+    assert bdf_of(nvml) == sysfs
+
+
+def test_cuda_versions() -> None:
+    assert cuda_text(12040) == "12.4"
+    assert cuda_text(13000) == "13.0"

@@ -1,0 +1,99 @@
+"""NCCL's topology files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.jobs.processes import ProcessFacts  # fmt: skip
+from probes.facts.jobs.processes import probe as probe_processes
+from probes.host.local import LocalHost
+from probes.nccl.topology_file import parse_topology, probe
+
+XML = """<system version="1">
+  <cpu numaid="0" arch="x86_64"><pci busid="ffff:ff:01.0" class="0x060400" link_width="16">
+    <pci busid="0001:00:00.0" class="0x030200" link_speed="16 GT/s"/>
+    <pci class="0x020700" busid="0101:00:00.0"/>
+  </pci></cpu></system>"""
+
+
+def test_gpus_and_nics_are_listed_and_bridges_are_not() -> None:
+    assert parse_topology(XML) == ("0001:00:00.0", "0101:00:00.0")
+
+
+@given(st.text(max_size=300))
+def test_no_text_crashes(text: str) -> None:
+    parse_topology(f"<pci {text}>")
+
+
+def _tree(root: Path, named: str) -> LocalHost:
+    process = root / "proc/77"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd/3").symlink_to("/dev/nvidia0")
+    (process / "environ").write_bytes(f"NCCL_TOPO_FILE={named}\0".encode())
+    (process / "root/opt").mkdir(parents=True)
+    (process / "root/opt/topo.xml").write_text(XML)
+    return LocalHost(str(root))
+
+
+def test_a_file_is_read_where_the_process_sees_it(tmp_path: Path) -> None:
+    host = _tree(tmp_path, "/opt/topo.xml")
+    by_itself, named = probe(host, probe_processes(host)).files
+    assert isinstance(by_itself.endpoints, Unknown)
+    assert by_itself.endpoints.reason is Reason.NOT_THERE
+    assert (named.path, named.pid) == ("/proc/77/root/opt/topo.xml", 77)
+    assert named.endpoints == ("0001:00:00.0", "0101:00:00.0")
+
+
+def test_a_path_does_not_lead_out_of_the_process(tmp_path: Path) -> None:
+    host = _tree(tmp_path, "/../../../../etc/passwd")
+    assert probe(host, probe_processes(host)).files[1].path == "/proc/77/root/etc/passwd"
+
+
+def test_what_is_no_topology_is_malformed(tmp_path: Path) -> None:
+    host = _tree(tmp_path, "/opt/topo.xml")
+    (tmp_path / "proc/77/root/opt/topo.xml").write_text("hello")
+    endpoints = probe(host, probe_processes(host)).files[1].endpoints
+    assert isinstance(endpoints, Unknown)
+    assert endpoints.reason is Reason.MALFORMED
+
+
+def test_many_processes_do_not_make_many_reads(tmp_path: Path) -> None:
+    host = _tree(tmp_path, "/opt/topo.xml")
+    facts = probe_processes(host)
+    assert isinstance(facts, ProcessFacts)
+    many = replace(facts, processes=facts.processes * 1000)
+    assert len(probe(host, many).files) == 16
+
+
+class AtHome(LocalHost):
+    """A tree whose user's home is /home/ann."""
+
+    def environment(self, name: str) -> str | Unknown:
+        return "/home/ann" if name == "HOME" else Unknown(Reason.NOT_THERE, name)
+
+
+def _conf(root: Path, path: str, named: str) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"NCCL_DEBUG=WARN\nNCCL_TOPO_FILE={named}\n")
+
+
+def test_the_file_that_nccl_conf_names_is_read(tmp_path: Path) -> None:
+    """Azure's images name it there."""
+    _conf(tmp_path, "/etc/nccl.conf", "/opt/microsoft/ndv5/topo.xml")
+    _conf(tmp_path, "/opt/microsoft/ndv5/topo.xml", "")
+    (tmp_path / "opt/microsoft/ndv5/topo.xml").write_text(XML)
+    files = probe(AtHome(str(tmp_path)), Unknown(Reason.NOT_RECORDED)).files
+    assert [(file.path, file.pid) for file in files[1:]] == [("/opt/microsoft/ndv5/topo.xml", None)]
+    assert files[1].endpoints == ("0001:00:00.0", "0101:00:00.0")
+
+
+def test_the_users_own_nccl_conf_stands_before_the_nodes(tmp_path: Path) -> None:
+    _conf(tmp_path, "/etc/nccl.conf", "/opt/topo.xml")
+    _conf(tmp_path, "/home/ann/.nccl.conf", "/home/ann/topo.xml")
+    files = probe(AtHome(str(tmp_path)), Unknown(Reason.NOT_RECORDED)).files
+    assert [file.path for file in files[1:]] == ["/home/ann/topo.xml"]
+    assert isinstance(files[1].endpoints, Unknown)

@@ -1,0 +1,144 @@
+"""The catalogue of actions: the same on every node, each with a plan or a reason, none with a shell in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.base.plan import Step
+from probes.base.unknown import Reason, Unknown
+from probes.checks.registry import findings
+from probes.plans import catalogue
+from probes.plans.catalogue import ACTIONS, Action, offers
+from probes.queries.finding import Status
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.node.names import SIMULATED_NAMES
+from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.plans.looks import offers_on
+
+NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
+IDS = [
+    "load-modules",
+    "load-peermem",
+    "unload-peermem",
+    "replace-nv-peer-mem",
+    "reload-peermem",
+    "persist-modules",
+    "unpersist-modules",
+    "acs-redirect-off",
+    "mrrs",
+    "persistence-on",
+    "raise-ports",
+    "restart-openibd",
+    "restart-fabric-manager",
+    "restart-persistence-daemon",
+]
+NODES = [*SIMULATED_NAMES, *(f"{fault.on}+{fault.name}" for fault in FAULTS.values())]
+SHELL = set("|&;<>$`\"'*?()[]{}!\\\n")
+
+
+@pytest.mark.parametrize("node", SIMULATED_NAMES)
+def test_the_same_actions_in_the_same_order_everywhere_then_the_fixes(node: str) -> None:
+    ids = list(offers_on(node))
+    assert ids[: len(IDS)] == IDS
+    assert ids[len(IDS) :] == [f"fix:{one.id}" for one in findings_on(node).values() if one.fix is not None]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_every_offer_has_a_plan_or_says_why_not(node: str) -> None:
+    for offer in offers_on(node).values():
+        assert offer.title
+        assert "\n" not in offer.title
+        assert (offer.plan is None) == bool(offer.why_not)
+        assert "\n" not in offer.why_not
+        assert "a fault of gdrtop" not in offer.why_not
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_steps_are_commands_by_bare_name_without_a_shell_and_say_why(node: str) -> None:
+    for offer in offers_on(node).values():
+        for step in offer.plan.steps if offer.plan else ():
+            assert step.why.strip()
+            assert "\n" not in step.why
+            for argv in (step.argv, step.undo):
+                assert not argv or "/" not in argv[0]
+                assert not SHELL & set("".join(argv))
+                assert not {"sh", "bash", "sudo", "awk", "tee"} & {*argv}
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_what_only_a_person_can_do_stands_at_the_end_of_an_action(node: str) -> None:
+    for name, offer in offers_on(node).items():
+        if offer.plan is None or name.startswith("fix:"):
+            continue
+        kinds = [step.is_instruction for step in offer.plan.steps]
+        assert kinds == sorted(kinds)
+        assert not kinds[0], "nothing in it can be run"
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_plan_that_says_it_can_be_taken_back_can(node: str) -> None:
+    for name, offer in offers_on(node).items():
+        if offer.plan is None or name.startswith("fix:") or not offer.plan.reversible:
+            continue
+        assert all(step.undo or step.file or step.is_instruction for step in offer.plan.steps)
+
+
+def test_titles_are_constant_for_an_id() -> None:
+    titles: dict[str, set[str]] = {}
+    for node in NODES:
+        for offer in offers_on(node).values():
+            titles.setdefault(offer.id, set()).add(offer.title)
+    assert {name for name, of in titles.items() if len(of) > 1} == set()
+
+
+def test_every_finding_with_a_fix_is_offered_with_its_plan() -> None:
+    node = "hgx-h100+pcie-aspm-on"
+    fix = offers_on(node)["fix:pcie-aspm-on"]
+    assert fix.plan == findings_on(node)["pcie-aspm-on"].fix
+    assert fix.title == "Fix: Power saving (ASPM) is enabled on a NIC's PCIe link"
+
+
+def test_whoever_sees_nothing_is_offered_nothing_and_told_why() -> None:
+    whole = examination_of("hgx-h100")
+    parts = ("gpudirect", "modules", "gpus", "rdma", "pci", "kernel", "platform")
+    others = ("config_space", "services", "tools", "module_files", "port_health", "processes")
+    blind = replace(
+        whole,
+        node=replace(whole.node, **dict.fromkeys(parts, NEEDS_ROOT)),
+        **dict.fromkeys(others, NEEDS_ROOT),
+    )
+    for offer in offers(blind, [one for one in findings(blind) if one.status is Status.FOUND]):
+        assert offer.plan is None
+        assert "needs root" in offer.why_not, offer.id
+
+
+def test_an_action_that_fails_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(examination: object) -> str:
+        raise ValueError("\x1b[31mno")
+
+    broken = Action("broken", "Break", fail)
+    monkeypatch.setattr(catalogue, "ACTIONS", (broken, *ACTIONS))
+    first, second = offers(examination_of("hgx-h100"), ())[:2]
+    assert first.plan is None
+    assert first.why_not.startswith("this action failed, a bug in gdrtop: ValueError")
+    assert "\x1b" not in first.why_not
+    assert second.id == "load-modules"
+
+
+def test_nothing_is_offered_to_an_idle_hand_on_a_healthy_node() -> None:
+    """What is offered where nothing is wrong is what an admin may want all the same."""
+    offered = {name for name, offer in offers_on("hgx-h100").items() if offer.plan is not None}
+    assert offered == {
+        "unload-peermem",
+        "reload-peermem",
+        "persist-modules",
+        "restart-openibd",
+        "restart-fabric-manager",
+        "restart-persistence-daemon",
+    }
+
+
+def test_a_step_is_an_instruction_only_without_command_and_file() -> None:
+    assert Step("words").is_instruction

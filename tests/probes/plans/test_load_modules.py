@@ -1,0 +1,224 @@
+"""Loading modules: what is missing, in order, and what is not even tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.pci.functions import PciKind
+from probes.snapshot.examination import Examination
+from tests.probes.checks.changed import with_module, without
+from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.plans.looks import answer, commands, offers_on, plan, undone, why_not
+
+HGX, DGX = "hgx-h100", "dgx-a100"
+PEERMEM = "nvidia_peermem"
+
+
+def with_ofed(examination: Examination, release: str) -> Examination:
+    tools = examination.tools
+    assert not isinstance(tools, Unknown)
+    return replace(examination, tools=replace(tools, ofed=release))
+
+
+def with_module_facts(examination: Examination, **facts: object) -> Examination:
+    modules = examination.node.modules
+    assert isinstance(modules, ModuleFacts)
+    changed = replace(modules, **facts)  # type: ignore[arg-type]
+    return replace(examination, node=replace(examination.node, modules=changed))
+
+
+def bare(examination: Examination) -> Examination:
+    """A node on which nothing is loaded yet."""
+    names = ("ib_core", "ib_uverbs", "rdma_cm", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
+    return without(examination, *names)
+
+
+def test_a_node_that_has_all_it_needs_is_told_so() -> None:
+    told = why_not("load-modules", examination_of(HGX))
+    needed = "mlx5_core, mlx5_ib, nvidia, nvidia_uvm, nvidia_peermem"
+    assert told == f"every module that this node needs is loaded: {needed}"
+
+
+def test_everything_in_order_each_by_its_own_modprobe() -> None:
+    fix = plan("load-modules", bare(examination_of(DGX)))
+    assert commands(fix) == [
+        "modprobe mlx5_core",
+        "modprobe mlx5_ib",
+        "modprobe nvidia",
+        "modprobe nvidia_uvm",
+        "modprobe nvidia_peermem",
+    ]
+    assert undone(fix)[-1] == "rmmod nvidia_peermem"
+    whys = [step.why.partition(":")[0] for step in fix.steps]
+    assert whys == [
+        "Load mlx5_core",
+        "Load mlx5_ib once mlx5_core is there, after ib_core, ib_uverbs, which it needs",
+        "Load nvidia",
+        "Load nvidia_uvm once nvidia is there",
+        "Load nvidia_peermem once ib_core, nvidia are there",
+    ]
+
+
+def test_what_comes_with_an_earlier_step_is_not_loaded_again() -> None:
+    fix = offers_on("pcie-l40s+mlx5-core-not-loaded")["load-modules"].plan
+    assert fix is not None
+    assert commands(fix) == ["modprobe mlx5_core", "modprobe mlx5_ib"]
+    fix = offers_on("pcie-l40s+ib-core-not-loaded")["load-modules"].plan
+    assert fix is not None
+    assert commands(fix) == ["modprobe mlx5_ib"]
+
+
+def test_old_kernels_ib_uverbs_is_loaded_for_itself() -> None:
+    node = with_module(examination_of(HGX), "mlx5_ib", depends=("ib_core", "mlx5_core"))
+    assert commands(plan("load-modules", without(node, "ib_uverbs"))) == ["modprobe ib_uverbs"]
+
+
+def test_peermem_is_loaded_where_dmabuf_cannot_be_used_and_where_the_boot_was_to_load_it() -> None:
+    for node in (examination_of(DGX), examination_of(HGX)):
+        assert commands(plan("load-modules", without(node, PEERMEM))) == ["modprobe nvidia_peermem"]
+
+
+def test_peermem_is_not_loaded_where_dmabuf_does_and_nobody_asks_for_it() -> None:
+    node = without(with_module(examination_of(HGX), PEERMEM, persistent=None), PEERMEM)
+    assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
+    by_name = plan("load-peermem", node)
+    assert commands(by_name) == ["modprobe nvidia_peermem"]
+    assert "NCCL keeps using DMA-BUF" in by_name.note
+
+
+def test_whether_peermem_is_needed_is_no_guess() -> None:
+    node = with_module(bare(examination_of(DGX)), PEERMEM, persistent=None)
+    fix = plan("load-modules", node)
+    assert commands(fix)[-1] == "modprobe nvidia_uvm"
+    assert "unknown whether nvidia_peermem is needed as well: nvidia has to be loaded before" in fix.note
+
+
+def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
+    node = bare(examination_of(HGX))
+    pci = node.node.pci
+    assert not isinstance(pci, Unknown)
+    gpus = {bdf: one for bdf, one in pci.functions.items() if one.kind.name == "GPU"}
+    alone = replace(
+        node,
+        node=replace(node.node, pci=replace(pci, functions=gpus)),
+        topology=replace(node.topology, nics=()),
+    )
+    assert commands(plan("load-modules", alone)) == ["modprobe nvidia", "modprobe nvidia_uvm"]
+    assert why_not("load-peermem", alone) == "no RDMA NIC here"
+
+
+def test_legacy_peerdirect_is_told_of_and_nothing_else_is() -> None:
+    node = without(examination_of(DGX), PEERMEM)
+    old = with_ofed(node, "MLNX_OFED_LINUX-4.9-7.1.0.0")
+    assert commands(plan("load-modules", old)) == ["modprobe nvidia_peermem peerdirect_support=1"]
+    new = with_ofed(node, "MLNX_OFED_LINUX-24.10-0.7.0.0")
+    assert commands(plan("load-modules", new)) == ["modprobe nvidia_peermem"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("peermem-not-on-disk", "no .ko for kernel"),
+        ("peermem-built-without-symbols", "built without peer-memory symbols"),
+        ("module-blacklisted-install", "replaced by `install nvidia_peermem /bin/false`"),
+        (
+            "module-blacklisted-cmdline",
+            "refused by the kernel: /proc/cmdline: module_blacklist=nvidia_peermem",
+        ),
+        ("module-wrong-vermagic", "its file was built for kernel 6.8.0-58-generic"),
+        ("secure-boot-unsigned", "its file is unsigned, and this kernel accepts signed modules only"),
+        (
+            "peermem-symbol-version-mismatch-nvidia",
+            "its file is of driver 565.57.01, and 570.124.06 is loaded",
+        ),
+    ],
+)
+def test_what_cannot_be_loaded_is_not_tried(fault: str, reason: str) -> None:
+    for action in ("load-modules", "load-peermem"):
+        told = why_not(action, examination_of(f"{HGX}+{fault}"))
+        assert told.startswith("nvidia_peermem cannot be loaded: ")
+        assert reason in told
+
+
+def test_what_cannot_be_loaded_stands_behind_what_can() -> None:
+    node = without(examination_of(f"{HGX}+peermem-built-without-symbols"), "nvidia_uvm")
+    fix = plan("load-modules", node)
+    assert commands(fix) == ["modprobe nvidia_uvm", "…"]
+    assert fix.steps[-1].why.startswith("nvidia_peermem cannot be loaded: built without")
+
+
+def test_what_needs_a_module_that_cannot_be_loaded_is_not_tried_either() -> None:
+    node = without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM)
+    node = with_module(node, "nvidia", install_line="/etc/modprobe.d/x.conf:1: install nvidia /bin/false")
+    told = why_not("load-modules", node)
+    assert "nvidia cannot be loaded: replaced by" in told
+    assert "nvidia_uvm cannot be loaded: it needs nvidia: replaced by" in told
+
+
+def test_a_kernel_that_loads_nothing_more_is_not_asked() -> None:
+    node = with_module_facts(without(examination_of(HGX), "nvidia_uvm"), loading_disabled=True)
+    assert "modules_disabled is 1" in why_not("load-modules", node)
+
+
+def test_a_blacklist_does_not_stop_loading_by_name() -> None:
+    node = with_module(without(examination_of(HGX), PEERMEM), PEERMEM, blacklisted="/etc/modprobe.d/x.conf:1")
+    assert commands(plan("load-modules", node)) == ["modprobe nvidia_peermem"]
+
+
+def test_an_install_line_that_loads_in_its_own_way_does_not_stop_it_either() -> None:
+    """As Debian's: the file is called nvidia-current.ko there."""
+    node = with_module(
+        without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM),
+        "nvidia",
+        install_line="/etc/modprobe.d/nvidia.conf:1: install nvidia modprobe -i nvidia-current",
+        on_disk=Unknown(Reason.NOT_THERE, "modules.dep"),
+        depends=Unknown(Reason.NOT_THERE, "modules.dep"),
+    )
+    assert commands(plan("load-modules", node))[0] == "modprobe nvidia"
+
+
+def test_a_module_that_is_just_coming_is_waited_for() -> None:
+    node = with_module(examination_of(HGX), "nvidia_uvm", state=ModuleState.LOADING)
+    assert "try again in a minute" in why_not("load-modules", node)
+
+
+def test_a_built_in_module_is_there() -> None:
+    node = with_module(examination_of(HGX), "mlx5_core", state=ModuleState.BUILTIN)
+    assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
+
+
+@pytest.mark.parametrize("fault", ["peermem-unknown-symbol-inbox-core", "peermem-symbol-version-mismatch"])
+def test_what_the_kernel_has_refused_is_not_tried_again(fault: str) -> None:
+    for name in (f"hgx-h100+{fault},no-gdr-path", f"hgx-h100+no-gdr-path,{fault}"):
+        node = examination_of(name)
+        told = answer("load-modules", node)
+        steps = () if isinstance(told, str) else told.steps
+        assert not any("nvidia_peermem" in step.argv for step in steps)
+        assert "the kernel refused it before" in (told if isinstance(told, str) else told.steps[-1].why)
+        fix = findings_on(name)["no-gdr-path"].fix
+        assert fix is None
+
+
+def test_efa_does_not_use_peermem() -> None:
+    node = examination_of("hgx-h100+peermem-not-loaded")
+    rdma, pci = node.node.rdma, node.node.pci
+    assert not isinstance(rdma, Unknown)
+    assert not isinstance(pci, Unknown)
+    devices = tuple(replace(one, driver="efa") for one in rdma.devices)
+    functions = {
+        bdf: replace(one, vendor_id=0x1D0F) if one.kind is PciKind.NIC else one
+        for bdf, one in pci.functions.items()
+    }
+    changed = replace(node.node, rdma=replace(rdma, devices=devices), pci=replace(pci, functions=functions))
+    efa = replace(node, node=changed)
+    assert why_not("load-peermem", efa) == "the NICs here are EFA, which does not use nvidia_peermem"
+
+
+@pytest.mark.parametrize(("release", "options"), [("5.0-2.1.8.0", 1), ("4.9-7.1.0.0", 1), ("5.1-0.6.6.0", 0)])
+def test_ofed_5_0_and_older_need_the_option(release: str, options: int) -> None:
+    node = with_ofed(examination_of("hgx-h100+peermem-not-loaded"), f"MLNX_OFED_LINUX-{release}")
+    assert ("peerdirect_support=1" in commands(plan("load-peermem", node))[0]) == bool(options)

@@ -1,0 +1,343 @@
+"""What identifies somebody, in every notation, planted in every source that a recording can hold."""
+
+# ruff: noqa: E501, RUF005, SIM905 - the lines are those of the files
+
+import base64
+import gzip
+import ipaddress
+import itertools
+import urllib.parse
+from collections.abc import Iterator
+
+from probes.base.unknown import Reason, Unknown
+from probes.host.command import CommandOutput
+from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.recording.format import Question
+from probes.recording.recording_host import Moment
+from probes.recording.redaction_rules import COMMANDS, ENVIRONMENT, FILES
+from probes.recording.redaction_words import PROGRAMS
+
+NAMES = """
+gpu-h100-07 cluster.corp.example login-secure-3 storage-9.acme.example alice.liddell bob_operator carol-svc
+dave@acme.example EVEADMIN merger-train llama-secret-405b acme-finetune-v7 job-blackbird project.condor s3cr3t-export
+hunter2 tok3n-AbCdEf xyzzy-plugh team-quokka rack-b12-u07 dc-frankfurt-2 kestrel-db widgets_prod pgsql-main
+acme-registry.example:5000/llm /home/alice.liddell/run.sh /data/merger-plans/model.bin /scratch/quokka/ckpt-9000
+/dev/shm/quokka-psm /opt/acme/bin/agent /mnt/vault7/keys /srv/kestrel /projects/condor/nccl.log partition-gold
+qos-platinum account-777x reservation_zeta namespace-quokka pod-condor-0 release-goldfinch ünïcødé-nämé 秘密-名前
+""".split()
+SERIALS = """
+CN0123456789 1423021017999 SN-77Q9Z41 J30ABC7 MT2241X00931 0324816034112 5CG94712AB S3Z8NB0K123456
+""".split()
+ADDRESSES = """
+10.20.30.40 172.31.254.9 fd00:1234:5678::9 2a01:4f8:c17:9a2b::1 203.0.113.77
+""".split()
+HARDWARE = """
+b8ce:f603:0012:3456 b8cef60300129abc 0xb8cef6030012def0 fe80:0000:0000:0000:b8ce:f603:0055:6677
+ba:ce:f6:12:34:56 ba-ce-f6-12-34-57 bacef6123458 bace.f612.3459 a0:00:02:20:fe:80:00:00:00:00:00:00:b8:ce:f6:03:00:77:88:99
+wwn-0x5002538e40a1b2c3 enxbacef612345a rocexb8cef60300abcdef ibxb8cef60300abcdee
+""".split()
+IDS = (
+    """
+3b2c1d0e-aaaa-bbbb-cccc-0123456789ab GPU-9f8e7d6c-1111-2222-3333-445566778899 0123456789abcdef0123456789abcdef
+pod5d41402a_bc4b_2a76_b971_9d911017c592 4815162342
+""".split()
+    + ["deadbeef" * 8]
+)
+USER_ID, JOB_ID = "31337", "8675309"
+MARKERS: list[str] = [*NAMES, *SERIALS, *ADDRESSES, *HARDWARE, *IDS]
+
+_EVERYTHING = " ".join(MARKERS)
+_LINES = "\n".join(
+    line
+    for one in MARKERS
+    for line in (
+        f"- {one}-{one}",
+        f"name={one}",
+        f'acct="{one}" hostname={one} uid={USER_ID} auid={USER_ID} res=success',
+        f"Hostname set to <{one}>",
+        f"serial {one}",
+        f"sn={one} s/n:{one} Serial#:{one} SerialNumber: {one}",
+        f"<a b='{one}'>{one}</a>",
+        f"# comment by {one}",
+        f"//{one}//_{one[::-1]}",
+    )
+)
+# What each rule looks for, with markers wherever there is room.
+_LOG = "\n".join(
+    line
+    for one in MARKERS
+    for line in (
+        f"<6>[    1.000000] usb 1-1: SerialNumber: {one}",
+        f'<5>[    2.000000] audit: acct="{one}" uid={USER_ID} auid={USER_ID} hostname={one} exe="/usr/bin/{one}"',
+        f"[    3.000000] {one.partition('/')[0] or 'x'} kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name={one}, GPU has"
+        f" fallen off the bus. {one}",
+        f"<4>[    4.000000] mlx5_core 0000:1b:00.0 {one[:30]}: Link down {one}",
+        f"<4>[    5.000000] INFO: task {one[:30]}:4242 blocked for more than 120 seconds, uid={USER_ID} serial {one}",
+        f"<4>[    6.000000] {one}: disagrees about version of symbol {one}",
+        f"<4>[    7.000000] nvidia-peermem {one} sn={one} s/n:{one} Serial#:{one} wwn-0x{one} comm={one}",
+        f"<4>[    8.000000] infiniband {one[:30]}: reg mr failed guid={one} node {one} by user {one}",
+        f"[Sun Dec  1 14:54:40 2024] {one[:60]} kernel: mlx5_core 0000:5c:00.0: high temperature {one}",
+    )
+)
+_CGROUP = "".join(
+    f"{number}:cpu,{one}:/slurm/{one}/uid_{USER_ID}/job_{JOB_ID}/step_0/{one}\n"
+    f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{one}.slice/cri-containerd-{one}.scope\n"
+    f"0::/user.slice/user-{USER_ID}.slice/session-{JOB_ID}.scope/{one}\n"
+    for number, one in enumerate(MARKERS)
+)
+_VARIABLES = [
+    *(f"NCCL_COMM_ID={one}" for one in MARKERS),
+    *(f"NCCL_HOSTID={one}" for one in MARKERS),
+    *(f"NCCL_DEBUG_FILE=/tmp/{one}/%h.%p.log" for one in MARKERS),
+    *(f"UCX_LOG_FILE={one}" for one in MARKERS),
+    *(f"NCCL_SOCKET_IFNAME=^{one},={one},lo" for one in MARKERS),
+    *(f"NCCL_{one.upper().replace('-', '_')}=1" for one in NAMES[:20] if one.isascii()),
+    *(f"API_TOKEN_{one}={one}" for one in MARKERS),
+]
+_STATUS = (
+    "".join(
+        f"Name:\t{one}\nGroups:\t{USER_ID} {one}\nSeccomp:\t{one}\nState:\tS ({one})\n" for one in MARKERS
+    )
+    + f"Uid:\t{USER_ID}\t{USER_ID}\t{USER_ID}\t{USER_ID}\nGid:\t{USER_ID}\t{USER_ID}\t{USER_ID}\t{USER_ID}\n"
+)
+_MAPS = "".join(
+    f"7f00-7f01 r-xp 00000000 08:01 {number}                 {path}\n"
+    for number, one in enumerate(MARKERS)
+    for path in (
+        f"/home/{one}/lib/libnccl.so.2.21.5",
+        f"/{one}/libibverbs.so.1 (deleted)",
+        f"/dev/shm/{one}",
+        one,
+    )
+)
+_PASSWD = "".join(
+    f"{one.replace(':', '_')}:x:{USER_ID}:{USER_ID}:{one},Room {one}:/home/{one}:/bin/{one}\n"
+    for one in MARKERS
+)
+_MOUNTS = "".join(
+    f"{one}:/export/{one} /mnt/{one} nfs4 rw,addr={one},uid={USER_ID},username={one} 0 0\n" for one in MARKERS
+)
+_ROUTE = "Iface\tDestination\tGateway\tFlags\n" + "".join(
+    f"{one[:15]}\t{address.packed[::-1].hex().upper()}\t{address.packed[::-1].hex().upper()}\t0003\n"
+    for one, address in zip(NAMES, itertools.cycle(map(ipaddress.IPv4Address, ADDRESSES[:2])), strict=False)
+)
+_ROUTE6 = "".join(
+    f"{ipaddress.IPv6Address(one).packed.hex()} 40 {'0' * 32} 00 {ipaddress.IPv6Address(one).packed.hex()} 00000400 00000001"
+    f" 00000000 00000003 {name[:15]}\n"
+    for one in ADDRESSES[2:4]
+    for name in NAMES
+)
+_TCP = "".join(
+    f"   {number}: {ipaddress.IPv4Address(one).packed[::-1].hex().upper()}:4853 00000000:0000 0A 00000000:00000000 00:00000000"
+    f" 00000000 {USER_ID} 0 {JOB_ID} 1 0000000000000000 100 0 0 10 0\n"
+    for number, one in enumerate(ADDRESSES[:2])
+)
+_CONFIGURATION = "".join(
+    f"# {one}\n@{one} soft memlock unlimited # {one}\n{one} - memlock 8192\ninstall {one} /bin/{one} # {one}\n"
+    f"options nvidia NVreg_RegistryDwords={one}\nblacklist {one}\nNCCL_SOCKET_IFNAME={one}\n  NCCL_DEBUG={one}\n"
+    f"NCCL_COMM_ID={one}\n{one}=NCCL_DEBUG\n[Service]\nLimitMEMLOCK={one}\nEnvironment={one}\nUser={one}\n"
+    f'PRETTY_NAME="{one}"\nBUILD_ID={one}\nCONFIG_{one}=y\nCONFIG_DEFAULT_HOSTNAME="{one}"\nexport NCCL_X={one}\n'
+    f"kernel/drivers/nvidia/{one}.ko: {one}/ib_core.ko.zst {one}\nextra/{one}/nvidia.ko: {one}\n"
+    f"0x12345678\tib_register_peer_memory_client\t{one}/ib_core\tEXPORT_SYMBOL\t{one}\n"
+    f"alias symbol:ib_register_peer_memory_client {one}\n"
+    for one in MARKERS
+)
+_XML = '<system version="1">' + "".join(
+    f'<cpu host_hash="{one}" arch="{one}" numaid="{one}"><pci busid="{one}" class="0x020000" {one}="1"><net name="{one}"'
+    f' guid="{one}" dev="{one}"/></pci></cpu><{one}/>{one}'
+    for one in MARKERS
+)
+_MODINFO = "".join(
+    f"filename:       /lib/modules/{one}/nvidia.ko\nauthor: {one}\nsigner:         {one}\nsig_key: {one}\n"
+    f"version: {one}\ndepends: {one},ib_core\nparm: {one}\n"
+    for one in MARKERS
+)
+_TEXTS = {
+    "cgroup": _CGROUP, "cpuset": _CGROUP, "status": _STATUS, "maps": _MAPS, "passwd": _PASSWD, "mounts": _MOUNTS,
+    "mountinfo": _MOUNTS, "route": _ROUTE, "ipv6_route": _ROUTE6, "tcp": _TCP, "tcp6": _TCP,
+}  # fmt: skip
+
+
+def config_space() -> bytes:
+    """One whose Device Serial Number, VPD and vendor capabilities hold a GUID."""
+    content = bytearray(4096)
+    content[0:4], content[6], content[0x34] = b"\xb3\x15\x21\x10", 0x10, 0x48
+    secret = bytes.fromhex("b8cef60300129abc")
+    content[0x48:0x50], content[0x50:0x58], content[0x58:0x60] = (
+        b"\x03\x50\0\0abcd",
+        b"\x09\x60\x08\0" + secret[:4],
+        secret,
+    )
+    content[0x60:0x70] = b"\x10\0\x02\0" + bytes(12)
+    content[0x100:0x104], content[0x104:0x10C] = b"\x03\0\x01\x15", secret[::-1]
+    content[0x150:0x154], content[0x154:0x15C] = b"\x0d\0\x01\x20", b"\x7f\0\x1d\0" + secret[:4]
+    content[0x200:0x204], content[0x204:0x210] = b"\x0b\0\x01\0", secret + b"aaaa"
+    content[0x900:0x908] = secret
+    return bytes(content)
+
+
+def _contents(path: str) -> Iterator[bytes]:
+    name = path.rpartition("/")[2]
+    yield _LINES.encode()
+    yield _EVERYTHING.encode()
+    yield _CONFIGURATION.encode()
+    yield _XML.encode()
+    yield (_EVERYTHING + "\n").encode("utf-16")
+    yield b"\0".join(one.encode() for one in MARKERS)
+    yield b"\x7fELF\0libcuda.so\0" + b"\0".join(one.encode() for one in MARKERS)
+    yield b"\0".join(one.encode() for one in (*_VARIABLES, *MARKERS))
+    yield gzip.compress(_CONFIGURATION.encode())
+    yield base64.b64encode(_EVERYTHING.encode())
+    if name in _TEXTS:
+        yield _TEXTS[name].encode()
+    if name == "config":
+        yield config_space()
+    for one in (
+        MARKERS if name in ("cmdline", "stat", "comm", "hostname", "board_id", "srcversion", "config") else ()
+    ):
+        if not one.isdecimal():  # a number alone is no more than a number
+            yield f"{one}\n".encode()
+        if name == "cmdline":  # a title, a program of somebody's, arguments
+            yield f"{one}: {one} [priv]".encode()
+            yield b"\0".join(
+                f.encode() for f in (f"/home/{one}/{one}", f"--password={one}", f"NCCL_HOSTID={one}", one, "")
+            )
+        if name == "stat":
+            yield f"4242 ({one}) S 1 {one} 0\n".encode()
+
+
+_SOME = itertools.cycle([MARKERS[at : at + 8] for at in range(0, len(MARKERS), 8)])
+
+
+def _paths(pattern: str) -> Iterator[str]:
+    """Paths that fit the row: markers where anything fits, and the names that other streams of questions have."""
+    for one in ("4242", "mlx5_0", *(marker.replace("/", "_") for marker in next(_SOME))):
+        yield pattern.replace("**", f"{one}/x" if pattern.endswith("**") else one).replace("*", one)
+
+
+def questions() -> dict[Question, object]:
+    """An answer full of markers to every kind of question."""
+    answers: dict[Question, object] = {}
+    full: set[object] = set()
+    for row in FILES:
+        for path in _paths(row.paths):
+            # Each rule has every content once, under as many paths as it takes: one question has one answer.
+            contents = (
+                list(_contents(path)) if "4242" in path and row.rule not in full else [_EVERYTHING.encode()]
+            )
+            for number, content in enumerate(contents):
+                answers.setdefault(Question("file", (path.replace("4242", str(4242 + number)),)), content)
+            full |= {row.rule} if "4242" in path else set()
+            target = f"/{MARKERS[0]}/{path}"
+            if "4242" in path:
+                answers[Question("names", (path,))] = tuple(one.replace("/", "_") for one in MARKERS)
+            answers[Question("link", (path,))] = target
+            answers[Question("resolve", (path,))] = target
+            answers[Question("size", (path,))] = 4
+            answers[Question("readable", (path,))] = True
+            answers[Question("writable", (path,))] = Unknown(Reason.IO_ERROR, target, target)
+    for number, one in enumerate(MARKERS):
+        place = one if one.startswith("/") else f"/{one}"
+        answers[Question("file", (place,))] = one.encode()
+        answers[Question("link", (f"/proc/4242/fd/{number}",))] = place
+        answers[Question("link", (f"/proc/{number}/exe",))] = place
+        answers[Question("dmabuf_errno", (one,))] = Unknown(Reason.IO_ERROR, one, one)
+        answers[Question("run", (one, one))] = CommandOutput((one, one), 0, one, one)
+    for program in sorted(PROGRAMS | COMMANDS.keys()):
+        outputs = (_EVERYTHING, _LINES, _LOG, _MODINFO, _CONFIGURATION)
+        full = program in COMMANDS or program in ("systemctl", "rdma")  # the others have the same rule
+        for number, output in enumerate(outputs if full else outputs[:1]):
+            argv = (program, "--all" if number else "--help", str(number), *MARKERS)
+            answers[Question("run", argv)] = CommandOutput(argv, 1, output, output)
+    for name in (*ENVIRONMENT, "HOSTNAME", "USER", "API_TOKEN", *MARKERS):
+        answers[Question("environment", (name,))] = _EVERYTHING
+    answers[Question("nvml")] = NvmlFacts(
+        *MARKERS[:3],
+        tuple(_gpu(number, one) for number, one in enumerate(MARKERS)),
+        Unknown(Reason.DRIVER_ERROR, "x", _LINES),
+    )
+    lost = Unknown(Reason.DRIVER_ERROR, _EVERYTHING, _LINES)
+    answers[Question("nvml_live")] = tuple(NvmlLive(one, *[lost] * 9) for one in MARKERS)
+    answers[Question("is_root")] = True
+    return answers
+
+
+def _gpu(number: int, marker: str) -> NvmlGpu:
+    lost = Unknown(Reason.DRIVER_ERROR, marker, marker)
+    peers = ((marker, 4),)
+    return NvmlGpu(
+        number, marker, marker, marker, lost, lost, lost, lost, lost, lost, peers, lost, lost, lost
+    )
+
+
+def moments() -> list[Moment]:
+    """Two moments: the names of host and users become known in the second."""
+    answers = questions()
+    later: dict[Question, object] = {
+        Question("file", ("/proc/sys/kernel/hostname",)): f"{NAMES[0]}.{NAMES[1]}\n".encode(),
+        Question("file", ("/proc/4242/environ",)): b"\0".join(one.encode() for one in _VARIABLES),
+        Question("file", ("/sys/bus/pci/devices/0000:1b:00.0/config",)): config_space(),
+        **{
+            Question("file", (path,)): text.encode()
+            for path, text in {
+                "/proc/net/tcp": _TCP,
+                "/proc/net/route": _ROUTE,
+                "/proc/net/ipv6_route": _ROUTE6,
+                "/etc/passwd": _PASSWD,
+                "/etc/nccl.conf": _CONFIGURATION,
+                "/etc/os-release": _CONFIGURATION,
+                "/etc/modules": _CONFIGURATION,
+                "/etc/security/limits.conf": _CONFIGURATION,
+                "/proc/mounts": _MOUNTS,
+                "/proc/cmdline": _EVERYTHING,
+                "/proc/cpuinfo": _LINES,
+                "/proc/version": f"Linux version {MARKERS[0]} ({MARKERS[1]}) {_EVERYTHING}",
+            }.items()
+        },
+        Question("file", ("/proc/config.gz",)): gzip.compress(_CONFIGURATION.encode()),
+        Question("file", ("/proc/4300/maps",)): _MAPS.encode(),
+        Question(
+            "file", ("/proc/4300/cmdline",)
+        ): f"/home/{NAMES[4]}/{NAMES[9]}\0--key\0{NAMES[15]}\0".encode(),
+    }
+    return [Moment(0, 1.0, True, (), answers), Moment(1, 2.0, False, (), later)]
+
+
+def notations(marker: str) -> set[bytes]:
+    """Every way in which a marker could still be read."""
+    bare = "".join(c for c in marker if c.isalnum())
+    texts = {marker, marker.lower(), marker.upper(), marker[::-1], urllib.parse.quote(marker, safe="")}
+    texts |= {
+        marker.replace("/", "_"),
+        marker.replace("-", "_"),
+        marker.replace(":", "-"),
+        marker.replace("_", "-"),
+    }
+    if len(bare) > 6:
+        texts |= {bare, bare.lower(), bare.upper(), bare[::-1]}
+    raw = marker.encode()
+    texts |= {raw.hex(), raw.hex().upper(), marker.encode("unicode_escape").decode(), ascii(marker)[1:-1]}
+    found = {one.encode() for one in texts}
+    found |= {
+        one.encode(code)
+        for one in (marker, marker.lower())
+        for code in ("utf-16-le", "utf-16-be", "utf-32-le")
+    }
+    for start in range(3):  # wherever it stands in what was encoded
+        found.add(base64.b64encode(b" " * start + raw + b"   ")[4 if start else 0 : -8])
+    try:
+        address = ipaddress.ip_address(marker)
+    except ValueError:
+        pass
+    else:
+        packed = address.packed
+        found |= {packed.hex().encode(), packed.hex().upper().encode(), packed[::-1].hex().upper().encode()}
+        found |= {address.exploded.encode(), address.compressed.encode(), str(int(address)).encode()}
+        if len(packed) == 4:
+            found |= {f"{packed.hex()[:4]}:{packed.hex()[4:]}".encode()}
+    if len(bare) in (12, 16) and all(c in "0123456789abcdefABCDEF" for c in bare):
+        found |= {bytes.fromhex(bare), bytes.fromhex(bare)[::-1], str(int(bare, 16)).encode()}
+        found |= {
+            ":".join(bare[at : at + size] for at in range(0, len(bare), size)).encode() for size in (2, 4)
+        }
+    return {one for one in found if len(one) > 4}

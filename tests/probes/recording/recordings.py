@@ -1,0 +1,47 @@
+"""Recordings in tests: made of any host under a clock that only steps, and read back."""
+
+from probes.host.protocol import Host
+from probes.recording.archive import ArchiveWriter, Manifest, Recording, read_archive
+from probes.recording.format import FORMAT_VERSION
+from probes.recording.recording_host import Moment, RecordingHost
+from probes.recording.replay_host import RecordedHost
+from probes.snapshot.watch import Watch
+from tests.tui.driving import SteppedClock
+
+
+def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
+    """`count` moments, a second apart."""
+    moments: list[Moment] = []
+    recorder = RecordingHost(host, moments.append)
+    watch = Watch(recorder)
+    for number in range(count):
+        if number:
+            clock.now += 1.0
+        if watch.probe() is not None:
+            recorder.note_probe()
+        watch.read()
+        recorder.end_moment()
+    return moments
+
+
+def archive_of(
+    moments: list[Moment], host: str = "node", source: str = "simulated", label: str = "hgx-h100"
+) -> bytes:
+    """The file's bytes."""
+    pieces: list[bytes] = []
+    writer = ArchiveWriter(pieces.append)
+    writer.begin(Manifest(FORMAT_VERSION, "0", host, moments[0].at, source, label, False))
+    for moment in moments:
+        assert writer.add(moment)
+    writer.end(moments[-1].at, {})
+    return b"".join(pieces)
+
+
+def recorded(host: Host, clock: SteppedClock, count: int = 1) -> RecordedHost:
+    """A host that answers from a recording of `host`."""
+    return RecordedHost(read(archive_of(moments_of(host, clock, count))))
+
+
+def read(content: bytes) -> Recording:
+    """The recording in the bytes, given in small pieces."""
+    return read_archive(content[at : at + 1000] for at in range(0, len(content), 1000))

@@ -1,0 +1,354 @@
+"""A recording's file: readable by others, read back after damage, and refused where it is hostile."""
+
+import gzip
+import io
+import json
+import random
+import tarfile
+import zlib
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from probes.facts.node import probe_node
+from probes.recording.archive import MAX_TOTAL_BYTES
+from probes.recording.format import RecordingError
+from probes.recording.replay_host import RecordedHost
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.rates import read as take_reading
+from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.tui.driving import SteppedClock
+
+MANIFEST = {
+    "format": 1,
+    "gdrtop": "0.1.0",
+    "host": "node",
+    "began_at": 1.7e9,
+    "source": "live",
+    "label": "",
+    "redacted": False,
+}
+HEAD = {"moment": 0, "at": 1.7e9, "probed": True, "clock": [1.0]}
+
+
+def valid(count: int = 3) -> bytes:
+    clock = SteppedClock()
+    return archive_of(moments_of(SimulatedHost("cloud-vm", clock=clock), clock, count))
+
+
+VALID = valid()
+
+
+def jsonl(*lines: object) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def packed(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
+    """A .tar.gz as anybody might make it."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+                continue
+            header = tarfile.TarInfo(member[0])
+            header.size = len(member[1])
+            archive.addfile(header, io.BytesIO(member[1]))
+    return out.getvalue()
+
+
+def with_moment(*lines: object, head: object = HEAD) -> bytes:
+    moment = jsonl(head, *lines)
+    return packed(("manifest.json", jsonl(MANIFEST)), ("moments/000000.jsonl", moment), ("end.json", b"{}"))
+
+
+def link(name: str, kind: bytes, target: str) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(name)
+    header.type, header.linkname = kind, target
+    return header
+
+
+def test_tar_reads_it_and_every_line_is_json() -> None:
+    with tarfile.open(fileobj=io.BytesIO(VALID), mode="r:gz") as archive:
+        members = {member.name: member for member in archive}
+        assert next(iter(members)) == "manifest.json"
+        assert list(members)[-1] == "end.json"
+        assert all(member.mode == 0o600 for member in members.values())
+        for name in members:
+            content = archive.extractfile(name)
+            assert content is not None
+            if name.startswith("moments/"):
+                assert all(json.loads(line) for line in content.read().splitlines())
+            elif name.startswith("blobs/"):
+                assert sha256(content.read()).hexdigest() == name.removeprefix("blobs/")
+
+
+def test_one_that_was_unpacked_and_packed_again_is_read_all_the_same() -> None:
+    with tarfile.open(fileobj=io.BytesIO(VALID), mode="r:gz") as archive:
+        members = [
+            (f"./{member.name}", content.read())
+            for member in archive
+            if (content := archive.extractfile(member)) is not None
+        ]
+    directories = [link("./", tarfile.DIRTYPE, ""), link("./moments", tarfile.DIRTYPE, "")]
+    again = read(packed(*directories, *members))
+    assert again == read(VALID)
+    assert not again.damage
+
+
+@pytest.mark.parametrize("kept", [0.05, 0.2, 0.8, 0.9, 0.97, 0.99])
+def test_of_a_file_cut_short_everything_before_the_cut_is_shown(kept: float) -> None:
+    whole = valid(8)
+    cut = whole[: int(len(whole) * kept)]
+    if kept < 0.5:  # in the midst of the first moment
+        with pytest.raises(RecordingError, match="no whole moment is left"):
+            read(cut)
+        return
+    recording = read(cut)
+    complete = read(whole)
+    assert "damaged: its first" in recording.damage
+    assert recording.moments == complete.moments[: len(recording.moments)]
+    host, same = RecordedHost(recording), RecordedHost(complete)
+    for number in range(len(recording.moments)):
+        host.seek(number)
+        same.seek(number)
+        node = probe_node(host)
+        assert take_reading(host, node) == take_reading(same, node)
+
+
+def test_cuts_of_a_long_recording_lose_no_more_than_the_tail() -> None:
+    whole = valid(8)
+    lengths = []
+    for cut in range(len(whole) - 1, len(whole) // 2, -97):
+        try:
+            lengths.append(len(read(whole[:cut]).moments))
+        except RecordingError:
+            lengths.append(0)
+    assert lengths == sorted(lengths, reverse=True)
+    assert set(lengths) >= {1, 2, 3, 4, 5, 6, 7}
+
+
+def test_a_flipped_bit_is_noticed_and_loses_nothing_before_it() -> None:
+    whole = bytearray(valid(8))
+    place = len(whole) - len(whole) // 20
+    whole[place] ^= 0x10
+    recording = read(bytes(whole))
+    assert "checksum" in recording.damage or "cut short" in recording.damage
+    assert 1 <= len(recording.moments) < 8
+    assert recording.moments == read(valid(8)).moments[: len(recording.moments)]
+
+
+def test_what_stands_behind_the_end_is_of_no_account() -> None:
+    assert read(VALID + b"garbage") == read(VALID)
+
+
+def bomb() -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    pieces = [packer.compress(bytes(1 << 20)) for _ in range((MAX_TOTAL_BYTES >> 20) + 1)]
+    return b"".join((*pieces, packer.flush()))
+
+
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "nothing": (lambda: b"", "not a .tar.gz file"),
+    "text": (lambda: b"root:x:0:0:root:/root:/bin/bash\n" * 100, "not a .tar.gz file"),
+    "an empty archive": (lambda: packed(), "no whole moment"),
+    "no tar": (lambda: gzip.compress(b"x" * 4096), "no tar file"),
+    "a way out": (lambda: packed(("../../etc/cron.d/x", b"")), "'../../etc/cron.d/x'"),
+    "an absolute path": (lambda: packed(("/etc/passwd", b"")), "'/etc/passwd'"),
+    "a way out after the manifest": (
+        lambda: packed(("manifest.json", jsonl(MANIFEST)), ("moments/../x", b"")),
+        "'moments/../x'",
+    ),
+    "a name with an escape sequence": (lambda: packed(("\x1b[2Jx", b"")), "member that no recording has"),
+    "a link": (lambda: packed(link("manifest.json", tarfile.SYMTYPE, "/etc/shadow")), "a link"),
+    "a hard link": (lambda: packed(link("end.json", tarfile.LNKTYPE, "/etc/shadow")), "no recording has"),
+    "a device": (lambda: packed(link("moments/000000.jsonl", tarfile.CHRTYPE, "")), "no recording has"),
+    "a long name": (lambda: packed(("x" * 300, b"")), "member that no recording has"),
+    "a bomb": (bomb, "unpacks to more than"),
+    "a moment first": (lambda: packed(("moments/000000.jsonl", jsonl(HEAD))), "not manifest.json"),
+    "another version": (
+        lambda: packed(("manifest.json", jsonl({**MANIFEST, "format": 2, "gdrtop": "9.0"}))),
+        "format version is 2, written by gdrtop 9.0",
+    ),
+    "no version": (lambda: packed(("manifest.json", jsonl({}))), "no format version"),
+    "a manifest that is a list": (lambda: packed(("manifest.json", b"[]")), "no format version"),
+    "a manifest without a host": (
+        lambda: packed(("manifest.json", jsonl({**MANIFEST, "host": None}))),
+        "'host'",
+    ),
+    "two manifests": (lambda: packed(*[("manifest.json", jsonl(MANIFEST))] * 2), "two manifests"),
+    "a time without end": (
+        lambda: packed(("manifest.json", jsonl({**MANIFEST, "began_at": 1e300}))),
+        "no time",
+    ),
+    "Latin-1": (lambda: packed(("manifest.json", b'{"format": 1, "host": "\xe9"}')), "not UTF-8"),
+    "not JSON": (lambda: with_moment(head="x"), "moment 0, line 1: no JSON object"),
+    "nesting": (
+        lambda: packed(("manifest.json", jsonl(MANIFEST)), ("moments/000000.jsonl", b"[" * 200_000)),
+        "not JSON",
+    ),
+    "a gap": (
+        lambda: packed(("manifest.json", jsonl(MANIFEST)), ("moments/000007.jsonl", jsonl(HEAD))),
+        "moment 7 does not follow",
+    ),
+    "no question": (lambda: with_moment({"x": 1}), "moment 0, line 2: a question of no known kind"),
+    "an unknown question": (lambda: with_moment({"ask": "write", "of": "/x"}), "no known kind: 'write'"),
+    "no answer": (lambda: with_moment({"ask": "file", "of": "/x"}), "no answer"),
+    "a number for text": (lambda: with_moment({"ask": "file", "of": "/x", "answer": 1}), "text was expected"),
+    "text for a number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": "1"}), "int was"),
+    "a huge number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": 1 << 70}), "int was"),
+    "infinity": (
+        lambda: with_moment({"ask": "size", "of": "/x", "answer": float("inf")}),
+        "not JSON",
+    ),
+    "a path among names": (
+        lambda: with_moment({"ask": "names", "of": "/x", "answer": ["../../etc"]}),
+        "no names",
+    ),
+    "a reason that is none": (
+        lambda: with_moment({"ask": "size", "of": "/x", "answer": {"unknown": ["a"]}}),
+        "no known reason",
+    ),
+    "half a dataclass": (lambda: with_moment({"ask": "nvml", "answer": {"gpus": [{}]}}), "NvmlGpu has no"),
+    "a blob that is not there": (lambda: with_moment({"ask": "file", "of": "/x", "blob": "0" * 64}), "blob"),
+    "a blob of another checksum": (
+        lambda: packed(("manifest.json", jsonl(MANIFEST)), ("blobs/" + "0" * 64, b"x")),
+        "another checksum",
+    ),
+    "a line without end": (
+        lambda: with_moment({"ask": "file", "of": "/x", "answer": "x" * (1 << 20)}),
+        "longer than 1 MiB",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_with_a_clear_error(name: str) -> None:
+    make, told = HOSTILE[name]
+    with pytest.raises(RecordingError) as refusal:
+        read(make())
+    assert told in str(refusal.value)
+    assert str(refusal.value).isprintable()
+
+
+def test_a_small_bomb_of_many_empty_members_ends_soon() -> None:
+    with pytest.raises(RecordingError):
+        read(gzip.compress(b"") * 50_000 + b"\x1f\x8b")
+
+
+def test_hostile_text_in_answers_is_cleaned_where_a_host_would_clean_it() -> None:
+    output = {"argv": ["x"], "exit_status": 0, "stdout": "\x1b[2J", "stderr": ""}
+    recording = read(
+        with_moment(
+            {"ask": "run", "of": ["x"], "answer": output},
+            {"ask": "size", "of": "/x", "answer": {"unknown": "not there", "detail": "\x1b]0;x\x07"}},
+        )
+    )
+    host = RecordedHost(recording)
+    assert "\x1b" not in str(host.run(["x"]))
+    assert "\x1b" not in str(host.size("/x"))
+
+
+def test_fields_that_a_later_version_adds_are_not_recorded_or_passed_over() -> None:
+    clock = SteppedClock()
+    (moment,) = moments_of(SimulatedHost("cloud-vm", clock=clock), clock)
+    with tarfile.open(fileobj=io.BytesIO(archive_of([moment])), mode="r:gz") as archive:
+        members = [
+            (member.name, content.read())
+            for member in archive
+            if (content := archive.extractfile(member)) is not None
+        ]
+
+    def changed(line: bytes) -> bytes:
+        fields: dict[str, Any] = json.loads(line)
+        if fields.get("ask") == "nvml_live":
+            for gpu in fields["answer"]:
+                del gpu["power_watts"]
+                gpu["of_a_later_version"] = {"x": 1}
+        return json.dumps(fields).encode()
+
+    members = [
+        (name, b"\n".join(map(changed, content.splitlines())) if name.startswith("moments") else content)
+        for name, content in members
+    ]
+    live = RecordedHost(read(packed(*members))).nvml_live()
+    assert isinstance(live, tuple)
+    assert str(live[0].power_watts) == "not recorded"
+
+
+def only_recording_errors(content: bytes) -> None:
+    refusal = ""
+    try:
+        recording = read(content)
+    except RecordingError as error:
+        refusal = str(error)
+    assert refusal.isprintable()
+    if refusal:
+        return
+    host = RecordedHost(recording)
+    node = probe_node(host)
+    take_reading(host, node)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=2000))
+@example(b"\x1f\x8b")
+@example(b"\x1f\x8b\x08\x00" + b"\0" * 20)
+def test_no_bytes_raise_anything_else(content: bytes) -> None:
+    only_recording_errors(content)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32))
+def test_no_damage_raises_anything_else(seed: int) -> None:
+    chance = random.Random(seed)
+    content = bytearray(VALID)
+    for _ in range(chance.randint(1, 4)):
+        place = chance.randrange(len(content))
+        if chance.random() < 0.5:
+            content[place] = chance.randrange(256)
+        else:
+            del content[place : place + chance.randint(1, 2000)]
+    only_recording_errors(bytes(content))
+
+
+with gzip.open(io.BytesIO(VALID)) as _unpacked:
+    PLAIN = _unpacked.read()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32))
+def test_nothing_written_in_it_raises_anything_else(seed: int) -> None:
+    """Damage before it was packed: the checksums are right, what they guard is not."""
+    chance = random.Random(seed)
+    content = bytearray(PLAIN)
+    for _ in range(chance.randint(1, 6)):
+        place = chance.randrange(len(content))
+        content[place] = chance.choice(b'\0"{}[]:,019-exX\xff/.')
+    only_recording_errors(gzip.compress(bytes(content), 1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["ask", "of", "answer", "blob", "unknown", "source", "gpus", "argv"]),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=10,
+    ),
+    st.sampled_from(["file", "names", "link", "size", "readable", "run", "nvml", "nvml_live", "is_root"]),
+)
+def test_no_json_raises_anything_else(value: object, kind: str) -> None:
+    fields = {"ask": kind, "of": ["x"] if kind == "run" else "/x", "answer": value}
+    only_recording_errors(with_moment(fields))
+    only_recording_errors(with_moment(value))

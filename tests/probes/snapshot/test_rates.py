@@ -1,0 +1,151 @@
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpudirect import PeermemReading
+from probes.facts.node import probe_node
+from probes.host.local import LocalHost
+from probes.snapshot.rates import PortCounters, Reading, port_rates, read
+from tests.trees import add_rdma_device, write
+
+ABSENT = Unknown(Reason.NOT_THERE)
+PORT = ("mlx5_0", 1)
+
+
+def reading(at: float, sent: Maybe[int], received: Maybe[int]) -> Reading:
+    return Reading(
+        at, {PORT: PortCounters(at, sent, received)}, ABSENT, PeermemReading(ABSENT, ABSENT), {}, {}
+    )
+
+
+def test_rates_are_bits_over_the_time_between() -> None:
+    rate = port_rates(reading(10, 0, 0), reading(12, 100_000_000_000, 50_000_000_000))[PORT]
+    assert (rate.sent_gbps, rate.received_gbps) == (400.0, 200.0)
+
+
+def test_a_counter_that_went_back_is_unknown_not_zero() -> None:
+    rate = port_rates(reading(10, 100, 100), reading(11, 50, 200))[PORT]
+    assert isinstance(rate.sent_gbps, Unknown)
+    assert not isinstance(rate.received_gbps, Unknown)
+
+
+def test_a_counter_that_was_not_read_is_unknown() -> None:
+    rate = port_rates(reading(10, ABSENT, 1), reading(11, 5, ABSENT))[PORT]
+    assert isinstance(rate.sent_gbps, Unknown)
+    assert isinstance(rate.received_gbps, Unknown)
+
+
+def test_no_time_between_gives_no_rate() -> None:
+    assert isinstance(port_rates(reading(10, 1, 1), reading(10, 2, 2))[PORT].sent_gbps, Unknown)
+
+
+def test_counters_are_units_of_four_octets(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    write(tmp_path, "/sys/module/nvidia_peermem/refcnt", "7\n")
+    host = LocalHost(str(tmp_path))
+    now = read(host, probe_node(host))
+    assert now.ports[PORT].sent_bytes == 4000
+    assert now.ports[PORT].received_bytes == 8000
+    assert now.port_states[PORT] == "ACTIVE"
+    assert now.peermem.refcnt == 7
+
+
+def test_a_device_that_went_away_between_probe_and_reading(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    host = LocalHost(str(tmp_path))
+    node = probe_node(host)
+    (tmp_path / "sys/class/infiniband/mlx5_0").unlink()
+    shutil.rmtree(tmp_path / "sys/devices/virtual/infiniband/mlx5_0")
+    now = read(host, node)
+    assert isinstance(now.ports[PORT].sent_bytes, Unknown)
+    assert isinstance(now.port_states[PORT], Unknown)
+
+
+def counters_of(tmp_path: Path) -> PortCounters:
+    host = LocalHost(str(tmp_path))
+    return read(host, probe_node(host)).ports[PORT]
+
+
+def port_of(tmp_path: Path) -> Path:
+    return tmp_path / "sys/devices/virtual/infiniband/mlx5_0/ports/1"
+
+
+def test_a_nic_with_byte_counters_in_hw_counters_only(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    write(port_of(tmp_path), "hw_counters/tx_bytes", "700\n")
+    write(port_of(tmp_path), "hw_counters/rx_bytes", "900\n")
+    counters = counters_of(tmp_path)
+    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+
+
+def test_byte_counters_below_the_device(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    write(port_of(tmp_path), "../../hw_counters/tx_bytes", "700\n")
+    write(port_of(tmp_path), "../../hw_counters/rx_bytes", "900\n")
+    counters = counters_of(tmp_path)
+    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+
+
+def test_a_device_that_counts_packets_only_has_no_rate(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    write(port_of(tmp_path), "hw_counters/sent_pkts", "700\n")
+    counters = counters_of(tmp_path)
+    assert isinstance(counters.sent_bytes, Unknown)
+    assert counters.sent_bytes.reason is Reason.NOT_THERE
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("4294967295", Reason.MALFORMED),
+        ("N/A (no PMA)", Reason.NOT_THERE),
+        ("-1", Reason.MALFORMED),
+        ("", Reason.MALFORMED),
+        ("9" * 21, Reason.MALFORMED),
+    ],
+    ids=["full", "no PMA", "negative", "empty", "too long"],
+)
+def test_a_counter_that_says_nothing_is_unknown_not_zero(tmp_path: Path, text: str, reason: Reason) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    write(port_of(tmp_path), "counters/port_xmit_data", f"{text}\n")
+    sent = counters_of(tmp_path).sent_bytes
+    assert isinstance(sent, Unknown)
+    assert sent.reason is reason
+
+
+def test_a_port_that_appeared_between_two_readings_has_no_rate_yet() -> None:
+    before = Reading(10, {}, ABSENT, PeermemReading(ABSENT, ABSENT), {}, {})
+    assert port_rates(before, reading(11, 1, 1)) == {}
+
+
+def test_the_refcount_of_live_modules_is_read_and_of_others_not(tmp_path: Path) -> None:
+    write(tmp_path, "/proc/modules", "ib_core 442368 4 - Live 0x0\n")
+    write(tmp_path, "/sys/module/ib_core/refcnt", "4\n")
+    write(tmp_path, "/sys/module/ib_core/initstate", "live\n")
+    host = LocalHost(str(tmp_path))
+    assert read(host, probe_node(host)).module_refcnts == {"ib_core": 4}
+
+
+def test_a_node_without_rdma_or_driver_gives_a_reading(tmp_path: Path) -> None:
+    host = LocalHost(str(tmp_path))
+    now = read(host, probe_node(host))
+    assert now.ports == {}
+    assert isinstance(now.gpus, Unknown)
+    assert isinstance(now.peermem.refcnt, Unknown)
+
+
+@given(
+    st.integers(0, 2**66) | st.just(ABSENT),
+    st.integers(0, 2**66) | st.just(ABSENT),
+    st.floats(-10, 10),
+)
+def test_a_rate_is_never_negative(before: Maybe[int], after: Maybe[int], seconds: float) -> None:
+    rate = port_rates(reading(10, before, before), reading(10 + seconds, after, after))[PORT].sent_gbps
+    assert isinstance(rate, Unknown) or rate >= 0

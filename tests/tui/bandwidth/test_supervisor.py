@@ -1,0 +1,152 @@
+"""Nothing is left of a test where gdrtop or its keeper was killed, or hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from tests.tui.bandwidth.families import (
+    FAMILY,
+    LONG,
+    ROOT,
+    STAYS,
+    every_family,
+    gone,
+    keepers_of,
+    my_keeper,
+    start_family,
+    to_the_end,
+    wait_for,
+)
+from tui.bandwidth import processes
+from tui.bandwidth import supervisor as keeper
+
+GDRTOP = """
+import sys
+sys.path.insert(0, {root!r})
+from tui.bandwidth.processes import LocalProcesses
+process = LocalProcesses(lambda _: sys.executable).start(["python", "-c", {code!r}], {LONG})
+while process.ended is None:
+    for line in process.lines(1.0):
+        print(line, flush=True)
+"""
+
+
+class Gdrtop:
+    """A gdrtop that has one test running; `pids` are the test's processes."""
+
+    def __init__(self, family: str) -> None:
+        code = GDRTOP.format(root=str(ROOT), code=f"{FAMILY}\n{family}\n{STAYS}", LONG=LONG)
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.pids: list[int] = []
+        for line in self.process.stdout:
+            if line == "READY\n":
+                break
+            self.pids.append(int(line.split()[1]))
+        (self.keeper,) = keepers_of(self.process.pid)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def gdrtop() -> Iterator[Callable[[str], Gdrtop]]:
+    begun: list[Gdrtop] = []
+
+    def begin(family: str) -> Gdrtop:
+        begun.append(Gdrtop(family))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.kill()
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+        for pid in [*one.pids, one.keeper]:
+            if not gone(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+@every_family
+def test_nothing_is_left_where_gdrtop_was_killed(gdrtop: Callable[[str], Gdrtop], family: str) -> None:
+    killed = gdrtop(family)
+    assert not any(map(gone, killed.pids))
+    killed.kill()
+    wait_for(lambda: all(map(gone, [*killed.pids, killed.keeper])))
+
+
+def test_time_is_limited_where_gdrtop_hangs() -> None:
+    code = (
+        f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from tui.bandwidth.processes import LocalProcesses\n"
+        f"process = LocalProcesses().start(['sleep', '{LONG}'], 1.0)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as hangs:
+        try:
+            wait_for(lambda: psutil.Process(hangs.pid).status() == psutil.STATUS_STOPPED)
+            wait_for(lambda: keepers_of(hangs.pid) == [])
+        finally:
+            hangs.kill()
+
+
+@pytest.mark.parametrize("family", ["", "deaf()", "child()"])
+def test_a_test_dies_where_gdrtop_and_its_keeper_were_killed(
+    gdrtop: Callable[[str], Gdrtop], family: str
+) -> None:
+    killed = gdrtop(family)
+    killed.process.send_signal(signal.SIGSTOP)  # so that it cannot clean up after its keeper
+    os.kill(killed.keeper, signal.SIGKILL)
+    killed.kill()
+    wait_for(lambda: all(map(gone, killed.pids)))
+
+
+@pytest.mark.parametrize("family", ["deaf()", "child(deaf)", "child(group, deaf)"])
+def test_gdrtop_ends_what_a_killed_keeper_leaves(family: str) -> None:
+    process, pids = start_family(family)
+    os.kill(my_keeper(), signal.SIGKILL)
+    _, ended = to_the_end(process)
+    assert all(map(gone, pids))
+    assert ended.exit_status is None
+    assert ended.why == "its keeper was ended from outside (status -9), and it with it"
+
+
+def test_a_keeper_that_is_asked_to_end_ends_its_test() -> None:
+    process, pids = start_family("child(group)")
+    os.kill(my_keeper(), signal.SIGTERM)
+    _, ended = to_the_end(process)
+    assert all(map(gone, pids))
+    assert ended.why == "its keeper was asked to end"
+
+
+def test_a_keeper_that_hangs_does_not_hang_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_OVERDUE_SECONDS", 0.2)
+    process, pids = start_family("child(group)")
+    os.kill(my_keeper(), signal.SIGSTOP)
+    process.end()
+    assert all(map(gone, pids))
+    assert to_the_end(process)[1].why == "its keeper did not answer and was killed"
+
+
+def test_what_cannot_be_ended_is_named() -> None:
+    stuck = keeper.Entry(4711, "ib_write_bw", "D", 1, 4711)
+    deaf = keeper.Entry(4712, "other", "S", 1, 4711)
+    assert keeper.told_of([stuck, deaf]) == (
+        "still there after SIGKILL: process 4711 (ib_write_bw) in uninterruptible sleep, process 4712 (other)"
+    )
+    assert "may not see" in keeper.told_of([])
+
+
+def test_the_keeper_needs_nothing_of_gdrtop() -> None:
+    code = f"import runpy, sys\nrunpy.run_path({keeper.__file__!r})\nprint(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert "tui" not in done.stdout
+    assert "probes" not in done.stdout

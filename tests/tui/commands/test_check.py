@@ -1,0 +1,179 @@
+"""`gdrtop check`: text for a ticket, JSON for a program, a status for monitoring."""
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from probes.checks.registry import CHECKS
+from probes.checks.summary import exit_status, summed_up
+from probes.queries.finding import Severity, Status
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.names import SIMULATED_NAMES
+from probes.snapshot.verdict import State
+from tests.probes.checks.doctor import examination_of, findings_on
+from tui.cli import main
+from tui.commands.check import write_check
+
+BROKEN = "hgx-h100+no-gdr-path"
+
+
+def check(name: str, **options: object) -> tuple[int, str]:
+    out = io.StringIO()
+    status = write_check(SimulatedHost(name), out, **options)  # type: ignore[arg-type]
+    return status, out.getvalue()
+
+
+def test_a_ticket_says_what_is_wrong_where_it_was_seen_and_what_to_do() -> None:
+    status, text = check(BROKEN)
+    assert status == 2
+    for part in (
+        "BROKEN",
+        "SIMULATED",
+        "no-gdr-path",
+        "critical",
+        "Evidence",
+        "modprobe nvidia_peermem",
+        "More",
+    ):
+        assert part in text
+    assert "nvidia-not-loaded" not in text
+
+
+def test_it_begins_with_one_line_a_finding() -> None:
+    status, text = check("pcie-l40s+roce-gid-wrong")
+    lines = text.splitlines()
+    counts = next(number for number, line in enumerate(lines) if line.startswith("1 critical, "))
+    assert counts < 5
+    summary = lines[counts + 2 : lines.index("", counts + 2)]
+    assert [line[0] for line in summary] == ["x", "x", "!", "-", "?", "?"]  # a pipe without UTF-8
+    assert summary[0].split()[1] == "nccl-gid-index-missing"
+    assert "roce-gid-wrong" in summary[1]  # the same cause
+    assert "0000:ca:00.0 +1" in summary[2]
+    assert summary[4].startswith("? 34 checks ")
+    assert len(summary) == 6
+    assert status == 2
+
+
+def test_one_check_with_all_details() -> None:
+    status, text = check("pcie-l40s+roce-gid-wrong", ids=("roce-gid-wrong",))
+    assert status == 2  # of the node, whatever is shown
+    assert "roce-gid-wrong - critical" in text
+    assert "NCCL_IB_GID_INDEX=11" in text
+    assert "gpu-nic-cross-socket - " not in text
+    _, text = check("hgx-h100", ids=("nvidia-not-loaded",))
+    assert "nvidia-not-loaded - ok or not applicable" in text
+    _, text = check("pcie-l40s", ids=("nccl-gdr-level-off",), as_json=True)
+    assert [one["id"] for one in json.loads(text)["findings"]] == ["nccl-gdr-level-off"]
+
+
+def test_a_wrong_id_names_those_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "nvidia-not-loadd", "--demo"]) == 3
+    assert "did you mean nvidia-not-loaded" in capsys.readouterr().err
+
+
+def test_many_equal_pieces_of_evidence_are_folded() -> None:
+    _, text = check("hgx-h100+acs-on", ids=("acs-redirect-enabled",))
+    evidence = text.partition("Evidence")[2].partition("Fix")[0]
+    assert evidence.count("setpci") < 4
+    assert "more like it" in evidence
+
+
+def test_what_passed_is_listed_where_that_is_wished() -> None:
+    text = check(BROKEN, with_passed=True)[1]
+    assert all(one.id in text for one in CHECKS)
+
+
+def test_json_has_every_check_with_its_status() -> None:
+    status, text = check(BROKEN, as_json=True)
+    told = json.loads(text)
+    assert status == 2
+    assert told["verdict"]["state"] == "BROKEN"
+    assert {one["id"] for one in told["findings"]} == {one.id for one in CHECKS}
+    assert {one["status"] for one in told["findings"]} <= {"found", "passed", "unknown"}
+    broken = told["findings"][0]
+    assert broken["id"] == "peermem-not-loaded"
+    assert broken["severity"] == "critical"
+    assert broken["evidence"][0].keys() == {"source", "value"}
+    step = broken["fix"][0]
+    assert step["argv"] == ["modprobe", "nvidia_peermem"]
+    assert step["needs_root"] is True
+    assert step["needs_reboot"] is False
+
+
+def test_only_and_skip() -> None:
+    _, text = check(BROKEN, as_json=True, only=("no-gdr-path",))
+    assert [one["id"] for one in json.loads(text)["findings"]] == ["no-gdr-path"]
+    _, text = check(BROKEN, as_json=True, skip=("no-gdr-path",))
+    assert "no-gdr-path" not in {one["id"] for one in json.loads(text)["findings"]}
+
+
+def test_a_check_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--demo", "--only", "no-such-check"]) == 3
+    assert "no-such-check" in capsys.readouterr().err
+
+
+def test_a_fault_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--demo", "hgx-h100+no-such-fault"]) == 3
+    assert "no-such-fault" in capsys.readouterr().err
+
+
+def test_a_fault_that_does_not_fit_the_node_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--demo", "pcie-l40s+sxid"]) == 3
+    assert "fault 'sxid' cannot be simulated on pcie-l40s" in capsys.readouterr().err
+
+
+def test_the_status_says_what_the_findings_cost() -> None:
+    verdict = examination_of("hgx-h100").verdict
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
+    for severity, status in ((Severity.CRITICAL, 2), (Severity.WARNING, 1), (Severity.NOTE, 0)):
+        assert exit_status(summed_up(verdict, [replace(found, severity=severity)])) == status
+    assert exit_status(summed_up(verdict, [replace(found, status=Status.UNKNOWN)])) == 0
+    unknown = replace(verdict, state=State.UNKNOWN)
+    assert exit_status(summed_up(unknown, [])) == 3
+    assert exit_status(summed_up(unknown, [found])) == 2
+    assert exit_status(summed_up(replace(verdict, state=State.BROKEN), [])) == 2
+    assert exit_status(summed_up(replace(verdict, state=State.DEGRADED), [])) == 1
+
+
+def test_a_node_that_cannot_by_design_is_never_critical() -> None:
+    verdict = replace(examination_of("hgx-h100").verdict, state=State.NOT_APPLICABLE)
+    assert exit_status(summed_up(verdict, [findings_on(BROKEN)["no-gdr-path"]])) == 3
+
+
+def test_the_verdict_counts_the_findings_and_gives_way_to_what_costs() -> None:
+    verdict = examination_of("hgx-h100").verdict
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
+    warning = replace(found, id="mtu", severity=Severity.WARNING)
+    warned = summed_up(verdict, [warning])
+    assert (warned.state, warned.critical, warned.warnings) == (verdict.state, 0, 1)
+    costly = summed_up(verdict, [replace(warning, data_path=True)])
+    assert (costly.state, costly.warnings) == (State.DEGRADED, 1)
+    critical = summed_up(verdict, [found, warning])
+    assert (critical.state, critical.critical, critical.warnings) == (State.DEGRADED, 1, 1)
+    assert found.title in critical.reason
+
+
+def test_findings_with_one_cause_count_once() -> None:
+    verdict = examination_of("hgx-h100").verdict
+    found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
+    part = replace(found, id="peermem-not-loaded", part_of="no-gdr-path")
+    assert summed_up(verdict, [found, part]).critical == 1
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_text_is_for_any_terminal(name: str) -> None:
+    _, text = check(name, ascii_only=True)
+    assert text.isascii()
+
+
+def test_check_needs_no_textual() -> None:
+    code = (
+        "import sys; from tui.cli import main; main(['check', '--demo']); "
+        "sys.exit('textual' in sys.modules or 'networkx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0

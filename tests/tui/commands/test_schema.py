@@ -1,0 +1,138 @@
+"""Every JSON document says what it is, and is what the schema in the package says."""
+
+import io
+import json
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from probes.host.local import LocalHost
+from probes.recording.redaction import Identifiers
+from probes.recording.replay_host import RecordedHost
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names
+from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.tui.driving import SteppedClock
+from tests.tui.test_cli import printed
+from tui.cli import main
+from tui.commands.check import write_check
+from tui.commands.do import command as do
+from tui.commands.schema import KINDS
+from tui.commands.topo import write_modules, write_topology
+from tui.files.version import version
+
+FAULTS = """
+    nvidia-not-loaded peermem-built-without-symbols module-blacklisted
+    dmabuf-nic-driver-lacks-support acs-on bar1-too-small port-down roce-gid-wrong
+    nic-without-rdma-device xid-79-fell-off-bus gpu-missing-from-nvml driver-library-mismatch
+    fabric-manager-down memlock-login pid-namespace-hides-users nccl-ib-hca-mismatch
+"""
+NODES = [
+    *simulated_names(),
+    *(f"hgx-h100+{fault}" for fault in FAULTS.split()),
+    "cloud-vm+gpu-without-driver",
+]
+
+SCHEMAS = Path(__file__).parents[3] / "tui" / "commands" / "schemas"
+
+
+@cache
+def validator(kind: str) -> Draft202012Validator:
+    schema = json.loads((SCHEMAS / f"{kind}.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+
+def valid(kind: str, text: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(text)
+    errors = [f"{error.json_path}: {error.message[:300]}" for error in validator(kind).iter_errors(document)]
+    assert not errors
+    assert list(document)[:5] == ["schema", "gdrtop", "node", "time", "source"]
+    assert document["schema"] == f"gdrtop/{kind}/1"
+    assert document["gdrtop"] == version()
+    assert datetime.fromisoformat(document["time"]).tzinfo is not None
+    return document
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> None:
+    host = SimulatedHost(name, clock=SteppedClock())
+    out = io.StringIO()
+    status = write_check(host, out, as_json=True)
+    check = valid("check", out.getvalue())
+    assert check["exit_status"] == status
+    assert check["source"] == "simulated"
+    assert check["label"] == name
+    found = {one["id"] for one in check["findings"] if one["status"] == "found"}
+    assert {one["part_of"] for one in check["findings"]} - {None} <= found
+    counted = [one for one in check["findings"] if one["status"] == "found" and not one["part_of"]]
+    for key, severity in (("critical", "critical"), ("warnings", "warning")):
+        assert check["verdict"][key] == sum(one["severity"] == severity for one in counted)
+    for kind, write in (("topo", write_topology), ("modules", write_modules)):
+        out = io.StringIO()
+        write(host, out, as_json=True)
+        assert valid(kind, out.getvalue())["node"] == check["node"]
+    out = io.StringIO()
+    assert do(host, out, None, as_json=True) == 0
+    assert valid("do", out.getvalue())["actions"]
+
+
+@pytest.mark.parametrize("name", [*simulated_names(), "hgx-h100+perftest-missing", "hgx-h100+port-down"])
+@pytest.mark.parametrize("option", ["--list", "--results", "--dry-run"])
+def test_bench_prints_what_its_schema_says(
+    name: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["bench", "--demo", name, "--json", option])
+    assert valid("bench", capsys.readouterr().out)["node"]
+
+
+def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
+    for kind, write in (("topo", write_topology), ("modules", write_modules)):
+        out = io.StringIO()
+        write(LocalHost(str(tmp_path)), out, as_json=True)
+        document = valid(kind, out.getvalue())
+        assert document["source"] == "tree"
+        assert document["node"] is None
+        assert document["unknown"]["node"]
+    out = io.StringIO()
+    write_check(LocalHost(str(tmp_path)), out, as_json=True)
+    assert valid("check", out.getvalue())["exit_status"] == 3
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> None:
+    clock = SteppedClock()
+    identifiers = Identifiers(redact)
+    moments = [identifiers.take(one) for one in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)]
+    out = io.StringIO()
+    write_topology(RecordedHost(read(archive_of(moments))), out, as_json=True)
+    document = valid("topo", out.getvalue())
+    assert document["source"] == "recorded"
+    assert document["node"] == ("host-1" if redact else "hgx-h100")
+    assert datetime.fromisoformat(document["time"]).timestamp() == int(moments[0].at)
+
+
+def test_schema_prints_each_schema_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "schema").split() == list(KINDS)
+    for kind in KINDS:
+        assert json.loads(printed(capsys, "schema", kind)) == validator(kind).schema
+    assert main(["schema", "nodes"]) == 3
+    assert "no schema 'nodes'; there are: check, topo" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_with_a_fact_more_or_less_does_not_pass(kind: str) -> None:
+    head = {
+        "schema": f"gdrtop/{kind}/1",
+        "gdrtop": "1",
+        "node": None,
+        "time": "?",
+        "source": "live",
+        "label": "",
+    }
+    assert not validator(kind).is_valid(head)
+    assert not validator(kind).is_valid({**head, "more": 1})

@@ -1,0 +1,263 @@
+"""The reports: what a pipe, a ticket and a script get."""
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.node import Node, probe_node
+from probes.host.local import LocalHost
+from probes.host.protocol import Host
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names
+from probes.snapshot.verdict import judge
+from probes.topology.paths import build
+from tests.trees import NVIDIA, add_function, add_rdma_device
+from tui.commands.json_values import object_of
+from tui.commands.topo import topology_json, write_modules, write_topology
+
+NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+GPU = ("pci0000:00", "0000:00:02.0", "0000:02:00.0")
+
+
+class Stream(io.TextIOWrapper):
+    """Standard output as it may be: of any encoding, a terminal or not."""
+
+    def __init__(self, encoding: str = "utf-8", terminal: bool = False) -> None:
+        super().__init__(io.BytesIO(), encoding=encoding)
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def text(self) -> str:
+        self.flush()
+        self.seek(0)
+        return self.read()
+
+
+@pytest.fixture(params=simulated_names(), scope="module")
+def host(request: pytest.FixtureRequest) -> SimulatedHost:
+    return SimulatedHost(request.param, clock=lambda: 1000.0)
+
+
+@pytest.fixture
+def hgx() -> SimulatedHost:
+    return SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+
+
+def topology_text(host: Host, out: Stream | None = None, ascii_only: bool = False) -> str:
+    out = out or Stream()
+    write_topology(host, out, ascii_only=ascii_only)
+    return out.text()
+
+
+def told_of(node: Node) -> dict[str, Any]:
+    topology = build(node)
+    content = topology_json(node, topology, judge(node, topology, None), 0.0)
+    told: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
+    return told
+
+
+def widest(text: str) -> int:
+    """The longest of the lines that are drawn; sentences are as long as they are."""
+    return max(len(line) for line in text.splitlines() if line[:1] in "╭│╰")
+
+
+# Text
+
+
+def test_the_first_lines_are_the_node_and_the_verdict(host: SimulatedHost) -> None:
+    first, second, *_ = topology_text(host).splitlines()
+    assert f"SIMULATED {host.origin.label}" in first
+    assert any(word in second for word in ("ACTIVE", "READY", "DEGRADED", "BROKEN", "UNKNOWN"))
+
+
+def test_every_gpu_has_a_line_with_its_best_nic(host: SimulatedHost) -> None:
+    topology = build(probe_node(host))
+    told = topology_text(host).partition("Best NIC of each GPU\n")[2].split("\n\n")[0].splitlines()
+    assert [row.split()[0] for row in told] == [gpu.label for gpu in topology.gpus]
+    assert [row.split()[1] for row in told] == [topology.best_nics[gpu.id][0] for gpu in topology.gpus]
+
+
+def test_a_path_is_named_in_both_vocabularies_where_they_differ(tmp_path: Path) -> None:
+    add_function(tmp_path, NIC, 0x15B3, 0x1021, 0x020700)
+    add_rdma_device(tmp_path, "mlx5_0", NIC)
+    other_bridge = ("pci0000:40", "0000:40:02.0", "0000:41:00.0")
+    add_function(tmp_path, other_bridge, NVIDIA, 0x2330, 0x030200)
+    assert "mlx5_0   NODE (NCCL PHB)" in topology_text(LocalHost(str(tmp_path)))
+
+
+def test_a_best_nic_that_is_down_is_said_to_be_so(tmp_path: Path) -> None:
+    add_function(tmp_path, NIC, 0x15B3, 0x1021, 0x020700)
+    add_rdma_device(tmp_path, "mlx5_0", NIC, state="1: DOWN")
+    add_function(tmp_path, GPU, NVIDIA, 0x2330, 0x030200)
+    best = topology_text(LocalHost(str(tmp_path))).partition("Best NIC of each GPU")[2]
+    assert "no port is ACTIVE" in best
+
+
+def test_a_nic_without_an_rdma_device_is_said_to_be_so(tmp_path: Path) -> None:
+    add_function(tmp_path, NIC, 0x15B3, 0x1021, 0x020700)
+    add_function(tmp_path, GPU, NVIDIA, 0x2330, 0x030200)
+    host = LocalHost(str(tmp_path))
+    assert "no RDMA device" in topology_text(host).partition("Best NIC of each GPU")[2]
+    (nic,) = told_of(probe_node(host))["nics"]
+    assert nic["ports"] is None
+    assert "no RDMA device" in nic["unknown"]["ports"]
+
+
+def test_drawings_are_120_columns_wide_in_a_pipe(hgx: SimulatedHost) -> None:
+    assert widest(topology_text(hgx)) == 120
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+def test_drawings_keep_to_the_columns_asked_for(
+    hgx: SimulatedHost, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    assert widest(topology_text(hgx, Stream(terminal=terminal))) == 90
+
+
+@pytest.mark.parametrize("columns", ["", "0", "-5", "many", "99999999999", "²"])
+def test_columns_that_make_no_sense_are_passed_over(
+    hgx: SimulatedHost, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert widest(topology_text(hgx)) == 120
+
+
+def plain_ways() -> Iterator[Any]:
+    yield pytest.param(Stream, True, "xterm", id="asked for")
+    yield pytest.param(Stream, False, "dumb", id="dumb terminal")
+    yield pytest.param(lambda: Stream("iso8859-1"), False, "xterm", id="encoding")
+
+
+@pytest.mark.parametrize(("stream", "ascii_only", "term"), plain_ways())
+def test_ascii_where_no_more_is_possible_or_wanted(
+    host: SimulatedHost, stream: Any, ascii_only: bool, term: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    for write in (write_topology, write_modules):
+        out = stream()
+        write(host, out, ascii_only=ascii_only)
+        assert out.text().isascii()
+
+
+def test_ascii_has_a_sign_of_its_own_for_everything_drawn(host: SimulatedHost) -> None:
+    # "?" stands for "not known"; a character without a sign would read as that.
+    assert topology_text(host, ascii_only=True).count("?") == topology_text(host).count("?")
+    drawn, plain = Stream(), Stream()
+    write_modules(host, drawn)
+    write_modules(host, plain, ascii_only=True)
+    assert plain.text().count("?") == drawn.text().count("?")
+
+
+def test_what_is_missing_stands_below_the_modules_with_why_it_matters(tmp_path: Path) -> None:
+    add_function(tmp_path, GPU, NVIDIA, 0x2330, 0x030200)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/modules").write_text("ib_core 400000 0 - Live 0x0000000000000000\n")
+    (tmp_path / "sys/module").mkdir()
+    out = Stream()
+    write_modules(LocalHost(str(tmp_path)), out)
+    below = out.text().partition("✗ nvidia:")[2]
+    assert "why it matters: The GPU driver" in below
+
+
+# JSON
+
+
+def test_every_null_in_a_fact_has_its_reason(host: SimulatedHost) -> None:
+    told = told_of(probe_node(host))
+    for thing in (*told["gpus"], *told["nics"], *(hop for path in told["paths"] for hop in path["hops"])):
+        nulls = {name for name, value in thing.items() if value is None}
+        assert nulls == set(thing.get("unknown", {}))
+
+
+def test_every_unordered_pair_is_there_once(host: SimulatedHost) -> None:
+    pairs = [frozenset((path["from"], path["to"])) for path in told_of(probe_node(host))["paths"]]
+    assert len(set(pairs)) == len(pairs)
+    assert all(len(pair) == 2 for pair in pairs)
+
+
+def test_the_paths_of_a_scripts_first_look(hgx: SimulatedHost) -> None:
+    told = told_of(probe_node(hgx))
+    assert (told["source"], told["label"]) == ("simulated", "hgx-h100")
+    assert told["verdict"].keys() >= {"state", "path", "reason"}
+    nvlink = next(path for path in told["paths"] if path["nvlinks"])
+    assert nvlink["nccl"] == "NVL"
+    near = {(path["from"], path["to"]): path["smi"] for path in told["paths"]}
+    for gpu in told["gpus"]:
+        assert near[gpu["bdf"], gpu["best_nics"][0]] == "PIX"
+
+
+def test_devices_that_could_not_be_listed_are_null_not_none(hgx: SimulatedHost) -> None:
+    lost = Unknown(Reason.TIMED_OUT, "/sys/bus/pci/devices", "no answer for 5 s")
+    told = told_of(replace(probe_node(hgx), pci=lost, gpus=lost, rdma=lost))
+    assert told["gpus"] is None
+    assert told["nics"] is None
+    assert told["unknown"]["gpus"] == "timed out: no answer for 5 s"
+    assert told["unknown"]["nics"] == "timed out: no answer for 5 s"
+
+
+def test_a_gpu_of_which_only_the_bus_is_known_keeps_its_keys(hgx: SimulatedHost) -> None:
+    lost = Unknown(Reason.TIMED_OUT, "gpus", "no answer for 5 s")
+    told = told_of(replace(probe_node(hgx), gpus=lost))
+    assert len(told["gpus"]) == 8
+    for gpu in told["gpus"]:
+        assert gpu["name"] is None
+        assert gpu["unknown"] == {"name": str(lost), "uuid": str(lost)}
+
+
+def test_a_node_without_devices_has_empty_lists(tmp_path: Path) -> None:
+    told = told_of(probe_node(LocalHost(str(tmp_path))))
+    assert (told["gpus"], told["nics"], told["paths"]) == ([], [], [])
+
+
+def test_json_of_the_modules_is_the_ladder_in_load_order(host: SimulatedHost) -> None:
+    out = Stream()
+    write_modules(host, out, as_json=True)
+    rungs = json.loads(out.text())["modules"]
+    names = [rung["name"] for rung in rungs]
+    wanted = {"state", "refcnt", "version", "origin", "on_disk", "used_by", "needs", "core", "why"}
+    wanted |= {"explanation", "blacklisted", "install_line", "persistent"}
+    for rung in rungs:
+        assert wanted <= rung.keys()
+        assert set(rung["needs"]) <= set(names[: names.index(rung["name"])])
+
+
+def test_modules_that_could_not_be_read_are_null(hgx: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Unknown(Reason.TIMED_OUT, "modules", "no answer for 5 s")
+    node = replace(probe_node(hgx), modules=lost)
+    monkeypatch.setattr("tui.commands.topo.probe_node", lambda _: node)
+    out, text = Stream(), Stream()
+    write_modules(hgx, out, as_json=True)
+    write_modules(hgx, text)
+    document = json.loads(out.text())
+    assert document["modules"] is None
+    assert document["unknown"]["modules"] == "timed out: no answer for 5 s"
+    assert "could not be read: timed out" in text.text()
+
+
+FACTS = st.one_of(
+    st.none(),
+    st.integers(),
+    st.text(),
+    st.sampled_from(Reason),
+    st.builds(Unknown, st.sampled_from(Reason)),
+)
+
+
+@given(st.dictionaries(st.text(min_size=1).filter(lambda name: name != "unknown"), FACTS))
+def test_an_unknown_field_is_null_and_named_with_its_reason(fields: dict[str, object]) -> None:
+    told = json.loads(json.dumps(object_of(fields)))
+    unknown = {name: str(value) for name, value in fields.items() if isinstance(value, Unknown)}
+    assert told.pop("unknown", {}) == unknown
+    assert told.keys() == fields.keys()
+    assert all(told[name] is None for name in unknown)

@@ -1,0 +1,59 @@
+"""The doctor looks again by itself soon after a change, and costs little while changes go on."""
+
+import itertools
+
+from tui.runtime.examination_schedule import LONGEST_SECONDS, ExaminationPace, ReadingPace
+
+
+def examinations(changes: set[int], seconds: int) -> list[int]:
+    """The seconds at which the node is examined, asked once a second."""
+    pace = ExaminationPace()
+    found = []
+    for now in range(seconds):
+        if now in changes:
+            pace.note_change()
+        if pace.is_due(float(now)):
+            found.append(now)
+    return found
+
+
+def test_a_node_that_does_not_change_is_not_examined_again() -> None:
+    assert examinations({0}, 300) == [0]
+
+
+def test_a_change_after_a_quiet_time_is_looked_at_at_once() -> None:
+    assert examinations({0, 100}, 300) == [0, 100]
+
+
+def test_the_last_of_a_few_changes_is_looked_at_within_seconds() -> None:
+    found = examinations({0, 100, 101, 103}, 300)
+    assert found[0] == 0
+    assert 103 <= found[-1] <= 108
+
+
+def test_a_node_that_changes_all_the_time_is_examined_every_half_minute() -> None:
+    found = examinations(set(range(600)), 600)
+    assert len(found) < 600 / LONGEST_SECONDS + 6
+    assert max(later - earlier for earlier, later in itertools.pairwise(found)) == LONGEST_SECONDS
+
+
+def test_readings_that_keep_up_keep_their_interval() -> None:
+    pace = ReadingPace()
+    for _ in range(10):
+        pace.note_reading(0.02)
+    assert pace.interval(0.1) == 0.1
+    assert pace.word(1.0) == "every 1 s"
+
+
+def test_a_node_that_cannot_keep_up_is_read_less_often_and_it_says_so() -> None:
+    pace = ReadingPace()
+    for _ in range(30):
+        pace.note_reading(0.5)
+    assert 0.9 < pace.interval(0.1) <= 1.0
+    assert pace.word(0.1) == "every 1 s (slow node)"
+
+
+def test_one_slow_reading_changes_little() -> None:
+    pace = ReadingPace()
+    pace.note_reading(0.5)
+    assert pace.word(1.0) == "every 1 s"

@@ -1,0 +1,220 @@
+"""The dashboard of a recording, and the dashboard's own recording: keys pressed, screens read."""
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from probes.base.origin import Source
+from probes.facts.node import probe_node
+from probes.recording.archive import read_archive
+from probes.recording.replay_host import RecordedHost
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names
+from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
+from tui.app import GdrtopApp
+from tui.files.recording_file import chunks_of
+from tui.runtime.replay_source import Replay
+from tui.screens.overview.screen import PANELS
+
+SIZES = [(80, 24), (120, 40)]
+
+
+def replay_app(content: bytes) -> GdrtopApp:
+    host = RecordedHost(read(content))
+    return GdrtopApp(lambda: host, host.origin, None, Replay(host))
+
+
+def recording_of(name: str = "hgx-h100", count: int = 8) -> bytes:
+    clock = SteppedClock()
+    return archive_of(moments_of(SimulatedHost(name, clock=clock), clock, count), name, label=name)
+
+
+async def at(pilot: Pilot[None], moment: int, of: int = 8) -> None:
+    """Waits until a moment is shown. Its number is there before the first reading is."""
+    await until(pilot, lambda: f"{moment}/{of}" in shown(pilot, "verdict"))
+    await until(pilot, lambda: "Reading the node" not in shown(pilot, "topology"))
+    await settled(pilot)
+
+
+def screen(pilot: Pilot[None]) -> dict[str, str]:
+    """All panels, and the verdict with neither origin nor pace."""
+    return {panel: shown(pilot, panel) for panel in (*PANELS, "strips")}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", simulated_names())
+async def test_every_screen_is_the_one_that_the_live_node_showed(name: str, size: tuple[int, int]) -> None:
+    count = 3
+    clock = SteppedClock()
+    live: list[dict[str, str]] = []
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=size) as pilot:
+        for number in range(count):
+            await readings(pilot, clock, 1 if number == 0 else 2)
+            live.append(screen(pilot))
+    async with replay_app(recording_of(name, count)).run_test(size=size) as pilot:
+        for number in range(count):
+            await at(pilot, number + 1, count)
+            assert screen(pilot) == live[number]
+            assert "RECORDED" in shown(pilot, "verdict")
+            assert f"SIMULATED {name}" in shown(pilot, "verdict")
+            await pilot.press("right_square_bracket")
+
+
+async def test_brackets_move_and_the_histories_move_along() -> None:
+    async with replay_app(recording_of()).run_test(size=(120, 40)) as pilot:
+        await at(pilot, 1)
+        forth = []
+        for moment in range(1, 9):
+            await at(pilot, moment)
+            forth.append(screen(pilot))
+            await pilot.press("right_square_bracket")
+        back = []
+        for moment in range(8, 0, -1):
+            await at(pilot, moment)
+            back.append(screen(pilot))
+            await pilot.press("left_square_bracket")
+        assert back[::-1] == forth
+        assert len({panels["gpudirect"] for panels in forth}) > 4
+        assert len({panels["traffic"] for panels in forth}) == 8
+
+
+async def test_start_end_and_ten_at_once() -> None:
+    async with replay_app(recording_of("cloud-vm", 25)).run_test(size=(120, 40)) as pilot:
+        for key, moment in (
+            ("greater_than_sign", 25),
+            ("left_curly_bracket", 15),
+            ("shift+left", 5),
+            ("right_curly_bracket", 15),
+            ("shift+right", 25),
+            ("right_square_bracket", 25),
+            ("less_than_sign", 1),
+            ("left_square_bracket", 1),
+        ):
+            await pilot.press(key)
+            await at(pilot, moment, 25)
+
+
+async def test_it_plays_by_itself_pauses_and_stops_at_the_end() -> None:
+    app = replay_app(recording_of(count=3))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await at(pilot, 1, 3)
+        await pilot.press("space")
+        assert "PAUSED" in shown(pilot, "verdict")
+        app.tick()
+        await at(pilot, 1, 3)
+        await pilot.press("space")
+        assert "PAUSED" not in shown(pilot, "verdict")
+        app.tick()
+        await at(pilot, 2, 3)
+        app.tick()
+        await at(pilot, 3, 3)
+        assert "END" in shown(pilot, "verdict")
+        app.tick()
+        await at(pilot, 3, 3)
+        await pilot.press("space")
+        await at(pilot, 1, 3)
+        assert "END" not in shown(pilot, "verdict")
+        assert not app.paused
+
+
+async def test_arrows_select_and_take_another_partner() -> None:
+    async with replay_app(recording_of("pcie-l40s")).run_test(size=(120, 40)) as pilot:
+        await at(pilot, 1)
+        await pilot.press("down")
+        assert "GPU0 → mlx5_0  PIX" in shown(pilot, "path")
+        await pilot.press("right")
+        assert "GPU0 → mlx5_1  NODE (NCCL PHB)" in shown(pilot, "path")
+        await pilot.press("right_square_bracket")
+        await at(pilot, 2)
+        assert "GPU0 → mlx5_1  NODE (NCCL PHB)" in shown(pilot, "path")
+        await pilot.press("left")
+        assert "GPU0 → mlx5_0  PIX" in shown(pilot, "path")
+
+
+async def test_a_damaged_recording_says_so() -> None:
+    content = recording_of()
+    async with replay_app(content[:-2500]).run_test(size=(120, 40), notifications=True) as pilot:
+        await until(pilot, lambda: overview(pilot).readings >= 1)
+        told = [notification.message for notification in pilot.app._notifications]
+        assert any("damaged: its first" in message for message in told)
+
+
+async def test_a_recording_can_not_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with replay_app(recording_of()).run_test(size=(120, 40)) as pilot:
+        await at(pilot, 1)
+        await pilot.press("R", "r")
+        await at(pilot, 1)
+    assert not list(tmp_path.iterdir())
+
+
+# The dashboard's own recording
+
+
+async def test_a_key_records_the_readings_that_are_taken_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("R")
+        await until(pilot, lambda: "REC 1 " in shown(pilot, "verdict"))
+        await readings(pilot, clock, 4)
+        await until(pilot, lambda: "REC 4 " in shown(pilot, "verdict"))
+        clock.now += 1.0
+        await pilot.press("R")
+        await until(pilot, lambda: "REC" not in shown(pilot, "verdict"))
+        (file,) = tmp_path.iterdir()
+        told = [notification.message for notification in pilot.app._notifications]
+        assert any(str(file) in message and "8 × UUID" in message for message in told)
+        await readings(pilot, clock, 2)
+    assert file.name == "gdrtop-hgx-h100-20231114-221321.tar.gz"
+    host = RecordedHost(read_archive(chunks_of(str(file))))
+    assert len(host.recording.moments) == 5
+    assert host.recording.moments[0].probed
+    node = probe_node(host)
+    assert node.pci == probe_node(SimulatedHost("hgx-h100", clock=clock)).pci
+    assert host.origin.source is Source.RECORDED
+
+
+async def test_leaving_while_it_records_keeps_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("cloud-vm", clock=clock))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 1)
+        await pilot.press("R")
+        await until(pilot, lambda: "REC 1 " in shown(pilot, "verdict"))
+        await pilot.press("q")
+    recorded = app.end_recording()
+    assert recorded is not None
+    (file,) = tmp_path.iterdir()
+    assert str(file) in str(recorded)
+    assert not read_archive(chunks_of(str(file))).damage
+
+
+async def test_a_directory_that_cannot_be_written_is_said_on_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.chdir(tmp_path)
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("cloud-vm", clock=clock))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await readings(pilot, clock, 1)
+        monkeypatch.setattr("tui.files.recording_file.os.open", refused)
+        await pilot.press("R")
+        notifications = pilot.app._notifications
+        await until(pilot, lambda: any("Permission denied" in one.message for one in notifications))
+        assert "REC" not in shown(pilot, "verdict")
+        monkeypatch.undo()
+        await readings(pilot, clock, 2)
+    assert not list(tmp_path.iterdir())

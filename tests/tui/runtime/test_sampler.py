@@ -1,0 +1,75 @@
+"""The sampler's thread: readings rest while the driver is unloaded; a look again begins with a probe."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from tui.runtime.sampler import Examined, Failed, Report, Sampler
+
+
+class NotedSource:
+    """Notes what is asked of it; every reading fails, which is one report too."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def take(self, probe: bool) -> Iterator[Report]:
+        self.asked.append("probe" if probe else "reading")
+        yield Failed("made up")
+
+    def examine(self) -> Any:
+        self.asked.append("examination")
+        return None
+
+    def let_go(self) -> None:
+        self.asked.append("let go")
+
+
+class Told:
+    """Reports, waited for."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self._came = threading.Condition()
+
+    def take(self, report: Report) -> None:
+        with self._came:
+            self.reports.append(report)
+            self._came.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        with self._came:
+            assert self._came.wait_for(lambda: len(self.reports) >= count, 30)
+
+
+def started() -> tuple[Sampler, NotedSource, Told]:
+    source, told = NotedSource(), Told()
+    sampler = Sampler(lambda: source, told.take)
+    sampler.start()
+    told.wait_for(1)
+    return sampler, source, told
+
+
+def test_a_look_again_probes_first() -> None:
+    sampler, source, told = started()
+    sampler.look_again()
+    told.wait_for(3)
+    sampler.stop()
+    assert source.asked == ["reading", "probe", "examination"]
+    assert isinstance(told.reports[-1], Examined)
+    assert told.reports[-1].looked_again
+
+
+def test_nothing_is_read_at_rest_and_what_was_asked_meanwhile_afterwards() -> None:
+    sampler, source, told = started()
+    assert sampler.rest(30)
+    sampler.ask(probe=True)
+    sampler.ask_examination()
+    assert sampler.silent_for() == 0.0
+    assert source.asked == ["reading", "let go"]
+    sampler.resume()
+    told.wait_for(3)
+    assert sorted(source.asked[2:]) == ["examination", "probe"]
+    assert sampler.rest(30)
+    sampler.stop()
+    assert source.asked[-1] == "let go"

@@ -1,0 +1,84 @@
+"""The overview's rows: a larger terminal never shows fewer GPUs and NICs."""
+
+from pathlib import Path
+
+import pytest
+
+from probes.facts.node import probe_node
+from probes.host.local import LocalHost
+from probes.host.protocol import Host
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names
+from probes.snapshot.nic_roles import roles_of
+from probes.snapshot.rates import read
+from probes.snapshot.verdict import judge
+from probes.topology.paths import build
+from tests.tui.driving import SteppedClock
+from tests.tui.screens.test_overview import many_devices
+from tui.runtime.sampler import Probed, Sampled
+from tui.screens.overview.layout import left_cells
+from tui.screens.overview.state import OverviewState
+from widgets.base.lines import rows_of
+
+WIDTHS, HEIGHTS = range(80, 221, 10), range(24, 61, 2)
+HEAD_ROWS = 2
+
+
+def state_of(host: Host, clock: SteppedClock) -> OverviewState:
+    node = probe_node(host)
+    topology = build(node)
+    state = OverviewState()
+    state.take(Probed(node, topology, roles_of(node, topology)))
+    for _ in range(3):
+        clock.now += 1.0
+        reading = read(host, node)
+        state.take(Sampled(reading, judge(node, topology, reading), 0.0))
+    return state
+
+
+def visible(state: OverviewState, width: int, height: int) -> set[str]:
+    """The GPUs and NICs that are drawn in the rows that the topology has."""
+    arranged = state.arrange(width, height, HEAD_ROWS)
+    width = left_cells(width, arranged.is_one_column) - 3  # border and scroll bar
+    lines = state.lines("topology", width, False, arranged.topology_rows)
+    return set(rows_of(lines[: arranged.topology_rows]))
+
+
+def check(state: OverviewState) -> None:
+    seen = {(width, height): visible(state, width, height) for width in WIDTHS for height in HEIGHTS}
+    for (width, height), ends in seen.items():
+        for larger in ((width + WIDTHS.step, height), (width, height + HEIGHTS.step)):
+            assert ends <= seen.get(larger, ends), f"{width}x{height} shows more than {larger}"
+
+
+@pytest.mark.parametrize("name", simulated_names())
+def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
+    clock = SteppedClock()
+    state = state_of(SimulatedHost(name, clock=clock), clock)
+    check(state)
+    everything = visible(state, 220, 60)
+    assert visible(state, 100, 30) == visible(state, 120, 40) == everything
+
+
+def test_a_larger_terminal_shows_no_fewer_of_many(tmp_path: Path) -> None:
+    many_devices(tmp_path)
+    check(state_of(LocalHost(str(tmp_path)), SteppedClock()))
+
+
+@pytest.mark.parametrize("name", simulated_names())
+def test_the_panels_fill_the_terminal_and_no_more(name: str) -> None:
+    clock = SteppedClock()
+    state = state_of(SimulatedHost(name, clock=clock), clock)
+    for width in WIDTHS:
+        for height in HEIGHTS:
+            arranged = state.arrange(width, height, HEAD_ROWS)
+            column = ("findings", "topology", "matrix", "rates")
+            other = ("path", "traffic", "gpudirect", "modules")
+            rows = sum(arranged.rows.get(panel, 0) for panel in column)
+            room = height - HEAD_ROWS - 1 - arranged.strip_rows
+            if arranged.is_one_column:
+                rows += sum(arranged.rows.get(panel, 0) for panel in other)
+            else:
+                beside = sum(arranged.rows.get(panel, 0) for panel in ("findings", *other))
+                assert beside == room
+            assert rows == room

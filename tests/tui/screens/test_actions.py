@@ -1,0 +1,234 @@
+"""The actions' screens as an admin uses them: keys pressed, screens read."""
+
+import pytest
+
+from probes.simulation.host import SimulatedHost
+from tests.tui.acting import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tui.screens.actions.screen import ActionsScreen
+from tui.screens.ask import AskScreen
+from tui.screens.confirm.screen import ConfirmScreen
+from tui.screens.doctor.screen import DoctorScreen
+from tui.screens.overview.screen import OverviewScreen
+from tui.screens.run.screen import RunScreen
+
+SIZES = [(80, 24), (120, 40)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=size) as pilot:
+        await listed(pilot, clock)
+        lines = seen(pilot, "offers")
+        assert "▸ load-modules" in lines
+        assert "– unload-peermem" in lines
+        assert "Unload nvidia_peermem: " in lines
+        assert lines.index("ACTIONS") < lines.index("FIXES FOR FINDINGS") < lines.index("▸ fix:peermem")
+        await pilot.press("down", "j", "k", "down")
+        assert "nvidia_peermem is not loaded" in seen(pilot, "selected")
+        await pilot.press("enter")
+        assert is_on(pilot, ActionsScreen)
+        assert "nvidia_peermem is not loaded" in seen(pilot, "selected")
+        await pilot.press("escape", "escape")
+        await on(pilot, OverviewScreen)
+
+
+async def test_the_node_is_examined_again_for_the_actions_and_for_the_doctor() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        state = pilot.app.actions_state
+        first = state.examination
+        await pilot.press("r")
+        await until(pilot, lambda: state.examination is not first)
+        second = state.examination
+        await pilot.press("d")
+        await on(pilot, DoctorScreen)
+        await pilot.press("f5")
+        await until(pilot, lambda: state.examination is not second)
+
+
+async def test_the_filter_lists_what_contains_the_word() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await pilot.press("slash", *"restart", "enter")
+        names = [line.split()[1] for line in seen(pilot, "offers").splitlines() if line[0] in "▸–"]
+        assert names
+        assert all("restart" in name for name in names)
+        await pilot.press("slash", *"zzz", "enter")
+        assert "No action contains" in seen(pilot, "offers")
+        await pilot.press("escape")
+        assert "load-modules" in seen(pilot, "offers")
+
+
+async def test_a_plan_is_shown_run_and_the_node_looked_at_again() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await pilot.press("down", "enter")
+        await on(pilot, ConfirmScreen)
+        plan = seen(pilot, "plan")
+        assert "modprobe nvidia_peermem" in plan
+        assert "can be undone" in plan
+        assert "undo: rmmod" in plan
+        await pilot.press("enter")
+        await ended(pilot)
+        console = seen(pilot, "console")
+        assert "on the simulated node" in console
+        assert "1 modprobe nvidia_peermem" in console
+        assert "✓ done" in console
+        assert "gone    ✓ peermem-not-loaded" in console
+        await pilot.press("escape")
+        await on(pilot, ActionsScreen)
+        await until(pilot, lambda: "– load-peermem" in seen(pilot, "offers"))
+        assert "▸ unload-peermem" in seen(pilot, "offers")
+        await pilot.press("escape")
+        assert "ACT" not in shown(pilot, "verdict")
+
+
+async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None:
+    clock = SteppedClock()
+    host = HeldHost(NODE, clock)
+    async with stepped_app(host).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "restart-fabric-manager")
+        assert "train.py" in seen(pilot, "plan")
+        await pilot.press("enter")
+        await pilot.press(*"hgx-h10", "enter")
+        await pilot.pause()
+        assert is_on(pilot, ConfirmScreen)
+        await pilot.press("escape", "y", *"hgx-h100", "enter")
+        await on(pilot, RunScreen)
+        host.let_one_go()
+        await ended(pilot)
+        assert host.obeyed[0][0] == "systemctl"
+
+
+async def test_what_would_cut_the_session_is_named_and_wants_the_host_name() -> None:
+    clock = SteppedClock()
+    host = QuickHost("dgx-a100+ssh-over-nic", clock=clock)
+    async with stepped_app(host).run_test(size=(80, 24)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "restart-openibd")
+        told = " ".join(seen(pilot, "plan").split())
+        assert "THIS CAN CUT OFF THE NODE" in told
+        assert "takes down ens4np0, which carries this SSH session (from 10.0.0.5)" in told
+        assert "run detached from this terminal" in told
+        assert "the host name dgx-a100" in seen(pilot, "question")
+        await pilot.press("y", "enter")
+        await pilot.pause()
+        assert is_on(pilot, ConfirmScreen)
+
+
+async def test_many_equal_steps_are_folded_and_unfold_on_a_key() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "acs-redirect-off")
+        assert "STEPS 1–16\n" in seen(pilot, "plan")
+        assert seen(pilot, "plan").count("\n  setpci") == 1
+        await pilot.press("a")
+        assert "STEP 16\n" in seen(pilot, "plan")
+        assert seen(pilot, "plan").count("\n  setpci") == 16
+        await pilot.press("a")
+        assert "… 15 more like this" in seen(pilot, "plan")
+
+
+async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> None:
+    clock = SteppedClock()
+    host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
+    async with stepped_app(host).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await listed(pilot, clock)
+        await asked(pilot, "load-modules")
+        await pilot.press("enter")
+        await on(pilot, RunScreen)
+        await until(pilot, lambda: "step 1/" in seen(pilot, "summary"))
+        await pilot.press("escape", "escape")
+        await on(pilot, OverviewScreen)
+        assert "ACTING step 1/3" in shown(pilot, "verdict")
+        await pilot.press("x")
+        await on(pilot, RunScreen)
+        await pilot.press("k", "K")
+        await on(pilot, AskScreen)
+        await pilot.press("escape")
+        await on(pilot, RunScreen)
+        assert "stopping" not in seen(pilot, "summary")
+        await pilot.press("ctrl+c", "K")
+        await on(pilot, RunScreen)
+        assert "stopping after this step" in seen(pilot, "summary")
+        await pilot.press("K", "y")
+        await on(pilot, RunScreen)
+        assert "no longer waiting" in seen(pilot, "summary")
+        host.let_one_go()
+        await ended(pilot)
+        console = seen(pilot, "console")
+        assert "■ stopped" in console
+        assert "not run:" in console
+        assert len(host.obeyed) == 1
+
+
+async def test_quitting_waits_for_the_step_under_way() -> None:
+    clock = SteppedClock()
+    host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
+    app = stepped_app(host)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        await asked(pilot, "load-modules")
+        await pilot.press("enter")
+        await until(pilot, lambda: host.obeyed)
+        await pilot.press("q", "q", "q")
+        await on(pilot, AskScreen)
+        await pilot.press("y")
+        await on(pilot, RunScreen)
+        assert "then gdrtop quits" in seen(pilot, "summary")
+        assert app.is_running
+        host.let_one_go()
+        await until(pilot, lambda: not app.is_running)
+    app.end_actions()
+    assert len(host.obeyed) == 1
+
+
+async def test_the_doctors_fix_is_an_action() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("d")
+        await until(pilot, lambda: is_on(pilot, DoctorScreen) and "applicable" in seen(pilot, "summary"))
+        assert "modprobe nvidia_peermem" in seen(pilot, "details")
+        await pilot.press("f")
+        await on(pilot, ConfirmScreen)
+        await pilot.press("y")
+        await ended(pilot)
+        console = seen(pilot, "console")
+        assert "✗ BROKEN" in console
+        assert "● READY" in console
+        assert "no-gdr-path" in console
+        await pilot.press("escape")
+        await on(pilot, DoctorScreen)
+        assert "no-gdr-path" not in seen(pilot, "findings")
+
+
+async def test_l_loads_the_modules() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("l")
+        await on(pilot, ConfirmScreen)
+        await pilot.press("enter")
+        await ended(pilot)
+        await pilot.press("escape")
+        await on(pilot, OverviewScreen)
+        await pilot.press("l")
+        await on(pilot, ActionsScreen)
+        await until(pilot, lambda: "Load missing modules" in seen(pilot, "selected"))
+        assert not pilot.app._notifications
+
+
+async def test_a_simulated_node_at_rest_stays_as_it_is() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(80, 24)) as pilot:
+        await listed(pilot, clock)
+        assert "possible" in seen(pilot, "summary")

@@ -1,0 +1,293 @@
+"""The settings of a bandwidth test: rows that fit the node, and all that follows from them."""
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from probes.bandwidth.model.result import Result
+from probes.simulation.host import SimulatedHost
+from tests.tui.acting import on, seen
+from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
+from tests.tui.measuring import planned, scripted, set_up
+from tui.app import GdrtopApp
+from tui.bandwidth.session import KeptInMemory
+from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+
+SIZE = (120, 40)
+_MOST_PRESSES = 40
+
+
+def value(pilot: Pilot[None], label: str) -> str:
+    """What a row of the settings says; "" where there is no such row."""
+    rows = [line for line in seen(pilot, "settings").splitlines() if line.startswith(label)]
+    return rows[0][len(label) :].strip("‹›[] ") if rows else ""
+
+
+async def to_row(pilot: Pilot[None], label: str) -> None:
+    for _ in range(_MOST_PRESSES):
+        lines = seen(pilot, "settings").splitlines()
+        if any(line.startswith(label) and ("‹" in line or "[" in line) for line in lines):
+            return
+        await pilot.press("down")
+    raise AssertionError(seen(pilot, "settings"))
+
+
+async def to_test(pilot: Pilot[None], tool: str) -> None:
+    for _ in range(_MOST_PRESSES):
+        if value(pilot, "Test").startswith(tool):
+            return
+        await pilot.press("right")
+    raise AssertionError(seen(pilot, "settings"))
+
+
+async def test_it_begins_with_the_first_gpu_and_its_best_nic() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert "SIMULATED" in seen(pilot, "summary")
+        assert value(pilot, "Test").startswith("ib_write_bw")
+        assert value(pilot, "GPU").startswith("GPU0")
+        assert value(pilot, "NIC").startswith("mlx5_0 PIX★")
+        assert value(pilot, "Pairs") == "this GPU and NIC"
+        told = seen(pilot, "planned")
+        assert "at most 400 Gb/s: port 1 of mlx5_0" in told
+        assert "takes about 13 s" in told
+        assert "shows: how fast RDMA writes of GPU memory over mlx5_0 by DMA-BUF are" in told
+        assert "does not show: nvidia-peermem" in told
+        assert "numactl --cpunodebind=0" in told
+        assert "--use_cuda_dmabuf 127.0.0.1" in told
+        assert "computes on it" in told
+
+
+async def test_what_is_selected_on_the_overview_is_measured() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("pcie-l40s", clock=clock)).run_test(size=SIZE) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("down", "right", "b")
+        await on(pilot, BandwidthSetupScreen)
+        await planned(pilot)
+        assert value(pilot, "GPU").startswith("GPU0")
+        assert value(pilot, "NIC").startswith("mlx5_1 NODE")
+        assert "-d mlx5_1" in seen(pilot, "planned")
+
+
+async def test_another_gpu_has_another_best_nic() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await to_row(pilot, "GPU")
+        await pilot.press("left")
+        await planned(pilot)
+        assert value(pilot, "GPU").startswith("GPU7")
+        assert "★" in value(pilot, "NIC")
+        assert not value(pilot, "NIC").startswith("mlx5_0 ")
+
+
+async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = "the results' file results.jsonl cannot be read: others may write it too"
+    monkeypatch.setattr(KeptInMemory, "why_unread", lambda kept: why)
+    monkeypatch.setattr(KeptInMemory, "no_baseline", lambda kept, machine: "there is a baseline for others")
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await until(pilot, lambda: "There is a baseline for others." in seen(pilot, "planned"))
+        assert "The results' file results.jsonl cannot be read" in seen(pilot, "planned")
+
+
+async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def results(kept: KeptInMemory) -> tuple[Result, ...]:
+        raise OSError("no such disk")
+
+    monkeypatch.setattr(KeptInMemory, "results", results)
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        told = "Earlier bandwidth results could not be read: OSError: no such disk"
+        await until(pilot, lambda: told in [one.message for one in pilot.app._notifications])
+
+
+async def test_rows_without_a_meaning_are_not_there() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await to_row(pilot, "Message size")
+        await pilot.press("right")
+        assert value(pilot, "Message size").startswith("all")
+        assert not value(pilot, "Duration")
+        await pilot.press("left")
+        assert value(pilot, "Duration") == "10 s"
+        await to_row_upwards(pilot, "Test")
+        await to_test(pilot, "ib_write_lat")
+        assert not value(pilot, "Queue pairs")
+        await to_test(pilot, "all_reduce_perf")
+        assert not value(pilot, "Setup")
+        assert value(pilot, "Through").startswith("NVLink")
+        await planned(pilot)
+        assert "never uses a NIC" in " ".join(seen(pilot, "planned").split())
+
+
+async def to_row_upwards(pilot: Pilot[None], label: str) -> None:
+    for _ in range(12):
+        await pilot.press("up")
+    assert any(line.startswith(label) and "‹" in line for line in seen(pilot, "settings").splitlines())
+
+
+async def test_a_test_is_bound_or_not() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert value(pilot, "Bind").startswith("CPU and memory to the NIC's NUMA node")
+        await to_row(pilot, "Bind")
+        await pilot.press("right")
+        await planned(pilot)
+        assert value(pilot, "Bind") == "no"
+        assert "numactl" not in seen(pilot, "planned")
+
+
+async def test_a_tool_that_is_missing_says_how_to_get_it() -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+perftest-missing", clock=clock))
+    async with app.run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert "not installed" in value(pilot, "Test")
+        told = " ".join(seen(pilot, "planned").split())
+        assert "This cannot run: ib_write_bw is not installed" in told
+        assert "install perftest" in told
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, BandwidthSetupScreen)
+        assert "This cannot run" in seen(pilot, "question")
+
+
+async def test_without_cuda_host_memory_can_be_measured() -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+perftest-without-cuda", clock=clock))
+    async with app.run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert "built without CUDA" in seen(pilot, "planned")
+        await to_row(pilot, "Memory")
+        await pilot.press("right")
+        await planned(pilot)
+        assert value(pilot, "Memory") == "host memory"
+        assert not value(pilot, "GPU")
+        assert "takes about" in seen(pilot, "planned")
+        assert "--use_cuda" not in seen(pilot, "planned")
+
+
+async def test_a_comparison_names_its_three_tests() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await to_row(pilot, "Memory")
+        await pilot.press("left")
+        await planned(pilot)
+        told = seen(pilot, "planned")
+        assert "takes 3 tests, about 39 s" in told
+        for title in ("mlx5_0 · host memory", "GPU0 → mlx5_0 · nvidia-peermem", "GPU0 → mlx5_0 · DMA-BUF"):
+            assert title in told
+        for proved in ("of host memory over mlx5_0", "by nvidia-peermem are", "by DMA-BUF are"):
+            assert proved in " ".join(told.split())
+
+
+async def test_a_server_has_the_peers_command_to_be_copied() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock, "down", "right")
+        assert "THEN START THIS ON THE PEER" in seen(pilot, "planned")
+        await pilot.press("c")
+        copied = pilot.app.clipboard
+        assert "ib_write_bw -d mlx5_0" in copied
+        assert copied.endswith(" hgx-h100")
+        assert copied == " ".join(command_shown(pilot).split())
+
+
+def command_shown(pilot: Pilot[None]) -> str:
+    """The peer's command as the pane shows it, its lines joined."""
+    lines = seen(pilot, "planned").splitlines()
+    lines = lines[next(at for at, one in enumerate(lines) if "ON THE PEER" in one) + 1 :]
+    last = next(at for at, one in enumerate(lines) if not one.endswith("\\"))
+    return " ".join(one.removesuffix("\\") for one in lines[: last + 1])
+
+
+async def test_a_peers_name_is_typed_and_checked() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock, "down", "right", "right")
+        assert "no peer is named" in seen(pilot, "planned")
+        await pilot.press("enter")
+        typed = pilot.app.screen.query_one(Input)
+        assert typed.has_focus
+        await pilot.press(*"-oProxy", "left", "enter")
+        await pilot.pause()
+        assert typed.has_focus
+        assert not value(pilot, "Peer").startswith("-o")
+        typed.value = "node-b"
+        await pilot.press("enter")
+        await until(pilot, lambda: "START THIS ON THE PEER FIRST" in seen(pilot, "planned"))
+        assert value(pilot, "Peer").startswith("node-b")
+        assert not typed.display
+        await pilot.press("p", "escape")
+        assert isinstance(pilot.app.screen, BandwidthSetupScreen)
+
+
+async def test_somebody_who_would_feel_it_is_asked_for_and_escape_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processes = scripted(monkeypatch)
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await pilot.press("y")
+        await pilot.press("enter")
+        await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
+        told = seen(pilot, "planned")
+        assert told.startswith("This would affect running jobs")
+        assert "train.py" in told
+        assert "port 1 of mlx5_0" in told
+        assert "The job is simulated" in told
+        await pilot.press("enter", "escape")
+        await pilot.pause()
+        assert "Run it anyway?" not in seen(pilot, "question")
+        await pilot.press("y")
+        await pilot.pause()
+        assert isinstance(pilot.app.screen, BandwidthSetupScreen)
+        assert processes.started == []
+        await pilot.press("escape")
+        assert pilot.app.screen is overview(pilot)
+
+
+async def test_who_is_not_disturbed_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = scripted(monkeypatch)
+    monkeypatch.setattr("tui.bandwidth.session.felt_by", lambda *_: ())
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        assert "would affect" not in seen(pilot, "planned")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(processes.started) == 1)
+
+
+async def test_with_read_only_it_says_why_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = scripted(monkeypatch)
+    clock = SteppedClock()
+    host = SimulatedHost("hgx-h100", clock=clock)
+    app = GdrtopApp(lambda: host, host.origin, interval=None, read_only=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock, "enter", "y", "right")
+        assert "gdrtop measures nothing here: gdrtop was started with --read-only." in seen(pilot, "planned")
+        assert processes.started == []
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 15), (200, 60)], ids=str)
+async def test_every_setting_at_every_size(size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("gb200", clock=clock)).run_test(size=size) as pilot:
+        await set_up(pilot, clock)
+        for _ in range(12):
+            await pilot.press("right", "down")
+            await pilot.pause()
+            for view in ("settings", "planned", "question"):
+                assert all(len(line) <= size[0] for line in seen(pilot, view).splitlines())
+        await planned(pilot)

@@ -1,0 +1,213 @@
+"""The doctor's screen: keys pressed, screens read."""
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from probes.checks.registry import CHECKS
+from probes.host.protocol import Host
+from probes.simulation.host import SimulatedHost
+from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tui.screens.actions.screen import ActionsScreen
+from tui.screens.doctor.screen import DoctorScreen
+from tui.screens.key_footer import KeyFooter
+from widgets.base.lines_view import LinesView
+
+BROKEN = "hgx-h100+no-gdr-path"
+SIZES = [(80, 24), (120, 40)]
+
+
+def seen(pilot: Pilot[None], view: str) -> str:
+    lines = pilot.app.screen.query_one(f"#{view}", LinesView).lines
+    return "\n".join("".join(run.text for run in of).rstrip() for of in lines)
+
+
+async def opened(pilot: Pilot[None], clock: SteppedClock) -> None:
+    """The doctor's screen with what was found."""
+    await readings(pilot, clock, 2)
+    await pilot.press("d")
+    await until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
+    await until(pilot, lambda: "applicable" in seen(pilot, "summary"))
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_what_is_wrong_why_and_what_to_do(size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=size) as pilot:
+        await opened(pilot, clock)
+        assert "BROKEN" in seen(pilot, "summary")
+        assert "SIMULATED" in seen(pilot, "summary")
+        assert "✗ " in seen(pilot, "findings")
+        assert "peermem-not-loaded · critical" in seen(pilot, "details")
+        assert "nvidia_peermem is not loaded" in seen(pilot, "details")
+        assert "modprobe nvidia_peermem" in seen(pilot, "details")
+        assert "needs root" in seen(pilot, "details")
+        await pilot.press("e")
+        assert "Without GPUDirect RDMA" in seen(pilot, "details")
+        await pilot.press("escape")
+        assert "Evidence" in seen(pilot, "details")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
+
+
+async def test_what_passed_is_listed_on_demand() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        assert "no-gdr-path" not in seen(pilot, "findings")
+        await pilot.press("a")
+        listed = seen(pilot, "findings")
+        assert all(check.id in listed for check in CHECKS)
+
+
+async def test_the_filter_lists_what_contains_the_word() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("a", "slash", *"no-gdr-path", "enter")
+        assert seen(pilot, "findings").count("\n") == 0
+        assert "no-gdr-path" in seen(pilot, "findings")
+        await pilot.press("slash", *"zzz", "enter")
+        assert "No finding contains" in seen(pilot, "findings")
+        await pilot.press("escape")
+        assert "no-gdr-path" in seen(pilot, "findings")
+
+
+async def test_an_examination_that_fails_is_said() -> None:
+    class Failing(SimulatedHost):
+        def is_root(self) -> bool:
+            raise RuntimeError("no such [bold]luck\x1b[31m")
+
+    clock = SteppedClock()
+    host: Host = Failing("hgx-h100", clock=clock)
+    async with stepped_app(host).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("d")
+        await until(pilot, lambda: "RuntimeError" in seen(pilot, "summary"))
+        assert "\x1b" not in seen(pilot, "summary")
+
+
+async def test_the_overview_carries_the_marks() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
+        assert "BROKEN" in shown(pilot, "verdict")
+
+
+async def test_the_word_of_a_filter_is_seen_when_one_comes_back() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ActionsScreen))
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
+        await until(pilot, lambda: "applicable" in seen(pilot, "summary"))
+        await pilot.press("slash", *"peermem", "enter")
+        # By x back to the actions, and to the doctor again, without giving the word up.
+        await pilot.press("x")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
+        await pilot.press("d")
+        await until(pilot, lambda: isinstance(pilot.app.screen, DoctorScreen))
+        await pilot.pause()
+        word = pilot.app.screen.query_one("#word", Input)
+        assert word.display
+        assert word.value == "peermem"
+
+
+async def test_a_reason_that_is_cut_ends_in_an_ellipsis() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("cloud-vm", clock=clock)).run_test(size=(80, 24)) as pilot:
+        await opened(pilot, clock)
+        summary = seen(pilot, "summary").splitlines()
+        assert "UNKNOWN" in summary[0]
+        assert summary[-1].endswith("…")
+        await pilot.press("e")
+        assert "Unknown on this node (paths between GPUs" in " ".join(seen(pilot, "details").split())
+
+
+async def test_plain_words_agree_with_a_verdict_that_serves_no_gpu() -> None:
+    clock = SteppedClock()
+    name = "hgx-h100+fabric-manager-down"
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        assert "0 of 8 GPUs" in seen(pilot, "summary")
+        await pilot.press("e")
+        assert "no GPU can use the direct path (no CUDA program starts" in seen(pilot, "details")
+
+
+async def test_while_a_word_is_typed_the_footer_names_no_key_that_would_write_it() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("slash")
+        await pilot.pause()
+        footer = str(pilot.app.screen.query_one(KeyFooter).render())
+        assert "Enter Done" in footer
+        assert "Refresh" not in footer
+        assert "Filter" not in footer
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+async def test_the_time_of_the_check_is_local_with_its_zone() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost(BROKEN, clock=clock)
+    async with stepped_app(host).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        local = time.strftime("%H:%M:", time.localtime(host.wall_clock()))
+        assert re.search(rf"checked {local}\d\d E[SD]T", seen(pilot, "summary"))
+
+
+async def test_a_finding_has_its_labelled_parts_in_order() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        lines = seen(pilot, "details").splitlines()
+        labels = [line.split()[0] for line in lines if line[:1].isupper()]
+        assert [label for label in labels if label != "Impact"] == ["Cause", "Evidence", "Fix", "More"]
+        assert lines[0].startswith("✗ ")
+        assert lines[1].startswith("  peermem-not-loaded · critical")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_checks_that_could_not_run_are_one_row_for_each_need(size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("pcie-l40s+roce-gid-wrong", clock=clock)).run_test(
+        size=size
+    ) as pilot:
+        await opened(pilot, clock)
+        rows = [line for line in seen(pilot, "findings").splitlines() if line.startswith("?")]
+        assert any(row.split()[2] == "checks" and int(row.split()[1]) > 30 for row in rows)
+        await pilot.press("slash", *"nccl-gdr-level-off", "enter")
+        assert seen(pilot, "findings").startswith("? 1 check")
+        assert "nccl-gdr-level-off" in seen(pilot, "details")
+
+
+async def test_what_is_cut_says_so() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost("pcie-l40s+roce-gid-wrong", clock=clock)
+    async with stepped_app(host).run_test(size=(60, 24)) as pilot:
+        await opened(pilot, clock)
+        view = pilot.app.screen.query_one("#findings", LinesView)
+        lines = seen(pilot, "findings").splitlines()
+        titles = [check.title for check in CHECKS]
+        cut = [line for line in lines if not any(title in line for title in titles)]
+        assert all("…" in line for line in cut)
+        assert any("…" in line for line in lines)
+        assert all(len(line) <= view.room for line in lines)

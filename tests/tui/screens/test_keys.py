@@ -1,0 +1,282 @@
+"""The keys: one meaning each on all screens, the footer that shows them, the help that explains them."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+from textual.binding import Binding
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+import tui.screens
+from probes.simulation.host import SimulatedHost
+from tests.tui.acting import NODE, QuickHost, asked, is_on, listed, on, seen
+from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
+from tests.tui.screens.test_doctor import opened
+from tui.app import GdrtopApp
+from tui.screens.actions.screen import ActionsScreen
+from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+from tui.screens.doctor.screen import DoctorScreen
+from tui.screens.help import HelpScreen
+from tui.screens.history.screen import HistoryScreen
+from tui.screens.key_footer import KeyFooter, items_that_fit
+from tui.screens.keys import KEYS, leave_keys
+from tui.screens.overview.screen import OverviewScreen
+
+RESERVED = {"t", "n", "s"}  # the screens to come: Live, NCCL, Setup
+# The overview's own digits, until it zooms with z.
+PANEL_DIGITS = {"1", "2", "3", "4", "5", "6"}
+
+
+def all_screens() -> list[type[Screen[object]]]:
+    """Every screen of the program."""
+    found = set()
+    for module in pkgutil.iter_modules(tui.screens.__path__):
+        members = inspect.getmembers(importlib.import_module(f"tui.screens.{module.name}"), inspect.isclass)
+        found |= {one for _, one in members if issubclass(one, Screen) and one.__module__.startswith("tui.")}
+    return sorted(found, key=lambda one: one.__name__)
+
+
+def own_bindings(kind: type) -> list[Binding]:
+    """The keys that a class of ours and its parents of ours bind, one by one."""
+    ours = [one for one in kind.__mro__ if one.__module__.startswith("tui.")]
+    return [each for one in ours for each in Binding.make_bindings(one.__dict__.get("BINDINGS", ()))]
+
+
+MEANING_OF = {key: name for name, one in KEYS.items() for key in one.keys.split(",")}
+# Keys of the overview that are other names of a key of the table.
+ALIASES = {"comma": "change", "full_stop": "change"}
+
+
+def test_no_key_stands_twice_in_the_table() -> None:
+    keys = [key for one in KEYS.values() for key in one.keys.split(",")]
+    assert len(keys) == len(set(keys))
+    assert not RESERVED & set(keys)
+
+
+@pytest.mark.parametrize("kind", [*all_screens(), GdrtopApp], ids=lambda one: one.__name__)
+def test_a_key_means_the_same_on_every_screen(kind: type) -> None:
+    for binding in own_bindings(kind):
+        if issubclass(kind, OverviewScreen) and binding.key in PANEL_DIGITS:
+            continue
+        name = ALIASES.get(binding.key) or MEANING_OF.get(binding.key)
+        assert name is not None, f"{binding.key} is not in the table of keys"
+        if binding.tooltip and not issubclass(kind, OverviewScreen):
+            assert binding.tooltip == KEYS[name].meaning
+
+
+def test_the_program_binds_every_key_of_the_table() -> None:
+    bound = {binding.key for kind in (*all_screens(), GdrtopApp) for binding in own_bindings(kind)}
+    of_textual = {"tab", "shift+tab"}
+    of_the_overview = {"z"}
+    assert set(MEANING_OF) - bound <= of_textual | of_the_overview
+
+
+# Footer
+
+
+def footer(pilot: Pilot[None]) -> str:
+    """What the footer of the screen on top shows."""
+    return str(pilot.app.screen.query_one(KeyFooter).render())
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
+def test_a_footer_shows_whole_keys_the_most_important_first(width: int) -> None:
+    bindings = [(one, True) for one in own_bindings(GdrtopApp)]
+    items = items_that_fit(bindings, width)
+    assert sum(item.cells for item in items) <= width
+    assert [item.key for item in items][:2] == ["question_mark", "q"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+async def test_no_screen_cuts_a_key_of_its_footer(width: int) -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(width, 30)) as pilot:
+        await listed(pilot, clock)
+        for key in ("x", "d", "b", "H", "question_mark"):
+            await until(pilot, lambda: footer(pilot).startswith(" ? Help  q "))
+            assert len(footer(pilot)) <= width
+            assert not footer(pilot).rstrip().endswith("…")
+            await pilot.press(key)
+            await pilot.pause()
+
+
+async def test_a_click_on_the_footer_presses_the_key() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 30)) as pilot:
+        await readings(pilot, clock, 2)
+        await until(pilot, lambda: "d Doctor" in footer(pilot))
+        await pilot.click(KeyFooter, offset=(footer(pilot).index("Doctor"), 0))
+        await on(pilot, DoctorScreen)
+
+
+# Leaving
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("d", DoctorScreen),
+        ("x", ActionsScreen),
+        ("b", BandwidthSetupScreen),
+        ("H", HistoryScreen),
+        ("question_mark", HelpScreen),
+    ],
+)
+@pytest.mark.parametrize("closing", ["", "q", "escape", "1"])
+async def test_a_screens_own_key_and_q_close_it(key: str, kind: type[Screen[None]], closing: str) -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press(key)
+        await on(pilot, kind)
+        await pilot.press(closing or key)
+        await until(pilot, lambda: pilot.app.screen is overview(pilot))
+        assert pilot.app.is_running
+
+
+@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
+async def test_ctrl_c_quits_from_anywhere(key: str) -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost(NODE, clock=clock))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await listed(pilot, clock)
+        await pilot.press("slash", *"load", key)
+        await until(pilot, lambda: not app.is_running)
+
+
+async def test_q_on_the_overview_quits() -> None:
+    clock = SteppedClock()
+    app = stepped_app(QuickHost(NODE, clock=clock))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+
+
+# Moving in lists
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
+async def test_keys_move_the_selection_and_the_selected_pane_follows(size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=size) as pilot:
+        await listed(pilot, clock)
+        assert isinstance(pilot.app, GdrtopApp)
+        state = pilot.app.actions_state
+        names = [offer.id for offer in state.offers]
+        for key, wanted in (("end", names[-1]), ("g", names[0]), ("G", names[-1]), ("home", names[0])):
+            await pilot.press(key)
+            assert state.selected == wanted
+            offer = state.offer(wanted)
+            assert offer is not None
+            assert " ".join(offer.title.split()[:3]) in " ".join(seen(pilot, "selected").split())
+        await pilot.press("pagedown")
+        at = names.index(state.selected)
+        assert at > 3
+        await pilot.press("pageup")
+        assert names.index(state.selected) < at
+
+
+async def test_a_click_selects() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        assert isinstance(pilot.app, GdrtopApp)
+        row = next(
+            row for row, line in enumerate(seen(pilot, "offers").splitlines()) if " unload-peermem" in line
+        )
+        await pilot.click("#offers", offset=(6, row + 1))
+        await pilot.pause()
+        assert pilot.app.actions_state.selected == "unload-peermem"
+        assert "Unload nvidia_peermem" in seen(pilot, "selected")
+
+
+async def test_enter_opens_a_finding_and_the_keys_scroll_it() -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost("hgx-h100+acs-on", clock=clock)).run_test(size=(80, 24)) as pilot:
+        await opened(pilot, clock)
+        details = pilot.app.screen.query_one("#details")
+        before = details.size.height
+        await pilot.press("enter")
+        await until(pilot, lambda: details.size.height > before + 3)
+        await pilot.press("G")
+        await until(pilot, lambda: details.scroll_offset.y > 0)
+        await pilot.press("g")
+        await until(pilot, lambda: details.scroll_offset.y == 0)
+        await pilot.press("escape")
+        await until(pilot, lambda: details.size.height == before)
+        assert is_on(pilot, DoctorScreen)
+
+
+async def test_a_filter_selects_a_possible_action_first() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
+        await listed(pilot, clock)
+        assert isinstance(pilot.app, GdrtopApp)
+        state = pilot.app.actions_state
+        await pilot.press("slash", *"load")
+        shown = [offer for offer in state.offers if "load" in f"{offer.id} {offer.title}".lower()]
+        assert shown[0].plan is None
+        assert state.is_possible
+
+
+# Help and palette
+
+
+@pytest.mark.parametrize(
+    ("key", "first"), [("", "OVERVIEW"), ("d", "DOCTOR"), ("x", "ACTIONS"), ("H", "HISTORY")]
+)
+async def test_help_opens_where_the_user_is_and_says_what_is_simulated(key: str, first: str) -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
+        await readings(pilot, clock, 2)
+        if key:
+            await pilot.press(key)
+            await pilot.pause()
+        await pilot.press("question_mark")
+        await on(pilot, HelpScreen)
+        assert seen(pilot, "help").startswith(first)
+        assert "SIMULATED" in seen(pilot, "summary")
+        words = " ".join(seen(pilot, "help").split())
+        for name in ("quit", "exit", "cancel", "palette", "fix"):
+            assert KEYS[name].meaning in words
+
+
+async def test_the_palette_finds_our_words_and_what_begins_with_them_first() -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await pilot.press("ctrl+p")
+        commands = pilot.app.screen.query("CommandList").first()
+
+        def texts() -> list[str]:
+            return [str(one.prompt).splitlines()[0] for one in commands.options]
+
+        await until(pilot, lambda: len(texts()) > 8)
+        assert {"Doctor", "Bandwidth", "Actions", "History", "Help"} <= set(texts())
+        assert not {"Theme", "Screenshot", "Keys"} & set(texts())
+        await pilot.press(*"load")
+        await until(pilot, lambda: texts() and all("load" in one.lower() for one in texts()))
+        assert texts()[0].startswith("Load")
+
+
+async def test_the_history_says_what_is_simulated_and_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SteppedClock()
+    async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 2)
+        await asked(pilot, "load-modules")
+        await pilot.press("enter")
+        await pilot.pause()
+        await pilot.press("H")
+        await on(pilot, HistoryScreen)
+        assert "SIMULATED" in seen(pilot, "summary")
+        await until(pilot, lambda: " UTC " in seen(pilot, "runs"))
+
+
+def test_every_screen_but_the_overview_has_the_keys_that_leave_it() -> None:
+    leaving = {binding.key for binding in Binding.make_bindings(leave_keys())}
+    for kind in all_screens():
+        if not issubclass(kind, OverviewScreen) and kind.__module__ != "tui.screens.list_screen":
+            assert leaving <= {binding.key for binding in own_bindings(kind)}, kind

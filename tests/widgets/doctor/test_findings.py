@@ -1,0 +1,100 @@
+"""The doctor's list and one finding, as text."""
+
+from dataclasses import replace
+
+from probes.queries.finding import Evidence, Finding, Severity, Status
+from widgets.base.lines import Line, plain
+from widgets.doctor.findings import counted, draw_details, draw_entries, entries_of
+
+
+def finding(name: str, status: Status = Status.FOUND, severity: Severity = Severity.CRITICAL) -> Finding:
+    return Finding(
+        id=name,
+        area="modules",
+        severity=severity,
+        status=status,
+        title=f"{name} is broken",
+        evidence=(),
+        cause="a cause",
+        fix=None,
+        reference="a manual",
+        ok=f"{name} works",
+        impact="half the bandwidth is lost",
+    )
+
+
+def text(lines: list[Line]) -> list[str]:
+    return [plain(line) for line in lines]
+
+
+def test_findings_with_one_cause_stand_under_it_and_are_not_counted() -> None:
+    root, other = finding("root"), finding("other", severity=Severity.WARNING)
+    part = replace(finding("part"), part_of="root")
+    deeper = replace(finding("deeper"), part_of="part")
+    some = [part, root, deeper, other]
+    assert [(entry.id, entry.depth) for entry in entries_of(some)] == [
+        ("root", 0),
+        ("part", 1),
+        ("deeper", 1),
+        ("other", 0),
+    ]
+    rows = text(draw_entries(entries_of(some), 120))
+    assert rows[1].startswith("✗ └ part")
+    assert counted(some).startswith("1 critical, 1 warning; ")
+    assert "same cause as root" in "\n".join(text(draw_details(part, 80)))
+
+
+def test_findings_that_name_each_other_are_all_listed() -> None:
+    some = [replace(finding("a"), part_of="b"), replace(finding("b"), part_of="a")]
+    assert {entry.id for entry in entries_of(some)} == {"a", "b"}
+
+
+def test_what_could_not_run_is_grouped_by_what_it_needs() -> None:
+    needs_root = [replace(finding(f"r{n}", Status.UNKNOWN), cause="needs root") for n in range(3)]
+    ended = replace(finding("p", Status.UNKNOWN), cause="needs the environment of process 7 (it has ended)")
+    lost = replace(finding("x", Status.UNKNOWN), cause="not there: /sys/x")
+    rows = text(draw_entries(entries_of([*needs_root, ended, lost]), 120))
+    assert rows == [
+        "? 3 checks need root",
+        "? 1 check needs the environment of process 7 (it has ended)",
+        "? 1 check could not run: not there: /sys/x",
+    ]
+
+
+def test_a_check_that_is_ok_says_what_is_well() -> None:
+    (row,) = text(draw_entries(entries_of([finding("nvidia-not-loaded", Status.PASSED)]), 80))
+    assert row.startswith("✓ nvidia-not-loaded works")
+    assert row.endswith("nvidia-not-loaded")
+    assert "broken" not in row
+
+
+def test_the_parts_of_a_finding_stand_in_order() -> None:
+    one = replace(finding("a"), evidence=(Evidence("/proc/modules", "not loaded"),))
+    lines = text(draw_details(one, 80))
+    assert lines[0] == "✗ a is broken"
+    assert [line.split()[0] for line in lines if line[:1].isupper()] == [
+        "Impact",
+        "Cause",
+        "Evidence",
+        "Fix",
+        "More",
+    ]
+    assert "Impact    half the bandwidth is lost" in lines
+    assert "Evidence  not loaded  /proc/modules" in lines
+
+
+def test_equal_evidence_is_folded_and_other_evidence_is_not() -> None:
+    equal = tuple(Evidence(f"setpci -s 0000:17:{n:02x}.0 ECAP_ACS+6.w", "001d") for n in range(16))
+    other = (Evidence("/proc/cmdline", "pci=noacs"), Evidence("/proc/modules", "001d"))
+    lines = "\n".join(text(draw_details(replace(finding("a"), evidence=(*equal, *other)), 100)))
+    assert lines.count("setpci") == 1
+    assert "and 15 more like it" in lines
+    assert "/proc/cmdline" in lines
+    assert "/proc/modules" in lines
+
+
+def test_a_title_and_its_device_share_a_narrow_line() -> None:
+    one = replace(finding("a"), title="a title that is much too long for it", devices=("mlx5_0", "mlx5_1"))
+    (row,) = text(draw_entries(entries_of([one]), 36))
+    assert row.endswith("…  mlx5_0 +1")
+    assert len(row) <= 36

@@ -1,0 +1,38 @@
+"""A plan before it runs: many equal steps are one, and nothing else is folded."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from widgets.base.lines import plain
+from widgets.doctor.plan import draw_plan, step_groups
+
+
+def clear(number: int, group: str = "switch ports") -> Step:
+    return Step(f"clears port {number}", ("setpci", "-s", str(number)), undo=("setpci",), group=group)
+
+
+def drawn(*steps: Step) -> str:
+    return "\n".join(plain(line) for line in draw_plan(Plan("Clear", steps), 80))
+
+
+def test_many_equal_steps_are_shown_by_the_first() -> None:
+    text = drawn(*map(clear, range(16)), instruction("keep it so"))
+    assert "16 switch ports, the first:" in text
+    assert "setpci -s 0" in text
+    assert "setpci -s 1" not in text
+    assert "… 15 more like this" in text
+    assert "manual: keep it so" in text
+
+
+def test_two_equal_steps_and_steps_of_no_group_are_all_shown() -> None:
+    for steps in ((clear(0), clear(1)), [clear(number, "") for number in range(5)]):
+        text = drawn(*steps)
+        assert "more like this" not in text
+        assert all(f"setpci -s {number}" in text for number in range(len(steps)))
+
+
+def test_what_stands_between_parts_the_groups_and_nothing_is_lost() -> None:
+    steps = (clear(0), clear(1), clear(2), instruction("wait"), clear(3), clear(4), clear(5))
+    groups = step_groups(steps)
+    assert [len(group) for group in groups] == [3, 1, 3]
+    assert tuple(step for group in groups for step in group) == steps

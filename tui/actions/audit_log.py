@@ -1,0 +1,257 @@
+"""The audit log: JSON lines of every step that was begun and how it ended, and what they add up to.
+
+A run without an end in the log is of unknown outcome: gdrtop died during it, or it is still running.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from probes.base.plan import FileChange, Plan, Step
+from probes.base.text import printable
+from tui.actions.events import Outcome
+
+_WORD_LIMIT = 4096
+_MOST_STEPS = 256
+_RUNS = itertools.count(1)  # of this process: two runs of one second are two
+
+
+class AuditError(Exception):
+    """The log cannot be written, and so nothing is run; the message names the file."""
+
+
+class AuditFile(Protocol):
+    """Where the lines are kept."""
+
+    def append(self, line: str) -> None:
+        """Adds one line, on the disk when this returns; AuditError where it cannot be."""
+
+    def lines(self) -> list[str]:
+        """The newest lines, the oldest first."""
+
+    def why_unread(self) -> str:
+        """Why a log that is there is not read, a sentence; "" where it is read, or is not there."""
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who runs something, and where."""
+
+    host: str
+    boot_id: str
+    user: str  # whose account, and behind sudo whose it was before
+    pid: int
+
+
+@dataclass(frozen=True)
+class PastStep:
+    """One step of a past run."""
+
+    why: str
+    argv: tuple[str, ...]
+    path: str  # of the file changed; "" for a command
+    kept: str  # where the file as it was before is kept; "" where there was none
+    undo: tuple[str, ...]
+    needs_root: bool
+    outcome: Outcome
+    exit_status: int | None
+    seconds: float | None
+    explanation: str
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """One run of an action, as the log has it."""
+
+    id: str
+    at: float  # seconds since 1970
+    actor: Actor
+    action: str
+    title: str
+    outcome: Outcome
+    why: str
+    steps: tuple[PastStep, ...]
+    disturbs: str = ""  # as its plan said: what takes it back disturbs the same
+
+
+class Audit:
+    """Writes one run after another into the log."""
+
+    def __init__(self, file: AuditFile, actor: Actor, clock: Any = time.time) -> None:
+        self._file, self._actor, self._clock = file, actor, clock
+        self._run = ""
+
+    def begin(self, action: str, plan: Plan) -> None:
+        """A run of an action begins; AuditError where the log cannot be written."""
+        self._run = f"{self._clock():.0f}-{self._actor.pid}-{next(_RUNS)}"
+        actor = self._actor
+        who = {"host": actor.host, "boot_id": actor.boot_id, "user": actor.user, "pid": actor.pid}
+        what = {"action": action, "title": plan.title, "steps": len(plan.steps), "disturbs": plan.disturbs}
+        self._write("begin", {**who, **what})
+
+    def begin_step(self, number: int, step: Step, kept: str) -> None:
+        """A step begins; `kept` is where the file it changes is kept as it was."""
+        told: dict[str, Any] = {"step": number, "why": step.why, "needs_root": step.needs_root}
+        if step.file is not None:
+            told |= {"file": step.file.path, "text": step.file.text, "kept": kept}
+        else:
+            told |= {"argv": list(step.argv), "undo": list(step.undo), "group": step.group}
+        self._write("step", told)
+
+    def end_step(
+        self, number: int, outcome: Outcome, exit_status: int | None, seconds: float, explanation: str
+    ) -> None:
+        """A step has ended."""
+        told = {"step": number, "outcome": outcome.value, "exit_status": exit_status}
+        self._write("step end", {**told, "seconds": round(seconds, 3), "explanation": explanation})
+
+    def end(self, outcome: Outcome, why: str) -> None:
+        """The run has ended."""
+        self._write("end", {"outcome": outcome.value, "why": why})
+
+    def _write(self, what: str, fields: dict[str, Any]) -> None:
+        at = self._clock()
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+        line = {"time": when, "at": round(at, 3), "run": self._run, "event": what, **fields}
+        self._file.append(json.dumps(line))
+
+
+# Reading: whatever stands there, nothing of it may stop the screen.
+
+
+@dataclass
+class _Reading:
+    """A run while its lines are read."""
+
+    begin: dict[str, Any]
+    steps: dict[int, dict[str, Any]] = field(default_factory=dict)
+    ends: dict[int, dict[str, Any]] = field(default_factory=dict)
+    end: dict[str, Any] | None = None
+
+
+def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
+    """The runs in a log, the newest first; lines that are not the log's are passed over."""
+    runs: dict[str, _Reading] = {}
+    for text in lines:
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(line, dict):
+            continue
+        run, event, number = _text(line, "run"), line.get("event"), line.get("step")
+        if event == "begin":
+            runs[run] = _Reading(line)
+        elif run not in runs:
+            continue
+        elif event == "end":
+            runs[run].end = line
+        elif isinstance(number, int) and 0 < number <= _MOST_STEPS:
+            (runs[run].steps if event == "step" else runs[run].ends)[number] = line
+    return tuple(_past_run(run, read) for run, read in reversed(runs.items()))
+
+
+def _past_run(run: str, read: _Reading) -> PastRun:
+    begin, end = read.begin, read.end or {}
+    pid = begin.get("pid")
+    return PastRun(
+        id=run,
+        at=_number(begin, "at") or 0.0,
+        actor=Actor(
+            host=_text(begin, "host"),
+            boot_id=_text(begin, "boot_id"),
+            user=_text(begin, "user"),
+            pid=pid if isinstance(pid, int) else 0,
+        ),
+        action=_text(begin, "action"),
+        title=_text(begin, "title"),
+        outcome=_outcome(end),
+        why=_text(end, "why"),
+        steps=tuple(
+            _past_step(line, read.ends.get(number, {})) for number, line in sorted(read.steps.items())
+        ),
+        disturbs=_text(begin, "disturbs"),
+    )
+
+
+def _past_step(line: dict[str, Any], end: dict[str, Any]) -> PastStep:
+    status = end.get("exit_status")
+    return PastStep(
+        why=_text(line, "why"),
+        argv=_words(line, "argv"),
+        path=_text(line, "file"),
+        kept=_text(line, "kept"),
+        undo=_words(line, "undo"),
+        needs_root=line.get("needs_root") is not False,
+        outcome=_outcome(end),
+        exit_status=status if isinstance(status, int) else None,
+        seconds=_number(end, "seconds"),
+        explanation=_text(end, "explanation"),
+        group=_text(line, "group"),
+    )
+
+
+def _outcome(line: dict[str, Any]) -> Outcome:
+    told = line.get("outcome")
+    return next((one for one in Outcome if one.value == told), Outcome.UNKNOWN)
+
+
+def _text(line: dict[str, Any], name: str) -> str:
+    value = line.get(name)
+    return printable(value, _WORD_LIMIT) if isinstance(value, str) else ""
+
+
+def _number(line: dict[str, Any], name: str) -> float | None:
+    value = line.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e12:
+        return None
+    return float(value)
+
+
+def _words(line: dict[str, Any], name: str) -> tuple[str, ...]:
+    value = line.get(name)
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        return ()
+    return tuple(printable(word, _WORD_LIMIT) for word in value[:64])
+
+
+# Taking back
+
+
+def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
+    """Return what undoes a run, its last step first; else why nothing does.
+
+    Commands act until the next boot at most, so that after one only files are put back.
+    """
+    done = [step for step in run.steps if step.outcome is Outcome.DONE]
+    same_boot = run.actor.boot_id == boot_id
+    steps = tuple(
+        step
+        for past in reversed(done)
+        if same_boot or past.path
+        for step in [_undo_step(past)]
+        if step is not None
+    )
+    if steps:
+        return Plan(f"Undo: {run.title}", steps, reversible=False, disturbs=run.disturbs)
+    if not done:
+        return "none of its steps was done"
+    return "none of its steps can be undone" if same_boot else "the node has rebooted since"
+
+
+def _undo_step(past: PastStep) -> Step | None:
+    if past.path:
+        why = f"restores {past.path}" if past.kept else f"removes {past.path}, which was not there before"
+        return Step(why, file=FileChange(past.path, None, past.kept), needs_root=past.needs_root)
+    return Step(f"undoes: {past.why}", past.undo, past.needs_root, group=past.group) if past.undo else None
+
+
+def is_taken_back(run: PastRun, runs: Iterable[PastRun]) -> bool:
+    """Whether a later run has taken this one back."""
+    return any(one.action == f"undo:{run.id}" and one.outcome is Outcome.DONE for one in runs)

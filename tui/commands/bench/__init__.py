@@ -1,0 +1,1 @@
+"""The command `gdrtop bench`."""

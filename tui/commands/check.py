@@ -1,0 +1,116 @@
+"""`gdrtop check`: what the doctor found, as text for a ticket and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, TextIO
+
+from probes.base.plan import Plan
+from probes.checks.registry import findings
+from probes.checks.summary import exit_status, summed_up
+from probes.facts.node import Node
+from probes.host.protocol import Host
+from probes.queries.finding import Finding, Status
+from probes.snapshot.examination import Examination, examine
+from probes.snapshot.verdict import Verdict
+from tui.commands.json_values import document, host_name, plain_value, verdict_json, write_json
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of
+from widgets.node import verdict as verdict_drawing
+
+
+def write_check(
+    host: Host,
+    out: TextIO,
+    as_json: bool = False,
+    ascii_only: bool = False,
+    only: Collection[str] = (),
+    skip: Collection[str] = (),
+    with_passed: bool = False,
+    ids: Collection[str] = (),
+) -> int:
+    """Check the node and print what was found; give the exit status.
+
+    `with_passed` prints all checks, `ids` only these, whatever they say; the exit status is the node's.
+    """
+    examination = examine(host)
+    found = findings(examination, only, skip)
+    verdict = summed_up(examination.verdict, found)
+    if as_json:
+        shown = [one for one in found if not ids or one.id in ids]
+        write_json(check_json(examination.node, host.wall_clock(), verdict, shown), out)
+    else:
+        print_lines(_text(examination, verdict, found, text_width(out), with_passed, ids), out, ascii_only)
+    return exit_status(verdict)
+
+
+def check_json(node: Node, at: float, verdict: Verdict, found: Sequence[Finding]) -> dict[str, Any]:
+    """What `gdrtop check --json` prints; `at`: seconds since 1970."""
+    content = {
+        "verdict": verdict_json(verdict),
+        "exit_status": exit_status(verdict),
+        "findings": [_finding_json(finding) for finding in found],
+    }
+    return document("check", host_name(node), node.origin, at, content)
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "area": finding.area,
+        "severity": finding.severity.value,
+        "status": finding.status.value,
+        "title": finding.title,
+        "ok": finding.ok,
+        "impact": finding.impact,
+        "data_path": finding.data_path,
+        "part_of": finding.part_of or None,
+        "evidence": [plain_value(one) for one in finding.evidence],
+        "cause": finding.cause,
+        "devices": list(finding.devices),
+        "fix": [] if finding.fix is None else _fix_json(finding.fix),
+        "reference": finding.reference,
+    }
+
+
+def _fix_json(plan: Plan) -> list[dict[str, Any]]:
+    """The steps; what holds for the whole plan stands in each."""
+    return [
+        {
+            **plain_value(step),
+            "reversible": plan.reversible,
+            "needs_reboot": plan.needs_reboot,
+            "disturbs": plan.disturbs,
+        }
+        for step in plan.steps
+    ]
+
+
+def _text(
+    examination: Examination,
+    verdict: Verdict,
+    found: Sequence[Finding],
+    width: int,
+    with_passed: bool,
+    ids: Collection[str],
+) -> list[Line]:
+    lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
+    lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
+    if ids:
+        for finding in found:
+            if finding.id in ids:
+                lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width)])
+        return lines
+    lines.append(line(counted(found)))
+    entries = entries_of([one for one in found if with_passed or one.status is not Status.PASSED])
+    if entries:
+        lines.extend([(), *draw_entries(entries, width)])
+    for entry in entries:
+        if entry.is_found or (with_passed and entry.first.status is Status.UNKNOWN):
+            lines.extend([(), *draw_entry(entry, width)])
+    hint = "gdrtop check ID shows one check"
+    lines.extend(
+        [(), (Run(hint if with_passed else f"{hint}; --all lists those that are ok, too", Tone.DIM),)]
+    )
+    return lines

@@ -1,0 +1,217 @@
+"""`gdrtop do`: the actions without a screen; the same list, guards and log as in the dashboard."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from probes.base.plan import Step
+from probes.base.text import printable
+from probes.checks.registry import findings
+from probes.host.protocol import Host
+from probes.plans.catalogue import Offer
+from probes.snapshot.examination import examine
+from tui.actions.console_text import lines_of
+from tui.actions.dispatcher import Dispatcher, Prepared
+from tui.actions.events import Event, Outcome
+from tui.actions.manual_steps import why_by_hand
+from tui.actions.runner import ask_for_password
+from tui.actions.script import script_of
+from tui.commands.json_values import document, host_name, plain_value, write_json
+from tui.runtime.printing import heading, print_lines, text_width
+from tui.runtime.stop_signals import signals_stop
+from tui.screens.confirm.state import draw_warnings, not_run
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.doctor.changes import Judged, draw_change
+from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
+
+EXIT_FAILED = 1  # a step failed, or how it ended is unknown
+EXIT_REFUSED = 2  # nothing was begun: no such plan on this node, a guard, no confirmation
+EXIT_WRONG_USAGE = 3
+EXIT_STOPPED = 130
+_STATUSES = {
+    Outcome.DONE: 0,
+    Outcome.LEFT: 0,
+    Outcome.REFUSED: EXIT_REFUSED,
+    Outcome.STOPPED: EXIT_STOPPED,
+}
+
+
+class Do:
+    """One use of `gdrtop do` on a node that was examined once."""
+
+    def __init__(self, host: Host, out: TextIO, ascii_only: bool, read_only: bool) -> None:
+        self._host, self._out, self._ascii = host, out, ascii_only
+        self._width = text_width(out)
+        self._dispatcher = Dispatcher(host, read_only)
+        self._examination = examine(host)
+        self._findings = findings(self._examination)
+
+    # What there is
+
+    def list(self, as_json: bool) -> int:
+        """One action a line: whether it is possible, its id, and its title or why not."""
+        offers = self._dispatcher.offers(self._examination, self._findings)
+        if as_json:
+            content = {"actions": [_offer_json(offer) for offer in offers]}
+            node = self._examination.node
+            write_json(
+                document("do", host_name(node), node.origin, self._host.wall_clock(), content), self._out
+            )
+            return 0
+        cells = max(len(offer.id) for offer in offers)
+        for offer in offers:
+            mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
+            text = offer.title if offer.plan else f"{offer.title}: {offer.why_not}"
+            head = line(mark, f" {offer.id:<{cells}}  ")
+            # In a pipe one line is one action, for grep.
+            texts = wrapped(text, self._width - cells - 4) if self._out.isatty() else [line(text)]
+            blank = line(" " * (cells + 4))
+            self._print([(*(blank if number else head), *of) for number, of in enumerate(texts)])
+        return 0
+
+    def offer(self, name: str) -> Offer | None:
+        """The action of this name, where this node has one."""
+        offers = self._dispatcher.offers(self._examination, self._findings)
+        return next((offer for offer in offers if offer.id == name), None)
+
+    # Doing it
+
+    def prepare(self, offer: Offer) -> Prepared | int:
+        """Return the plan; the exit status where there is none."""
+        prepared = self._dispatcher.prepared(offer, self._examination)
+        if isinstance(prepared, str):
+            self._print([line(heading(self._examination.node)[1], f"  {offer.title}: {prepared}")])
+            return EXIT_REFUSED
+        return prepared
+
+    def show(self, prepared: Prepared) -> None:
+        """Show a plan, and what stands against it."""
+        width = self._width
+        lines: list[Line] = [heading(self._examination.node), line(Run(prepared.title, Tone.TITLE))]
+        lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
+        lines += draw_steps(prepared.plan, width)
+        for step in prepared.plan.steps:
+            why = why_by_hand(step)
+            if why and not step.is_instruction:
+                lines += wrapped(f"gdrtop runs neither {step.argv[0]} nor what follows it: {why}", width)
+                break
+        if any(len(steps) > 1 for steps in step_groups(prepared.plan.steps)):
+            lines += wrapped("--script prints every step", width)
+        if prepared.clearance.refused:
+            lines += wrapped(not_run(prepared.clearance), width)
+        lines += draw_warnings(prepared.clearance, width)
+        self._print(lines)
+
+    def show_script(self, prepared: Prepared) -> None:
+        """Print the plan as a shell script."""
+        self._out.write(script_of(prepared.plan, prepared.node))
+
+    def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:
+        """Return what was typed; None: not confirmed. A terminal is asked where the options do not say it."""
+        clearance = prepared.clearance
+        terminal = answers is not None and answers.isatty()
+        if clearance.word:
+            if named or not terminal:
+                return named or None
+            return self._ask(f"Type the host name ({clearance.word}) to run it: ", answers)
+        if yes:
+            return ""
+        if terminal and self._ask("Run it? [y/N] ", answers).lower() in ("y", "yes"):
+            return ""
+        return None
+
+    def _ask(self, question: str, answers: TextIO | None) -> str:
+        assert answers is not None
+        self._out.write(question)
+        self._out.flush()
+        return answers.readline(4096).strip()
+
+    def run(self, prepared: Prepared, typed: str) -> int:
+        """Run it, print what happens, probe again; return the exit status."""
+        with signals_stop(self._dispatcher.stop, self._dispatcher.give_up):
+            ended = self._dispatcher.run(prepared, typed, self._hear, self._get_password)
+        if ended.outcome is not Outcome.REFUSED:
+            self._look_again()
+        return _STATUSES.get(ended.outcome, EXIT_FAILED)
+
+    def _hear(self, event: Event) -> None:
+        try:
+            self._print(lines_of(event, self._width))
+            self._out.flush()
+        except OSError:  # the terminal has gone; the current step still ends and is logged
+            self._dispatcher.stop("the terminal has gone")
+
+    def _get_password(self) -> bool:
+        return sys.stdin is not None and sys.stdin.isatty() and ask_for_password()
+
+    def _look_again(self) -> None:
+        """Show what has changed on the node."""
+        before, earlier = self._examination, self._findings
+        self._examination = examine(self._host, before=before)
+        self._findings = findings(self._examination)
+        change = draw_change(
+            Judged(before.verdict, earlier), Judged(self._examination.verdict, self._findings), self._width
+        )
+        try:
+            self._print([(), *change])
+        except OSError:
+            return
+
+    def _print(self, lines: Sequence[Line]) -> None:
+        print_lines(lines, self._out, self._ascii)
+
+
+def _offer_json(offer: Offer) -> dict[str, Any]:
+    steps = [] if offer.plan is None else [_step_json(step) for step in offer.plan.steps]
+    fields = {"id": offer.id, "title": offer.title, "possible": offer.plan is not None, "steps": steps}
+    return {**fields, "why_not": offer.why_not} if offer.plan is None else fields
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    """All of a step but its group, which is for the eye alone."""
+    fields: dict[str, Any] = plain_value(step)
+    return {name: value for name, value in fields.items() if name != "group"}
+
+
+def command(
+    host: Host,
+    out: TextIO,
+    action: str | None,
+    *,
+    as_json: bool = False,
+    ascii_only: bool = False,
+    dry_run: bool = False,
+    script: bool = False,
+    yes: bool = False,
+    named: str = "",
+    read_only: bool = False,
+    answers: TextIO | None = None,
+) -> int:
+    """`gdrtop do`; gives the exit status."""
+    do = Do(host, out, ascii_only, read_only)
+    if action is None:
+        return do.list(as_json)
+    offer = do.offer(action)
+    if offer is None:
+        message = f"gdrtop: no action {printable(action)!r} on this node; see gdrtop do --list"
+        print(message, file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    prepared = do.prepare(offer)
+    if isinstance(prepared, int):
+        return prepared
+    if script:
+        do.show_script(prepared)
+        return 0
+    do.show(prepared)
+    if dry_run:
+        return 0
+    if prepared.clearance.refused:
+        return EXIT_REFUSED
+    typed = do.confirm(prepared, yes, named, answers)
+    if typed is None:
+        how = f"--disturb {prepared.clearance.word}" if prepared.clearance.word else "--yes"
+        print(f"gdrtop: nothing was run; confirm with {how}", file=sys.stderr)
+        return EXIT_REFUSED
+    return do.run(prepared, typed)

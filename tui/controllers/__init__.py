@@ -1,0 +1,1 @@
+"""Objects that the app composes: actions, bandwidth tests, the command palette."""

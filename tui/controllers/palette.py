@@ -1,0 +1,109 @@
+"""The command palette: screens, commands and actions, found by words of their names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+
+from tui.screens.actions.state import ActionsState
+from tui.screens.keys import KEYS, bind
+
+_PATIENCE_SECONDS = 2.0
+# Names of the key table and the application's actions, in the order in which they are listed.
+_COMMANDS = {
+    "overview": "overview",
+    "doctor": "doctor",
+    "bandwidth": "bandwidth",
+    "actions": "actions",
+    "history": "history",
+    "help": "help",
+    "refresh": "probe",
+    "pause": "pause",
+    "record": "record",
+    "exit": "quit",
+}
+
+
+class _Gdrtop(Protocol):
+    """What the palette asks of the application."""
+
+    actions_state: ActionsState
+
+    def renew_offers(self) -> Awaitable[Any]: ...
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None: ...
+    def run_action(self, action: str) -> Awaitable[bool]: ...
+    def action_act(self, offer: str) -> Any: ...
+
+
+class _Command(NamedTuple):
+    title: str
+    help: str
+    run: partial[Any]
+    is_possible: bool = True
+
+
+class CommandsProvider(Provider):
+    """The program's commands, and every action. An action opens its plan; nothing runs from the palette."""
+
+    @property
+    def _gdrtop(self) -> _Gdrtop:
+        app: Any = self.app
+        gdrtop: _Gdrtop = app
+        return gdrtop
+
+    async def startup(self) -> None:
+        """Ask for what is possible now."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._gdrtop.renew_offers(), _PATIENCE_SECONDS)
+
+    def _commands(self) -> Iterator[_Command]:
+        app = self._gdrtop
+        for name, action in _COMMANDS.items():
+            if app.check_action(action, ()):
+                key = KEYS[name]
+                yield _Command(key.label, f"{key.display}  {key.meaning}", partial(app.run_action, action))
+        for offer in app.actions_state.offers:
+            told = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
+            yield _Command(offer.title, told, partial(app.action_act, offer.id), offer.plan is not None)
+
+    async def discover(self) -> Hits:
+        """List all that is possible, before anything is typed."""
+        for command in self._commands():
+            if command.is_possible:
+                yield DiscoveryHit(command.title, command.run, help=_plain(command.help))
+
+    async def search(self, query: str) -> Hits:
+        """List what has every typed word in its name; last what is impossible."""
+        matcher = self.matcher(query)
+        words = query.lower().split()
+        for command in self._commands():
+            title = command.title.lower()
+            if all(word in title for word in words):
+                begins = title.startswith(tuple(words[:1]))
+                score = 0.5 + 0.25 * begins if command.is_possible else 0.1 + 0.1 * begins
+                shown = matcher.highlight(command.title)
+                yield Hit(score, shown, command.run, text=command.title, help=_plain(command.help))
+
+
+def _plain(text: str) -> str:
+    """The text without Textual's markup: names of devices and files may look like it."""
+    return text.replace("[", "\\[")
+
+
+class Palette(CommandPalette):
+    """Textual's palette with our commands and words."""
+
+    BINDINGS = [bind("exit", "app.quit", priority=True)]  # noqa: RUF012 - Textual's own type
+
+    def __init__(self) -> None:
+        super().__init__({CommandsProvider}, placeholder="A word of the command's name; Esc closes")
+
+    def _action_command_list(self, action: str) -> None:
+        # Right after a key the list has no lines yet, and Textual 8.2 looks for the row to page from.
+        with suppress(KeyError, IndexError):
+            super()._action_command_list(action)

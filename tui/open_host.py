@@ -1,0 +1,85 @@
+"""Choose the node: this machine, a tree, a simulated or a recorded node."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from probes.base.origin import Origin, Source
+from probes.base.text import printable
+from probes.simulation.node.names import SIMULATED_NAMES
+
+if TYPE_CHECKING:
+    from probes.host.protocol import Host
+    from probes.recording.replay_host import RecordedHost
+
+
+class NoSuchHost(Exception):
+    """The requested node does not exist; the message says what to do."""
+
+
+def chosen_origin(options: argparse.Namespace) -> Origin:
+    """What the options name; NoSuchHost where it is not there."""
+    if options.demo is not None:
+        return Origin(Source.SIMULATED, _simulated_name(options.demo))
+    root = os.path.realpath(options.root)
+    if not os.path.isdir(root):
+        raise NoSuchHost(f"--root {options.root!r} is not a directory")
+    return Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
+
+
+def _simulated_name(asked: str) -> str:
+    """The node's name, with its faults behind a "+"."""
+    node, plus, wanted = asked.partition("+")
+    node = node or SIMULATED_NAMES[0]
+    if node not in SIMULATED_NAMES:
+        raise NoSuchHost(f"no simulated node {node!r}; choose one of: {', '.join(SIMULATED_NAMES)}")
+    if wanted:
+        from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
+        from probes.simulation.host import SimulatedHost
+
+        try:
+            SimulatedHost(f"{node}{plus}{wanted}")
+        except NoSuchFault as error:
+            from difflib import get_close_matches
+
+            if error.args[0] in FAULTS:
+                raise NoSuchHost(f"fault {error.args[0]!r} cannot be simulated on {node}") from None
+            near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
+            told = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list shows all") from None
+    return f"{node}{plus}{wanted}"
+
+
+def open_host(options: argparse.Namespace) -> Host:
+    """The host that the options name."""
+    if options.replay is not None:
+        host = open_recording(options)
+        if host.recording.damage:
+            print(f"gdrtop: {printable(options.replay)} is {host.recording.damage}", file=sys.stderr)
+        return host
+    origin = chosen_origin(options)
+    if origin.source is Source.SIMULATED:
+        from probes.simulation.host import SimulatedHost
+
+        return SimulatedHost(origin.label, options.seed)
+    from probes.host.local import LocalHost
+
+    return LocalHost(options.root)
+
+
+def open_recording(options: argparse.Namespace) -> RecordedHost:
+    """The recorded node that the options name; NoSuchHost where the file cannot be used."""
+    if options.demo is not None or options.root != "/":
+        raise NoSuchHost("--replay cannot be used with --demo or --root")
+    from probes.recording.archive import read_archive
+    from probes.recording.format import RecordingError
+    from probes.recording.replay_host import RecordedHost
+    from tui.files.recording_file import chunks_of
+
+    try:
+        return RecordedHost(read_archive(chunks_of(options.replay)))
+    except RecordingError as error:
+        raise NoSuchHost(f"{printable(options.replay)} cannot be replayed: {error}") from None

@@ -1,0 +1,1 @@
+"""What runs behind the screens: sampling, live and replayed sources, signals, the terminal."""

@@ -1,0 +1,145 @@
+"""One gdrtop acts or measures at a time on a node: changes spoil what is measured.
+
+A locked file (flock(2)), which the kernel unlocks when its owner and the steps that it began have ended.
+Root's is below /run and readable by root alone, so that no other user can hold it. A user's is in the user's
+own runtime directory, and waits for root's as well. A container has a /run of its own: a gdrtop in a
+container and one on its host do not exclude each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pwd
+import re
+import stat
+
+from probes.base.text import printable
+from tui.files.xdg import STATE, own_directory
+
+ROOTS_DIRECTORY = "/run/gdrtop"
+_FILE = "actions.lock"
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCKS_BYTES = 4 << 20
+
+
+class LockTaken(Exception):
+    """Another gdrtop is acting, or the lock cannot be made; the message says which."""
+
+
+class ActionLock:
+    """Held from entering to leaving the context; LockTaken where another gdrtop has it."""
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = runtime_directory() if directory is None else directory
+        self._descriptor = -1
+
+    def __enter__(self) -> ActionLock:
+        directory = -1
+        descriptor = -1
+        try:
+            directory = open_own_directory(self._directory)
+            descriptor = os.open(_FILE, _FILE_FLAGS, 0o600, dir_fd=directory)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.fstat(descriptor).st_uid != os.geteuid():
+                raise OSError(0, "it is not this user's own file")
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder = "" if _is_root() else _roots_holder()
+        except BlockingIOError:
+            holder = _holder(descriptor)
+        except (OSError, ValueError) as error:
+            _close(directory, descriptor)
+            reason = getattr(error, "strerror", "") or str(error)
+            raise LockTaken(
+                f"the lock {printable(self._directory)}/{_FILE} cannot be taken: {reason}"
+            ) from None
+        if holder:
+            _close(directory, descriptor)
+            raise LockTaken(f"another gdrtop is acting or measuring on this node ({holder})")
+        _close(directory)
+        with contextlib.suppress(OSError):  # a full file system: the lock is taken all the same
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {user_name()}".encode(), 0)
+        self._descriptor = descriptor
+        return self
+
+    @property
+    def descriptor(self) -> int:
+        """For a child: while it runs, the lock stays taken, even where gdrtop has been killed."""
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        _close(self._descriptor)
+        self._descriptor = -1
+
+
+def runtime_directory() -> str:
+    """Return where this user's lock and detached runs are: below /run, or in XDG_RUNTIME_DIR."""
+    if _is_root():
+        return ROOTS_DIRECTORY
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    try:
+        is_own = os.path.isabs(base) and os.stat(base).st_uid == os.geteuid()
+    except (OSError, ValueError):
+        is_own = False
+    return os.path.join(base, "gdrtop") if is_own else own_directory(STATE)
+
+
+def open_own_directory(path: str) -> int:
+    """Make and open a directory that only this user may write; OSError where it is another's, or a link."""
+    os.makedirs(path, 0o755 if _is_root() else 0o700, exist_ok=True)
+    descriptor = os.open(path, _DIRECTORY_FLAGS)
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(descriptor)
+        raise OSError(0, "other users may write its directory")
+    return descriptor
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
+def user_name() -> str:
+    """Return whose account this is, and whose it was before sudo."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    before = printable(os.environ.get("SUDO_USER", ""), 64)
+    return f"{name} (sudo by {before})" if before and os.getuid() == 0 else name
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    """Who has the lock, by what is written in the file."""
+    pid, _, user = os.pread(descriptor, 256, 0).decode("utf-8", "replace").partition(" ")
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", pid):
+        return "it has just begun"
+    ended = "" if os.path.exists(f"/proc/{pid}") else "; it has ended, a step that it began is still running"
+    return f"pid {pid}, user {printable(user, 128)}{ended}"
+
+
+def _roots_holder() -> str:
+    """Who has root's lock, by /proc/locks: only root may open the file itself."""
+    try:
+        status = os.stat(f"{ROOTS_DIRECTORY}/{_FILE}")
+        locks = os.open("/proc/locks", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    content = b""
+    try:
+        while len(content) < _LOCKS_BYTES and (piece := os.read(locks, _LOCKS_BYTES)):  # a page at most
+            content += piece
+    finally:
+        os.close(locks)
+    text = content.decode("ascii", "replace")
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    match = re.search(rf"FLOCK +ADVISORY +WRITE +(\d+) {device} ", text)
+    return f"pid {match[1]}, user root" if match else ""

@@ -1,0 +1,142 @@
+"""Records a node into a file: moments in, a finished archive out."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+
+from probes.base.origin import Source
+from probes.base.text import printable
+from probes.base.unknown import known
+from probes.facts.system.platform import PlatformFacts
+from probes.host.protocol import Host
+from probes.recording.archive import ArchiveWriter, Manifest
+from probes.recording.format import FORMAT_VERSION, Question, RecordingError
+from probes.recording.recording_host import Moment, RecordingHost
+from probes.recording.redaction import Identifiers
+from tui.files.new_file import NewFile, told
+from tui.files.version import version
+
+_HOST_QUESTIONS = (Question("file", ("/proc/sys/kernel/hostname",)), Question("file", ("/etc/hostname",)))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording that lies in its place."""
+
+    path: str
+    moments: int
+    size_bytes: int
+    redacted: bool
+    identifiers: dict[str, int]  # how many different ones of each kind were met
+
+    def __str__(self) -> str:
+        count = f"{self.moments} moment{'s' if self.moments > 1 else ''}"
+        return f"{told(self.path)}: {count}, {self.size_bytes / 1000:.0f} kB"
+
+    def privacy(self) -> str:
+        """What it gives away, in a sentence."""
+        kinds = ", ".join(f"{count} × {kind}" for kind, count in self.identifiers.items())
+        if not kinds:
+            return "No identifiers were found in it."
+        if self.redacted:
+            return f"Replaced in it by tokens: {kinds}."
+        return f"It holds: {kinds}; gdrtop record --redact replaces them."
+
+
+class Recorder:
+    """Writes what a host answers; `finish` may be called from any thread, also while a read hangs."""
+
+    def __init__(self, host: Host, path: str, redact: bool = False) -> None:
+        self.host = RecordingHost(host, self._take)
+        self._origin = host.origin
+        self._identifiers = Identifiers(redact)
+        self._lock = threading.Lock()
+        self._file = NewFile(path, RecordingError)
+        self._writer = ArchiveWriter(self._file.write)
+        self._last_at = 0.0
+        self._closed = False
+        self.is_full = False
+
+    @property
+    def moments(self) -> int:
+        """Moments written so far."""
+        return self._writer.moments
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file so far."""
+        return self._file.bytes_written
+
+    def _take(self, moment: Moment) -> None:
+        with self._lock:
+            if self._closed or self.is_full:
+                return
+            try:
+                self._write(moment)
+            except RecordingError:
+                raise
+            except Exception as error:  # an answer of a kind that nobody thought of
+                what = printable(f"{type(error).__name__}: {error}", 200)
+                raise RecordingError(f"{told(self._file.path)}: recording failed: {what}") from error
+
+    def _write(self, moment: Moment) -> None:
+        moment = self._identifiers.take(moment)
+        if not self._writer.moments:
+            self._begin(moment)
+        self.is_full = not self._writer.add(moment)
+        self._last_at = moment.at
+
+    def _begin(self, moment: Moment) -> None:
+        answers = (moment.answers.get(question) for question in _HOST_QUESTIONS)
+        name = next((answer for answer in answers if isinstance(answer, bytes)), b"")
+        host = name.decode("utf-8", "replace").strip().partition("\n")[0][:253]
+        source, label = self._origin.source.value, self._identifiers.label(self._origin.label)
+        redacted = self._identifiers.redact
+        self._writer.begin(Manifest(FORMAT_VERSION, version(), host, moment.at, source, label, redacted))
+
+    def finish(self) -> Recorded | None:
+        """Puts the file in its place; None where it was finished before. RecordingError where it cannot."""
+        with self._lock:
+            if self._closed:
+                return None
+            self._closed = True
+            try:
+                if not self._writer.moments:
+                    raise RecordingError("nothing was recorded: it ended before the first reading")
+                self._file.trim()
+                counts = self._identifiers.counts
+                self._writer.end(self._last_at, counts)
+                self._file.keep()
+            finally:
+                self._file.drop()
+        return Recorded(
+            self._file.path, self._writer.moments, self._file.bytes_written, self._identifiers.redact, counts
+        )
+
+    def drop(self) -> None:
+        """Gives the recording up, and leaves nothing behind."""
+        with self._lock:
+            self._closed = True
+            self._file.drop()
+
+
+def default_path(platform: object, at: float) -> str:
+    """A file of host and time (UTC) in the current directory; RecordingError where that is gone."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        raise RecordingError("the current directory is gone: start gdrtop in another one") from None
+    host = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", host).strip(".")[:64] or "node"
+    name = f"gdrtop-{host}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}.tar.gz"
+    return os.path.join(directory, name)
+
+
+def refuse_recorded(host: Host) -> None:
+    """RecordingError where the host is itself a recording."""
+    if host.origin.source is Source.RECORDED:
+        raise RecordingError("this is a recording already: copy its file")

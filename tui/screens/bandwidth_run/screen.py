@@ -1,0 +1,183 @@
+"""A series of bandwidth tests that runs or has ended: chart, rows, console, results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.message import Message
+
+from tui.screens import save_and_copy as handing_over
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import PanesScreen
+from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from tui.screens.bandwidth_run.state import LiveState
+
+_ROOM_FOR_ALL = 32  # lines of the screen, from which on chart, rows and console go together
+_VIEWS = ("results", "console", "all")
+
+
+class BandwidthRunScreen(PanesScreen):
+    """Show a series; leaving the screen does not end it."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("cancel", "cancel"),
+        bind("view", "view"),
+        bind("skip", "skip"),
+        bind("again", "again"),
+        bind("write", "save"),
+        bind("copy", "copy"),
+        bind("baseline", "baseline"),
+        *leave_keys("bandwidth"),
+    ]
+
+    class CancelWanted(Message):
+        """The whole series is to end."""
+
+    class SkipWanted(Message):
+        """The running test is to end."""
+
+    class EndSeen(Message):
+        """The end of the series was on the screen."""
+
+    @dataclass
+    class AgainWanted(Message):
+        """The same tests are to be run again."""
+
+        state: LiveState
+
+    @dataclass
+    class BaselineWanted(Message):
+        """These results are to be the baseline."""
+
+        state: LiveState
+        is_sure: bool  # the key was pressed before
+
+    def __init__(self, state: LiveState) -> None:
+        super().__init__()
+        self.state = state
+        self._view = ""
+        self._drawn = 0  # lines of the console
+        self._baseline_wanted = False
+
+    def compose(self) -> ComposeResult:
+        """Head, chart, rows, console."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        chart = LinesView("Chart", id="chart")
+        chart.can_focus = False
+        yield chart
+        yield LinesView("Rows", id="rows")
+        yield LinesView("Console", id="lines")
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Show what there is, and count the seconds."""
+        self._show_view(_VIEWS[2] if self.size.height >= _ROOM_FOR_ALL else _VIEWS[0])
+        self._pane("rows").focus()
+        self.set_interval(1.0, self._draw_head)
+
+    def _pane(self, name: str) -> LinesView:
+        return self.query_one(f"#{name}", LinesView)
+
+    def _show_view(self, view: str) -> None:
+        self._view = view
+        for name in _VIEWS:
+            self.set_class(name == view, f"view-{name}")
+
+    def on_lines_view_resized(self) -> None:
+        """Draw all of it again for the panes' width."""
+        self._drawn = 0
+        self.draw()
+
+    def on_resize(self) -> None:
+        """Another height is another chart."""
+        if self._view == _VIEWS[2] and self.size.height < _ROOM_FOR_ALL:
+            self._show_view(_VIEWS[0])
+        self.call_after_refresh(self.draw)
+
+    def draw(self) -> None:
+        """Draw what is new."""
+        if not self.is_mounted:
+            return
+        chart, rows, lines = self._pane("chart"), self._pane("rows"), self._pane("lines")
+        with self.app.batch_update():
+            if chart.room and chart.size.height:
+                chart.show(self.state.chart(chart.room, chart.size.height))
+            if rows.room:
+                rows.border_title = self.state.table_title
+                rows.show(self.state.table(rows.room, rows.size.height))
+            if lines.room:
+                self._draw_console(lines)
+        self._draw_head()
+        self.refresh_bindings()
+
+    def _draw_console(self, lines: LinesView) -> None:
+        from tui.bandwidth.console import MOST_LINES
+
+        if not self._drawn or len(lines.lines) > 2 * MOST_LINES:
+            lines.show(self.state.console.lines(lines.room))
+            lines.scroll_end(animate=False)
+        elif self._drawn < self.state.console.told:
+            lines.append(self.state.console.lines(lines.room, self._drawn))
+        self._drawn = self.state.console.told
+
+    def _draw_head(self) -> None:
+        self._pane("summary").show(self.state.head(self.size.width))
+        if self.state.ended is not None and self.is_current and not self.state.was_seen:
+            self.post_message(self.EndSeen())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only the keys that do something now."""
+        is_over = self.state.ended is not None
+        if action == "cancel":
+            return not is_over
+        if action == "skip":
+            return not is_over and self.state.number < len(self.state.series.tests)
+        if action == "copy":
+            return not is_over and bool(self.state.for_peer())
+        if action == "again":
+            return is_over
+        if action == "save":
+            return bool(self.state.results)
+        return is_over and bool(self.state.done) if action == "baseline" else True
+
+    # Keys
+
+    def action_view(self) -> None:
+        """Chart and rows, the console, or all where there is room."""
+        views = _VIEWS if self.size.height >= _ROOM_FOR_ALL else _VIEWS[:2]
+        self._show_view(views[(views.index(self._view) + 1) % len(views)])
+        self._pane("lines" if self._view == _VIEWS[1] else "rows").focus()
+        self._drawn = 0
+        self.call_after_refresh(self.draw)
+
+    def action_cancel(self) -> None:
+        """Ask to end the whole series, at both ends."""
+        self.post_message(self.CancelWanted())
+
+    def action_skip(self) -> None:
+        """End this test, and start the next one."""
+        self.post_message(self.SkipWanted())
+
+    def action_again(self) -> None:
+        """Run the same tests again."""
+        self.post_message(self.AgainWanted(self.state))
+
+    def action_baseline(self) -> None:
+        """Save the results as the baseline of this machine type."""
+        self.post_message(self.BaselineWanted(self.state, self._baseline_wanted))
+        self._baseline_wanted = True
+
+    def action_copy(self) -> None:
+        """Copy the command for the peer to the terminal's clipboard."""
+        handing_over.copy(self, self.state.for_peer())
+
+    def action_save(self) -> None:
+        """Write the results as text to a new file in the current directory."""
+        handing_over.save(self, self.state.file_name, self.state.text())

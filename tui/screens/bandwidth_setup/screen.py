@@ -1,0 +1,187 @@
+"""What to measure: rows of settings, and below them the tests that follow from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widgets import Input
+
+from tui.screens import save_and_copy as handing_over
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import PanesScreen
+from widgets.base.lines import rows_of
+from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from tui.screens.bandwidth_setup.state import SetupState
+
+_END = 1 << 20
+
+
+class BandwidthSetupScreen(PanesScreen):
+    """Change settings by keys; Enter runs the tests, and asks first where running jobs would be affected."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("open", "start", label="Run"),
+        bind("yes", "confirm", label="Run anyway"),
+        bind("change", "change(1)", "right"),
+        bind("change", "change(-1)", "left", show=False),
+        bind("peer", "name_peer"),
+        bind("copy", "copy"),
+        *leave_keys("bandwidth"),
+    ]
+
+    class Changed(Message):
+        """The settings have changed: the tests are to be planned."""
+
+    class StartWanted(Message):
+        """The tests are to be run, after a look at what they would affect."""
+
+    class Confirmed(Message):
+        """The tests are to be run although they affect running jobs."""
+
+    def __init__(self, state: SetupState) -> None:
+        super().__init__()
+        self.state = state
+
+    def compose(self) -> ComposeResult:
+        """Compose head, settings, planned tests, and the input for the peer's name."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        yield LinesView("Settings", id="settings")
+        yield LinesView("What would be run", id="planned")
+        question = LinesView(id="question")
+        question.can_focus = False
+        yield question
+        yield Input(placeholder="Host name or address of the peer; Esc ends", id="peer", max_length=300)
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Show the settings; nothing is typed yet."""
+        self._peer.display = False
+        self._settings.focus()
+        self.post_message(self.Changed())
+
+    @property
+    def _settings(self) -> LinesView:
+        return self.query_one("#settings", LinesView)
+
+    @property
+    def _planned(self) -> LinesView:
+        return self.query_one("#planned", LinesView)
+
+    @property
+    def _peer(self) -> Input:
+        return self.query_one("#peer", Input)
+
+    def on_lines_view_resized(self) -> None:
+        """Draw for the panes' width."""
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw what is known, once there are panes for it."""
+        if not self.is_mounted:
+            return
+        self.query_one("#summary", LinesView).show(self.state.head())
+        self._settings.display = not self.state.refusal
+        if self._settings.room:
+            self._settings.show(self.state.settings())
+            row = rows_of(self._settings.lines).get(self.state.chosen.selected)
+            if row is not None:
+                self._settings.scroll_to_row(row)
+        if self._planned.room:
+            self._planned.show(self.state.lines(self._planned.room))
+        self.query_one("#question", LinesView).show([self.state.question])
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only the keys that do something now."""
+        if action == "confirm":
+            return self.state.is_asking
+        if action in ("start", "change"):
+            return not self.state.refusal and not (action == "start" and self.state.is_asking)
+        if action == "name_peer":
+            return self.state.chosen.has_peer
+        return bool(self.state.for_peer()) if action == "copy" else True
+
+    # Keys
+
+    def action_move(self, how: str) -> None:
+        """Select another row; in the lower pane scroll."""
+        if self._planned.has_focus:
+            super().action_move(how)
+            return
+        steps = {"up": -1, "down": 1, "page_up": -_END, "page_down": _END, "first": -_END, "last": _END}
+        self.state.chosen.select(steps[how])
+        self.draw()
+
+    def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
+        """Select the row that was clicked."""
+        if picked.view is self._settings:
+            self.state.chosen.selected = picked.id
+            self.draw()
+
+    def action_change(self, step: int) -> None:
+        """Select another value of the row."""
+        if self.state.change(step):
+            self._planned.scroll_to(y=0, animate=False)
+            self.draw()
+            self.post_message(self.Changed())
+        elif self.state.chosen.selected == "peer":
+            self.action_name_peer()
+
+    def action_name_peer(self) -> None:
+        """Ask for the peer's name."""
+        self._peer.value = self.state.chosen.peer
+        self._peer.display = True
+        self._peer.focus()
+
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        """Take the name, where it is one."""
+        why = self.state.set_peer(submitted.value)
+        if why:
+            self.notify(why, severity="warning", markup=False)
+            return
+        self._leave_input()
+        self.draw()
+        self.post_message(self.Changed())
+
+    def _leave_input(self) -> None:
+        self._peer.display = False
+        self._settings.focus()
+
+    def action_start(self) -> None:
+        """Run the tests; ask for the peer's name first where it is missing."""
+        if self.state.chosen.wants_peer:
+            self.action_name_peer()
+        else:
+            self.post_message(self.StartWanted())
+
+    def action_confirm(self) -> None:
+        """Run the tests although they affect running jobs."""
+        if self.state.is_asking:
+            self.post_message(self.Confirmed())
+
+    def action_copy(self) -> None:
+        """Copy the command for the peer to the terminal's clipboard."""
+        handing_over.copy(self, self.state.for_peer())
+
+    def action_leave(self) -> None:
+        """Give the name up, then the question, then leave."""
+        if self._peer.display:
+            self._leave_input()
+        elif self.state.is_asking or self.state.is_looking:
+            self.state.do_not_run()
+            self.draw()
+            self.post_message(self.Changed())  # of what came meanwhile nothing was planned
+        else:
+            super().action_leave()
+
+    def action_close(self) -> None:
+        """Leave at once; nothing runs."""
+        self.state.do_not_run()
+        super().action_close()

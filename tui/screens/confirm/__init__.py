@@ -1,0 +1,1 @@
+"""A plan, shown before it runs."""

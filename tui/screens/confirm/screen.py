@@ -1,0 +1,135 @@
+"""Before an action runs: its plan, what it affects, and the question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widgets import Input
+
+from tui.screens import save_and_copy as handing_over
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import PanesScreen
+from widgets.base.lines import Run, Tone
+from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from tui.actions.dispatcher import Prepared
+    from tui.screens.confirm.state import ConfirmState
+
+
+class ConfirmScreen(PanesScreen):
+    """One action with its plan; runs it, copies it or writes it to a file."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("open", "run", label="Run it"),
+        bind("yes", "run", show=False),
+        bind("copy", "copy"),
+        bind("write", "write"),
+        bind("all", "unfold"),
+        *leave_keys(),
+    ]
+
+    @dataclass
+    class Confirmed(Message):
+        """The action is to be run; `typed` is what was typed where that was asked for."""
+
+        prepared: Prepared
+        typed: str
+
+    def __init__(self, state: ConfirmState) -> None:
+        super().__init__()
+        self._state = state
+        self._is_confirmed = False
+
+    def compose(self) -> ComposeResult:
+        """What it is, its plan, and where something must be typed, the place for it."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        yield LinesView("Plan · nothing has been run", id="plan")
+        question = LinesView(id="question")
+        question.can_focus = False
+        yield question
+        if self._state.word:
+            yield Input(placeholder=f"Type {self._state.word} to run it; Esc cancels", id="typed")
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Shows the plan; nothing typed by accident confirms it."""
+        self._plan.focus()
+        if self._state.word:
+            self._typed.display = False
+
+    @property
+    def _plan(self) -> LinesView:
+        return self.query_one("#plan", LinesView)
+
+    @property
+    def _typed(self) -> Input:
+        return self.query_one("#typed", Input)
+
+    def on_lines_view_resized(self) -> None:
+        """Draws for the pane's width."""
+        if self._plan.room:
+            self._plan.show(self._state.lines(self._plan.room))
+        self.query_one("#summary", LinesView).show([self._state.title_line])
+        tone = Tone.WARNING if self._state.word or not self._state.can_run else Tone.DIM
+        self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide the keys that do nothing here."""
+        if action == "unfold":
+            return self._state.can_unfold
+        return self._state.can_run if action == "run" else True
+
+    # Keys
+
+    def action_run(self) -> None:
+        """Run it, or ask for the host name where it must be typed."""
+        if not self._state.can_run:
+            return
+        if self._state.word:
+            self._typed.display = True
+            self._typed.focus()
+        else:
+            self._confirm()
+
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        """Run it if the name is right."""
+        self._state.typed = submitted.value
+        if self._state.is_confirmed:
+            self._confirm()
+        else:
+            wrong = f"That is not the host name ({self._state.word}). Nothing was run."
+            self.notify(wrong, severity="warning", markup=False)
+
+    def _confirm(self) -> None:
+        if not self._is_confirmed:  # a key pressed twice confirms once
+            self._is_confirmed = True
+            self.post_message(self.Confirmed(self._state.prepared, self._state.typed))
+
+    def action_unfold(self) -> None:
+        """Show each of many equal steps, or only the first again."""
+        self._state.is_unfolded = not self._state.is_unfolded
+        self.on_lines_view_resized()
+
+    def action_copy(self) -> None:
+        """Copies the plan as a shell script, by way of the terminal."""
+        handing_over.copy(self, self._state.script(), " as a shell script")
+
+    def action_write(self) -> None:
+        """Writes the plan as a shell script into a new file in the current directory."""
+        handing_over.write(self, self._state.script_name, self._state.script())
+
+    def action_leave(self) -> None:
+        """Gives the name up, then leaves."""
+        if self._state.word and self._typed.display:
+            self._typed.value = ""
+            self._typed.display = False
+            self._plan.focus()
+        else:
+            super().action_leave()

@@ -1,0 +1,151 @@
+"""What is shown before an action runs: its plan, what it affects, and what must be typed.
+
+Knows nothing of Textual.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from probes.base.origin import Origin, Source
+from widgets.base.lines import Line, Run, Tone, wrapped
+
+if TYPE_CHECKING:
+    from probes.base.plan import Step
+    from tui.actions.dispatcher import Prepared
+    from tui.actions.guards import Clearance
+
+_DETACHED = (
+    "The steps run detached from this terminal, and finish even if the connection drops. "
+    "Log in again and see History (H) for how they ended."
+)
+
+
+class ConfirmState:
+    """A prepared action and what was typed to confirm it."""
+
+    def __init__(self, prepared: Prepared, origin: Origin) -> None:
+        self.prepared = prepared
+        self.origin = origin
+        self.typed = ""
+        self.is_unfolded = False  # each of many equal steps is shown
+
+    @property
+    def word(self) -> str:
+        """The host name where it must be typed; "" where it need not."""
+        clearance = self.prepared.clearance
+        return "" if clearance.refused else clearance.word
+
+    @property
+    def can_run(self) -> bool:
+        """Whether it can be run at all."""
+        return not self.prepared.clearance.refused
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the host name was typed where it must be."""
+        return self.can_run and self.typed.strip() == self.word
+
+    @property
+    def title_line(self) -> Line:
+        """What is about to be done, and on which node."""
+        return title_line(self.prepared, self.origin)
+
+    def lines(self, width: int) -> list[Line]:
+        """Consequences, what stands against it, the steps, and the manual rest."""
+        from tui.actions.manual_steps import left_to_do, runnable, why_by_hand
+        from widgets.doctor.plan import draw_consequences, draw_group
+
+        plan, clearance = self.prepared.plan, self.prepared.clearance
+        titles = wrapped(plan.title, width, Tone.TITLE) if plan.title != self.prepared.title else []
+        lines: list[Line] = [*titles, *draw_consequences(plan, width, bool(clearance.affected))]
+        if clearance.refused:
+            lines.extend(wrapped(not_run(clearance), width, Tone.WARNING))
+        lines.extend(draw_warnings(clearance, width))
+        number = 1
+        for steps in self._groups(runnable(plan)):
+            last = number + len(steps) - 1
+            heading = f"STEP {number}" if len(steps) == 1 else f"STEPS {number}–{last}"
+            lines.extend([(), (Run(heading, Tone.TITLE),), *draw_group(steps, width)])
+            number = last + 1
+        left = left_to_do(plan)
+        if left:
+            lines.extend([(), (Run("NOT RUN BY GDRTOP", Tone.TITLE),)])
+            if not left[0].is_instruction:
+                lines.extend(wrapped(f"{left[0].argv[0]}: {why_by_hand(left[0])}", width, Tone.DIM, "  "))
+            for steps in self._groups(left):
+                lines.extend(draw_group(steps, width))
+        if plan.note:
+            lines.extend([(), *wrapped(plan.note, width, Tone.DIM)])
+        return lines
+
+    def _groups(self, steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+        from widgets.doctor.plan import step_groups
+
+        return [(step,) for step in steps] if self.is_unfolded else step_groups(steps)
+
+    @property
+    def can_unfold(self) -> bool:
+        """Whether the plan has equal steps that are shown folded."""
+        from widgets.doctor.plan import step_groups
+
+        return any(len(steps) > 1 for steps in step_groups(self.prepared.plan.steps))
+
+    @property
+    def question(self) -> str:
+        """What the keys do here, in a sentence."""
+        if not self.can_run:
+            return not_run(self.prepared.clearance)
+        if self.word:
+            return f"Press Enter, then type the host name {self.word} to run it."
+        return "Press Enter to run it."
+
+    def script(self) -> str:
+        """The plan as a shell script."""
+        from tui.actions.script import script_of
+
+        return script_of(self.prepared.plan, self.prepared.node)
+
+    @property
+    def script_name(self) -> str:
+        """The script's file name."""
+        return f"gdrtop-{file_word(self.prepared.action)}-{file_word(self.prepared.node)}.sh"
+
+
+def not_run(clearance: Clearance) -> str:
+    """Why nothing runs here, as a sentence."""
+    return f"Nothing runs here: {clearance.refused}."
+
+
+def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
+    """What the plan may cut off, and which jobs it would affect."""
+    lines: list[Line] = []
+    if clearance.cuts:
+        lines.extend([(), (Run("THIS CAN CUT OFF THE NODE", Tone.TITLE),)])
+        for cut in clearance.cuts:
+            lines.extend(wrapped(f"▲ {cut}", width, Tone.WARNING, "  "))
+    if clearance.is_detached:
+        lines.extend(wrapped(_DETACHED, width, Tone.PLAIN, "  "))
+    if clearance.affected:
+        lines.extend([(), (Run("RUNNING JOBS WOULD BE AFFECTED", Tone.TITLE),)])
+        for affected in clearance.affected:
+            lines.extend(wrapped(f"▲ {affected}", width, Tone.WARNING, "  "))
+    return lines
+
+
+def title_line(prepared: Prepared, origin: Origin) -> Line:
+    """An action and its node; what is not this live machine says so."""
+    word = "" if origin.source is Source.LIVE else f"  {origin.source.name}"
+    return (
+        Run("Action ", Tone.TITLE),
+        Run(f" {prepared.node} ", Tone.CURSOR),
+        Run(word, Tone.TITLE),
+        Run(f"  {prepared.title}"),
+    )
+
+
+def file_word(text: str) -> str:
+    """A text as a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:64] or "unnamed"

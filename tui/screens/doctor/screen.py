@@ -1,0 +1,91 @@
+"""The doctor: what is wrong with the node, with impact, cause, evidence and fix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.widgets import Input
+
+from tui.screens.doctor.state import DoctorState
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from widgets.base.lines_view import LinesView
+
+
+class DoctorScreen(ExaminedListScreen[DoctorState]):
+    """The list of findings, and below it the selected one."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("fix", "fix"),
+        bind("explain", "explain"),
+        bind("all", "all"),
+        FILTER_KEY,
+        REFRESH_KEY,
+        *leave_keys("doctor"),
+    ]
+
+    LIST = "findings"
+    DETAILS = "details"
+
+    @dataclass
+    class FixWanted(Message):
+        """The fix of a finding is to be shown, and perhaps run."""
+
+        finding: str
+
+    def compose(self) -> ComposeResult:
+        """Summary, list, details."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        with Vertical(id="doctor"):
+            yield LinesView("Findings", id="findings")
+            yield LinesView("", id="details")
+        yield Input(placeholder="A word of the title, the id or a device; Esc ends", id="word")
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Ask for a check where there was none."""
+        if self._state.examination is None:
+            self.action_refresh()
+
+    def _draw_panes(self) -> None:
+        if self._details.room:
+            self._details.border_title = self._state.details_title
+        super()._draw_panes()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only what the selected finding has."""
+        if action == "fix":
+            return self._state.has_fix
+        return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
+
+    # Keys
+
+    def action_fix(self) -> None:
+        """Show the fix as an action that can be run."""
+        self.post_message(self.FixWanted(self._state.selected))
+
+    def action_explain(self) -> None:
+        """Show what the finding means in plain words, or the whole finding again."""
+        self._show("explanation")
+
+    def _show(self, what: str) -> None:
+        self._state.show(what)
+        self._draw_from_top()
+
+    def action_all(self) -> None:
+        """List all checks, or only those that found something or could not run."""
+        self._state.toggle_all()
+        self.draw()
+
+    def action_leave(self) -> None:
+        """Give the word up, then the explanation, then leave."""
+        if not self._word.display and self._state.shows != "finding":
+            self._show("finding")
+        else:
+            super().action_leave()

@@ -1,0 +1,60 @@
+"""The history: what gdrtop ran on this node, how it ended, and undoing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+
+from tui.screens.history.state import HistoryState
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import ListScreen
+from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from tui.actions.audit_log import PastRun
+
+
+class HistoryScreen(ListScreen[HistoryState]):
+    """The list of past runs, the newest first, and below it the selected one step by step."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("undo", "undo"),
+        *leave_keys("history"),
+    ]
+
+    LIST = "runs"
+    DETAILS = "steps"
+
+    @dataclass
+    class UndoWanted(Message):
+        """A past run is to be undone."""
+
+        run: PastRun
+
+    def compose(self) -> ComposeResult:
+        """Compose summary, list and details."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        with Vertical(id="history"):
+            yield LinesView("Runs", id="runs")
+            yield LinesView("Steps", id="steps")
+        yield KeyFooter()
+
+    def _draw_panes(self) -> None:
+        self.query_one("#summary", LinesView).show(self._state.summary())
+        super()._draw_panes()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer undo only where a run is selected."""
+        return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
+
+    def action_undo(self) -> None:
+        """Ask for the plan that undoes the selected run."""
+        if self._state.run is not None:
+            self.post_message(self.UndoWanted(self._state.run))

@@ -1,0 +1,105 @@
+"""What the history screen shows: past runs from the audit log, and the steps of the selected one.
+
+Knows nothing of Textual.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from tui.actions.audit_log import PastRun, PastStep
+from tui.actions.console_text import mark_of
+from tui.screens.list_state import ListState
+from widgets.base.figures import local_time
+from widgets.base.lines import Line, Run, Tone, fit, line, sentence, wrapped
+from widgets.node.verdict import origin_run
+
+if TYPE_CHECKING:
+    from probes.base.origin import Origin
+    from tui.actions.events import Outcome
+
+
+class HistoryState(ListState):
+    """Past runs and selection."""
+
+    def __init__(self, node: str, origin: Origin) -> None:
+        super().__init__()
+        self._node, self._origin = node, origin
+        self._runs: tuple[PastRun, ...] | None = None
+        self._failure = ""
+        self._unread: tuple[str, ...] = ()
+
+    def take(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
+        """Take the runs over, the newest first, and why logs that are there are not read."""
+        self._runs, self._unread = runs, unread
+        self._keep_selection()
+
+    def fail(self, what: str) -> None:
+        """Take over why the log could not be read."""
+        self._failure = what
+
+    def summary(self) -> list[Line]:
+        """What this is, and of which node."""
+        node = "" if self._origin.label.startswith(self._node) else f" {self._node}"
+        return [line(Run("History", Tone.TITLE), node, " ", origin_run(self._origin))]
+
+    @property
+    def run(self) -> PastRun | None:
+        """The selected one."""
+        return next((one for one in self._runs or () if one.id == self.selected), None)
+
+    def _order(self) -> list[str]:
+        return [one.id for one in self._runs or ()]
+
+    def list_lines(self, width: int) -> list[Line]:
+        """One line a run: when, who, what, how it ended, and where if elsewhere."""
+        if self._runs is None:
+            told = f"✗ {self._failure}" if self._failure else "Reading the audit log …"
+            return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
+        lines = [one for why in self._unread for one in wrapped(sentence(why), width, Tone.WARNING)]
+        if not self._runs and not lines:
+            return wrapped(
+                "gdrtop has not run anything here yet, according to its audit log.", width, Tone.DIM
+            )
+        return [*lines, *(fit(self._row(run), width) for run in self._runs)]
+
+    def _row(self, run: PastRun) -> Line:
+        at = local_time(run.at, "%Y-%m-%d %H:%M:%S %Z")
+        elsewhere = f"  on {run.actor.host}" if run.actor.host != self._node else ""
+        tone = Tone.CURSOR if run.id == self.selected else Tone.PLAIN
+        return line(
+            *_ended(run.outcome, 14), Run(at, tone, run.id), f"  {run.actor.user:<8}  {run.title}", elsewhere
+        )
+
+    def detail_lines(self, width: int) -> list[Line]:
+        """The selected run, step by step."""
+        run = self.run
+        if run is None:
+            return []
+        lines: list[Line] = [line(Run(run.title, Tone.TITLE), Run(f"  {run.action}", Tone.DIM))]
+        if run.why:
+            lines.extend(wrapped(run.why, width))
+        for number, step in enumerate(run.steps, 1):
+            lines.extend(_step(number, step, width))
+        return lines
+
+
+def _ended(outcome: Outcome, cells: int) -> Line:
+    return (mark_of(outcome), Run(f" {outcome.value:<{cells}}"))
+
+
+def _step(number: int, step: PastStep, width: int) -> list[Line]:
+    command = shlex.join(step.argv) if step.argv else f"change {step.path}"
+    lines: list[Line] = [(), *wrapped(f"# {step.why}", width, Tone.DIM)]
+    lines.extend(wrapped(f"{number} {command}", width, Tone.TITLE))
+    told = step.outcome.value
+    if step.exit_status:
+        told += f", exit status {step.exit_status}"
+    seconds = "" if step.seconds is None else f"  {step.seconds:.1f} s"
+    lines.append(line("  ", mark_of(step.outcome), f" {told}", Run(seconds, Tone.DIM)))
+    if step.explanation:
+        lines.extend(wrapped(step.explanation, width, Tone.WARNING, "    "))
+    if step.kept:
+        lines.extend(wrapped(f"backup of the file: {step.kept}", width, Tone.DIM, "    "))
+    return lines

@@ -1,0 +1,204 @@
+"""What the screens with panes and lists share: moving in them, the selected entry, the filter.
+
+An heir of a list composes its panes and says their ids; a list that can be filtered has a `#summary` above it
+and an Input `#word` below.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Generic, TypeVar
+
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import Input
+
+from tui.screens.keys import bind, move_keys
+from tui.screens.list_state import ExaminedListState, ListState
+from widgets.base.lines import Run, Tone, rows_of
+from widgets.base.lines_view import LinesView
+
+L = TypeVar("L", bound=ListState)
+E = TypeVar("E", bound=ExaminedListState)
+
+_SCROLLS = {
+    "up": LinesView.action_scroll_up,
+    "down": LinesView.action_scroll_down,
+    "page_up": LinesView.action_page_up,
+    "page_down": LinesView.action_page_down,
+    "first": LinesView.action_scroll_home,
+    "last": LinesView.action_scroll_end,
+}
+FILTER_KEY = bind("filter", "filter")
+REFRESH_KEY = bind("refresh", "refresh")
+_END = 1 << 20
+
+
+class PanesScreen(Screen[None]):
+    """Panes of text. The keys scroll the focused one."""
+
+    BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
+
+    def action_move(self, how: str) -> None:
+        """Scroll the focused pane."""
+        if isinstance(self.focused, LinesView):
+            _SCROLLS[how](self.focused)
+
+    def action_leave(self) -> None:
+        """Give up what is in between, else leave."""
+        self.action_close()
+
+    def action_close(self) -> None:
+        """Leave at once."""
+        self.dismiss()
+
+
+class ListScreen(PanesScreen, Generic[L]):
+    """A list, and below it the selected entry."""
+
+    BINDINGS = [bind("open", "open")]  # noqa: RUF012 - Textual's own type
+    LIST: ClassVar[str]  # the panes' ids
+    DETAILS: ClassVar[str]
+
+    def __init__(self, state: L) -> None:
+        super().__init__()
+        self._state = state
+
+    def on_mount(self) -> None:
+        """Draw what is known already. Textual has called the heir's own `on_mount` before."""
+        self._list.focus()
+        self.draw()
+
+    def on_lines_view_resized(self) -> None:
+        """Draw again for the pane's width."""
+        self.draw()
+
+    @property
+    def _list(self) -> LinesView:
+        return self.query_one(f"#{self.LIST}", LinesView)
+
+    @property
+    def _details(self) -> LinesView:
+        return self.query_one(f"#{self.DETAILS}", LinesView)
+
+    def draw(self) -> None:
+        """Draw what is known, once there are panes for it."""
+        if self.is_mounted:
+            self._draw_panes()
+
+    def _draw_panes(self) -> None:
+        listed, details = self._list, self._details
+        if listed.room:
+            listed.show(self._state.list_lines(listed.room))
+            self._show_selected()
+        if details.room:
+            details.show(self._state.detail_lines(details.room) or [(Run("", Tone.DIM),)])
+        self.refresh_bindings()
+
+    def _show_selected(self) -> None:
+        row = rows_of(self._list.lines).get(self._state.selected)
+        if row is not None:
+            self._scroll_list(row)
+
+    def _scroll_list(self, row: int) -> None:
+        self._list.scroll_to_row(row)
+
+    def _draw_from_top(self) -> None:
+        """Draw, and show the beginning of what is new in the lower pane."""
+        self._details.scroll_to(y=0, animate=False)
+        self.draw()
+
+    # Keys
+
+    def action_move(self, how: str) -> None:
+        """Move the selection; in the lower pane scroll."""
+        if self._details.has_focus:
+            super().action_move(how)
+            return
+        page = max(1, self._list.size.height - 1)
+        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
+        self._state.select(steps[how])
+        self._draw_from_top()
+
+    def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
+        """Select what was clicked."""
+        if picked.view is self._list:
+            self._state.selected = picked.id
+            self._draw_from_top()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to open what is selected and not open yet."""
+        return action != "open" or bool(self._state.selected and not self.has_class("opened"))
+
+    def action_open(self) -> None:
+        """Show the selected entry alone."""
+        if self._state.selected:
+            self._set_opened(True)
+
+    def _set_opened(self, is_opened: bool) -> None:
+        self.set_class(is_opened, "opened")
+        (self._details if is_opened else self._list).focus()
+        self.refresh_bindings()
+
+    def action_leave(self) -> None:
+        """Go back to the list, else leave."""
+        if self.has_class("opened"):
+            self._set_opened(False)
+        else:
+            super().action_leave()
+
+
+class ExaminedListScreen(ListScreen[E]):
+    """A list made of an examination, with its summary above; a word narrows it."""
+
+    class Wanted(Message):
+        """The node is to be checked."""
+
+    def on_mount(self) -> None:
+        """Show the word that the list is filtered by, also after coming back to it."""
+        self._word.value = self._state.word
+        self._word.display = bool(self._state.word)
+
+    @property
+    def _word(self) -> Input:
+        return self.query_one("#word", Input)
+
+    def _draw_panes(self) -> None:
+        self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
+        super()._draw_panes()
+
+    # Keys
+
+    def action_filter(self) -> None:
+        """Ask for a word."""
+        self.remove_class("opened")
+        self._word.display = True
+        self._word.focus()
+
+    def on_input_changed(self, changed: Input.Changed) -> None:
+        """List only what contains the word."""
+        self._state.filter(changed.value)
+        self.draw()
+
+    def on_input_submitted(self) -> None:
+        """Go back to the list; the word stays."""
+        self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self._word.display = bool(self._state.word)
+        self._list.focus()
+
+    def action_refresh(self) -> None:
+        """Check the node again."""
+        self._state.begin()
+        self.draw()
+        self.post_message(self.Wanted())
+
+    def action_leave(self) -> None:
+        """Give the word up, go back to the list, else leave."""
+        if self._word.has_focus or (self._word.display and not self.has_class("opened")):
+            self._word.value = ""
+            self._state.filter("")
+            self._leave_filter()
+            self.draw()
+        else:
+            super().action_leave()

@@ -1,0 +1,104 @@
+"""The console of a run: what its steps print, how they end, and what has changed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.message import Message
+
+from tui.screens import save_and_copy as handing_over
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import PanesScreen
+from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from tui.screens.run.state import RunState
+
+
+class RunScreen(PanesScreen):
+    """Streams a run; leaving it does not end the run."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("cancel", "stop", label="Stop"),
+        bind("write", "save"),
+        *leave_keys(),
+    ]
+
+    class StopWanted(Message):
+        """The run is to end after the step under way, or not to wait even for that."""
+
+    class EndSeen(Message):
+        """The end of the run was on the screen."""
+
+    def __init__(self, state: RunState) -> None:
+        super().__init__()
+        self.state = state
+        self._drawn = 0  # events
+        self._step = 0
+        self._step_began = time.monotonic()
+
+    def compose(self) -> ComposeResult:
+        """How far it is, and the console."""
+        summary = LinesView(id="summary")
+        summary.can_focus = False
+        yield summary
+        yield LinesView("Console", id="console")
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Shows what there is, and counts the seconds."""
+        self._pane.focus()
+        self.set_interval(1.0, self._draw_head)
+
+    @property
+    def _pane(self) -> LinesView:
+        return self.query_one("#console", LinesView)
+
+    def on_lines_view_resized(self) -> None:
+        """Draws all of it anew for the pane's width."""
+        if not self._pane.room:
+            return
+        self._drawn = self.state.told
+        self._pane.show(
+            [*self.state.lines(self._pane.room), *self.state.change(self._pane.room)],
+        )
+        self._pane.scroll_end(animate=False)
+        self._draw_head()
+
+    def draw(self) -> None:
+        """Adds what is new."""
+        if not self.is_mounted or not self._pane.room:
+            return
+        if self.state.is_over:
+            self.on_lines_view_resized()
+        else:
+            self._pane.append(self.state.lines(self._pane.room, self._drawn))
+            self._drawn = self.state.told
+            self._draw_head()
+        if self.state.ended is not None:  # the key that stops it goes from the footer
+            self.refresh_bindings()
+
+    def _draw_head(self) -> None:
+        if self.state.step != self._step:
+            self._step, self._step_began = self.state.step, time.monotonic()
+        seconds = time.monotonic() - self._step_began
+        self.query_one("#summary", LinesView).show(self.state.head(seconds))
+        if self.state.is_over and self.is_current and not self.state.was_seen:
+            self.post_message(self.EndSeen())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What has ended cannot be stopped."""
+        return self.state.ended is None if action == "stop" else True
+
+    # Keys
+
+    def action_stop(self) -> None:
+        """Ask to stop after the step that is running; again: not to wait for it."""
+        self.post_message(self.StopWanted())
+
+    def action_save(self) -> None:
+        """Writes the console's text into a new file in the current directory."""
+        handing_over.save(self, self.state.file_name, self.state.text())

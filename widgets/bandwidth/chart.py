@@ -1,0 +1,325 @@
+"""The chart of a test's rows: bars or letters in a grid, its limits as lines, its axes.
+
+Our own drawing over `Line`s: a plotting library paints its whole area anew at each row, and the dashboard
+sends only the cells that changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rich.cells import cell_len
+
+from probes.bandwidth.model.limits import Bound, Limit
+from probes.base.unknown import Unknown
+from widgets.bandwidth.curves import Across, Curve
+from widgets.base.figures import BLOCKS, binary_size, short
+from widgets.base.lines import Line, Run, Tone, fit, wrapped
+
+LETTERS = "ABCDEFGH"
+_GUTTER = 6  # "  400┤"
+_LEAST_WIDTH, _LEAST_HEIGHT = 24, 5
+_FAR = 1.5  # a limit farther away than this times the least is named, and not drawn
+_ABOVE = 1.08
+
+
+def draw_chart(
+    curves: Sequence[Curve],
+    limit: Limit | None,
+    width: int,
+    height: int,
+    across: Across = Across.TIME,
+    unit: str = "Gb/s",
+    ways: int = 1,
+    span: tuple[float, float] | None = None,
+) -> list[Line]:
+    """At most `height` lines; `ways` is 2 where both directions are added up.
+
+    `span` is the range of sizes or rows that is to come, so that the chart stands still meanwhile.
+    """
+    bounds = _bounds(limit if unit == "Gb/s" else None, ways)
+    if height < _LEAST_HEIGHT or width < _LEAST_WIDTH:
+        return wrapped("No room for a chart.", width, Tone.DIM)[: max(0, height)]
+    if across is Across.NAME:
+        return _bars(curves, bounds, width, height, unit)
+    return _Plot(curves, bounds, width, height, across, unit, span).lines()
+
+
+# Limits
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """Limits at one height."""
+
+    value: float
+    names: tuple[str, ...]
+    is_least: bool
+
+    @property
+    def label(self) -> str:
+        return f"{_joined(self.names)} {short(self.value)}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    """What begins alike is said once, as in "PCIe link of mlx5_0, of GPU0"."""
+    told = list(names[:1])
+    for before, name in pairwise(names):
+        head = before.rpartition(" of ")[0]
+        told.append(name.removeprefix(f"{head} ") if head and name.startswith(f"{head} of ") else name)
+    return ", ".join(told)
+
+
+def _bounds(limit: Limit | None, ways: int) -> list[_Mark]:
+    least = None if limit is None else limit.least
+    together: dict[float, list[Bound]] = {}
+    for bound in limit.bounds if limit is not None else ():
+        if not isinstance(bound.nominal_gbps, Unknown) and bound.nominal_gbps > 0:
+            together.setdefault(round(bound.nominal_gbps * ways, 1), []).append(bound)
+    return [
+        _Mark(value, tuple(dict.fromkeys(one.name for one in some)), least in some)
+        for value, some in sorted(together.items())
+    ]
+
+
+def _told(marks: Sequence[_Mark], unit: str) -> list[Run]:
+    least = next((mark for mark in marks if mark.is_least), None)
+    if least is None:
+        return []
+    return [
+        Run(" · at most "),
+        Run(f"{short(least.value)} {unit}", Tone.TITLE),
+        Run(f": {_joined(least.names)}"),
+    ]
+
+
+# Bars by name
+
+
+def _bars(curves: Sequence[Curve], marks: list[_Mark], width: int, height: int, unit: str) -> list[Line]:
+    rows = [
+        (label, point[1], curve.tone)
+        for curve in curves
+        for label, point in zip(curve.labels, curve.points, strict=True)
+    ]
+    head: Line = (Run(unit, Tone.DIM), *_told(marks, unit))
+    if not rows:
+        return [fit(head, width), *_empty(width)]
+    names = min(max(cell_len(label) for label, _, _ in rows), width // 2)
+    top = max([value for _, value, _ in rows] + [mark.value for mark in marks if mark.is_least])
+    room = width - names - 8
+    lines: list[Line] = [head]
+    for label, value, tone in rows[-(height - 1) :]:
+        bar = _bar(value / top if top else 0.0, room)
+        lines.append((*fit((Run(label),), names), Run(f"{short(value):>6} ", Tone.TITLE), Run(bar, tone)))
+    return lines
+
+
+def _bar(share: float, room: int) -> str:
+    eighths = round(min(1.0, share) * room * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].rstrip()
+
+
+def _empty(width: int) -> list[Line]:
+    return wrapped("No result yet.", width, Tone.DIM)
+
+
+# By size or time
+
+
+class _Plot:
+    """A grid of cells over slots, one for each size or row."""
+
+    def __init__(
+        self,
+        curves: Sequence[Curve],
+        marks: list[_Mark],
+        width: int,
+        height: int,
+        across: Across,
+        unit: str,
+        span: tuple[float, float] | None,
+    ) -> None:
+        # A letter stays its test's, also where another has no row.
+        lettered = list(zip(LETTERS, curves, strict=False))
+        self._letters = [letter for letter, curve in lettered if curve.points]
+        self._curves = [curve for _, curve in lettered if curve.points]
+        self._width, self._room, self._rows = width, width - _GUTTER, height - 3
+        self._across, self._unit, self._all_marks = across, unit, marks
+        most = max((value for curve in self._curves for _, value in curve.points), default=0.0)
+        least = next((mark.value for mark in marks if mark.is_least), 0.0)
+        near = max(most, least * _FAR)
+        self._marks = [mark for mark in marks if mark.value <= near]
+        highest = max([most, *(mark.value for mark in self._marks)])
+        self._top = highest * _ABOVE if highest > 0 else 1.0
+        self._first, self._slots = self._range(span)
+        self._merged = max(1, math.ceil(self._slots / self._room))
+        self._shown = math.ceil(self._slots / self._merged)
+        self._grid: list[list[Run]] = [[Run(" ")] * self._room for _ in range(self._rows)]
+
+    def _column(self, slot: int) -> int:
+        """The first column of a slot; the slots share the whole width."""
+        return slot * self._room // self._shown
+
+    def _bar_of(self, slot: int, number: int) -> tuple[int, int]:
+        """The first column, and one past the last, of a curve's bar in a slot."""
+        left, right = self._column(slot), self._column(slot + 1)
+        if len(self._curves) == 1:
+            return left, right - (right - left > 2)
+        wide = (right - left - 1) // len(self._curves)
+        return left + number * wide, left + (number + 1) * wide
+
+    def _place(self, x: float) -> int:
+        return round(math.log2(x)) if self._across is Across.SIZE and x >= 1 else int(x)
+
+    def _range(self, span: tuple[float, float] | None) -> tuple[int, int]:
+        xs = [x for curve in self._curves for x, _ in curve.points] + list(span or ())
+        places = [self._place(x) for x in xs] or [1]
+        first = min(places)
+        return first, max(places) - first + 1
+
+    def lines(self) -> list[Line]:
+        """Heading, grid, axis, what stands below it."""
+        self._draw_marks()
+        count = len(self._curves)
+        is_grouped = count > 1 and self._room // self._shown > count and self._merged == 1
+        for number, curve in enumerate(self._curves):
+            if count == 1 or is_grouped:
+                self._draw_bars(curve, number)
+            else:
+                self._draw_letters(curve, self._letters[number])
+        self._write_labels()
+        ticks = self._ticks()
+        lines: list[Line] = [fit(self._head(), self._width)]
+        for row in range(self._rows):
+            tick = ticks.get(row)
+            edge = f"{_tick(tick):>{_GUTTER - 1}}┤" if tick is not None else " " * (_GUTTER - 1) + "│"
+            lines.append((Run(edge, Tone.DIM), *_runs(self._grid[row])))
+        lines.extend(self._axis(is_grouped))
+        if not self._curves:
+            lines[1 + self._rows // 2] = (
+                Run(" " * (_GUTTER - 1) + "│", Tone.DIM),
+                Run(" No result yet.", Tone.DIM),
+            )
+        return lines
+
+    # What is drawn into the grid
+
+    def _row(self, value: float) -> int:
+        """The row in which a value lies, 0 the uppermost."""
+        return self._rows - 1 - min(self._rows - 1, int(value / self._top * self._rows))
+
+    def _draw_marks(self) -> None:
+        for mark in sorted(self._marks, key=lambda one: one.is_least):
+            run = Run("━", Tone.TITLE) if mark.is_least else Run("╌", Tone.DIM)
+            self._grid[self._row(mark.value)] = [run] * self._room
+
+    def _values(self, curve: Curve) -> dict[int, float]:
+        """The mean of each slot that has rows."""
+        slots: dict[int, list[float]] = {}
+        for x, value in curve.points:
+            slots.setdefault((self._place(x) - self._first) // self._merged, []).append(value)
+        return {slot: sum(some) / len(some) for slot, some in slots.items()}
+
+    def _draw_bars(self, curve: Curve, number: int) -> None:
+        for slot, value in self._values(curve).items():
+            eighths = max(1, round(value / self._top * self._rows * 8))
+            for row in range(self._rows):
+                filled = min(8, eighths - (self._rows - 1 - row) * 8)
+                if filled <= 0:
+                    continue
+                for column in range(*self._bar_of(slot, number)):
+                    self._grid[row][column] = Run(BLOCKS[filled - 1], curve.tone)
+
+    def _draw_letters(self, curve: Curve, letter: str) -> None:
+        for slot, value in self._values(curve).items():
+            self._grid[self._row(value)][self._column(slot)] = Run(letter, curve.tone)
+
+    def _write_labels(self) -> None:
+        """The names of the limits on their lines, where no bar stands."""
+        for mark in self._marks:
+            tone = Tone.TITLE if mark.is_least else Tone.DIM
+            label = f" {mark.label} "
+            row = self._grid[self._row(mark.value)]
+            start = self._room - cell_len(label) - 1
+            if start >= 0 and all(cell.text in "━╌" for cell in row[start : start + len(label)]):
+                row[start : start + len(label)] = [Run(letter, tone) for letter in label]
+
+    # What stands around it
+
+    def _head(self) -> Line:
+        runs = [Run(f"{self._unit} by {self._across.value}", Tone.DIM)]
+        if len(self._curves) > 1:
+            for number, curve in enumerate(self._curves):
+                runs.extend([Run(f"  {self._letters[number]} ", Tone.TITLE), Run(curve.name, curve.tone)])
+        runs.extend(_told(self._all_marks, self._unit))
+        beyond = [mark.label for mark in self._all_marks if mark not in self._marks]
+        return (*runs, Run(f" · beyond: {'; '.join(beyond)}" if beyond else "", Tone.DIM))
+
+    def _ticks(self) -> dict[int, float]:
+        """Round figures, at most one on every other row."""
+        step = _round_step(self._top / max(1, self._rows / 2))
+        ticks: dict[int, float] = {}
+        for number in range(1, self._rows + 1):
+            if number * step < self._top:
+                ticks.setdefault(self._row(number * step), number * step)
+        return ticks
+
+    def _axis(self, is_grouped: bool) -> list[Line]:
+        marks, labels = ["─"] * self._room, [" "] * self._room
+        free = 0
+        for slot in range(self._shown):
+            column = self._column(slot)
+            if is_grouped:
+                for number in range(len(self._curves)):
+                    marks[self._bar_of(slot, number)[0]] = self._letters[number]
+            text = self._name(self._first + slot * self._merged)
+            at = min(column, self._room - len(text))
+            if at >= free and text:
+                labels[at : at + len(text)] = text
+                free = at + len(text) + 2
+                if not is_grouped:
+                    marks[column] = "┬"
+        gutter = " " * _GUTTER
+        return [
+            (Run(f"{'0':>{_GUTTER - 1}}┼{''.join(marks)}", Tone.DIM),),
+            (Run(f"{gutter}{''.join(labels)}".rstrip(), Tone.DIM),),
+        ]
+
+    def _name(self, place: int) -> str:
+        if self._across is Across.SIZE:
+            return binary_size(1 << max(0, place))
+        every = 5 if self._slots > 6 else 1
+        # Of merged rows every slot may be named; else the first and whole fives.
+        return f"{place} s" if self._merged > 1 or place == 1 or place % every == 0 else ""
+
+
+def _tick(value: float) -> str:
+    """A figure of at most five cells."""
+    told = short(value)
+    for unit in ("k", "M", "G"):
+        if len(told) < _GUTTER:
+            break
+        value /= 1000
+        told = f"{short(value)}{unit}"
+    return told
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5, 10, … that is not below it."""
+    power = 10.0 ** math.floor(math.log10(least)) if least > 0 else 1.0
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
+
+
+def _runs(cells: Sequence[Run]) -> list[Run]:
+    """Neighbours of one tone as one run."""
+    runs: list[Run] = []
+    for cell in cells:
+        if runs and runs[-1].tone is cell.tone:
+            runs[-1] = Run(runs[-1].text + cell.text, cell.tone)
+        else:
+            runs.append(cell)
+    return runs

@@ -1,0 +1,1 @@
+"""Lines, boxes and numbers that every view draws with."""

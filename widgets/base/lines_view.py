@@ -1,0 +1,252 @@
+"""The one widget: shows `Line`s and repaints only the cells that changed.
+
+Stock widgets repaint themselves whole; over SSH at one reading a second that is ten times the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from widgets.base.lines import Line, Tone, fit, width_of
+
+_TONE_CLASSES = {tone: f"lines--{tone.value}" for tone in Tone}
+
+
+class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
+    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`.
+
+    It has no keys of its own: the screen says what they move in the focused pane.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = set(_TONE_CLASSES.values())
+
+    DEFAULT_CSS = """
+    LinesView {
+        overflow-x: hidden;
+        & > .lines--dim { text-style: dim; }
+        & > .lines--title { text-style: bold; }
+        & > .lines--good { color: $success; }
+        & > .lines--warning { color: $warning; }
+        & > .lines--bad { color: $error; text-style: bold; }
+        & > .lines--gpu { color: $success; text-style: bold; }
+        & > .lines--nic { color: $secondary; text-style: bold; }
+        & > .lines--lit { text-style: bold underline; }
+        & > .lines--cursor { text-style: reverse; }
+    }
+    """
+
+    def __init__(self, title: str = "", *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self.border_title = title
+        self._lines: list[Line] = []
+        self._source: Sequence[Line] = ()  # the very lines that were given, and for which width
+        self._source_width = -1
+        # What has been painted, by row: a changed line is compared with it, cell by cell.
+        self._strips: dict[int, Strip] = {}
+        self._styles_of: dict[Tone, Style] = {}
+        self._drawn_for = 0
+
+    @property
+    def lines(self) -> Sequence[Line]:
+        """What is shown."""
+        return self._lines
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Show other lines; only the changed part of a changed line is repainted."""
+        width = self.room
+        if lines is self._source and width == self._source_width:
+            return
+        self._source, self._source_width = lines, width
+        lines = [of if not width or width_of(of) <= width else fit(of, width) for of in lines]
+        before, self._lines = self._lines, lines
+        size = Size(width, len(lines))
+        if size != self.virtual_size:
+            self.virtual_size = size
+            self._mark_rest()
+            self._fit_scrollbar()
+        if len(before) != len(lines):
+            self._strips.clear()
+            self.refresh()
+            if self.styles.auto_dimensions:
+                self.refresh(layout=True)
+            return
+        top = self.scroll_offset.y
+        for row, (old, new) in enumerate(zip(before, lines, strict=True)):
+            if old == new:
+                continue
+            painted = self._strips.pop(row, None)
+            if not 0 <= row - top < self.size.height:
+                continue
+            if painted is None:  # what the terminal shows of it was painted before another style
+                self.refresh(Region(0, row - top, width, 1))
+                continue
+            strip = self._strips[row] = self._strip(new)
+            start, end = changed_cells(painted, strip)
+            if start < end:
+                self.refresh(Region(start, row - top, end - start, 1))
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Show more lines below; where the last line was seen, the new last one is."""
+        if not lines:
+            return
+        at_end = self.scroll_offset.y >= self.max_scroll_y
+        width = self.room
+        self._lines.extend(of if not width or width_of(of) <= width else fit(of, width) for of in lines)
+        self.virtual_size = Size(width, len(self._lines))
+        self.refresh()
+        self._mark_rest()
+        if at_end:
+            self.scroll_end(animate=False)
+
+    def scroll_to_row(self, row: int) -> None:
+        """Scroll so that a row is seen, as little as needed."""
+        top, height = self.scroll_offset.y, self.size.height
+        if row < top:
+            self.scroll_to(y=row, animate=False)
+        elif row >= top + height:
+            self.scroll_to(y=row - height + 1, animate=False)
+
+    def render_line(self, y: int) -> Strip:
+        """One visible line."""
+        row = self.scroll_offset.y + y
+        width = self.room
+        base = self._style(Tone.PLAIN)
+        if row >= len(self._lines):
+            return Strip.blank(width, base)
+        strip = self._strips.get(row)
+        if strip is None:
+            strip = self._strips[row] = self._strip(self._lines[row])
+        return strip.adjust_cell_length(width, base)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Shows how much lies below."""
+        super().watch_scroll_y(old_value, new_value)
+        self._mark_rest()
+
+    class Resized(Message):
+        """The pane has another width: what is drawn in it must be drawn again."""
+
+    @dataclass
+    class Picked(Message):
+        """A row that stands for something was clicked."""
+
+        view: LinesView
+        id: str
+
+    @dataclass
+    class TitlePicked(Message):
+        """The pane's title was clicked."""
+
+        view: LinesView
+
+    def on_click(self, event: events.Click) -> None:
+        """Report what was clicked: the title, or the run under the mouse, else the row."""
+        offset = event.get_content_offset(self)
+        if offset is None and event.y == 0:
+            self.post_message(self.TitlePicked(self))
+        row = -1 if offset is None else offset.y + self.scroll_offset.y
+        if offset is None or not 0 <= row < len(self._lines):
+            return
+        column, ids = 0, [run.id for run in self._lines[row] if run.id]
+        for run in self._lines[row]:
+            column += cell_len(run.text)
+            if run.id and offset.x < column:
+                ids.insert(0, run.id)
+                break
+        if ids:
+            self.post_message(self.Picked(self, ids[0]))
+
+    @property
+    def room(self) -> int:
+        """Cells that a line may take: the pane's width without its border and scroll bar."""
+        return self.scrollable_content_region.width
+
+    def on_resize(self) -> None:
+        """Ask for another drawing where the width is another."""
+        self._mark_rest()
+        self._fit_scrollbar()
+        self._ask_for_drawing()
+
+    def _fit_scrollbar(self) -> None:
+        """Take the scroll bar away where all is seen: Textual keeps it when lines and pane grow together."""
+        if self.styles.overflow_y == "auto" and self.virtual_size.height <= self.container_size.height:
+            self.show_vertical_scrollbar = False
+
+    def watch_show_vertical_scrollbar(self) -> None:
+        """The scroll bar takes a column from what is drawn."""
+        self.call_after_refresh(self._ask_for_drawing)
+
+    def _ask_for_drawing(self) -> None:
+        if self.room != self._drawn_for:
+            self._drawn_for = self.room
+            self.post_message(self.Resized())
+
+    def notify_style_update(self) -> None:
+        """Forget the styles of the last theme."""
+        super().notify_style_update()
+        self._styles_of.clear()
+        self._strips.clear()
+
+    def _mark_rest(self) -> None:
+        """Nothing is cut silently: the lower border says how many lines lie below."""
+        below = len(self._lines) - round(self.scroll_target_y) - self.size.height
+        mark = f"↓ {below} more" if below > 0 and self.size.height else ""
+        if self.border_subtitle != mark:
+            self.border_subtitle = mark
+
+    def _style(self, tone: Tone) -> Style:
+        # The pane's own style is a walk over all that it stands in: once, and not for each line of a second.
+        style = self._styles_of.get(tone)
+        if style is None:
+            style = self.rich_style
+            if tone is not Tone.PLAIN:
+                style = self._style(Tone.PLAIN) + self.get_component_rich_style(
+                    _TONE_CLASSES[tone], partial=True
+                )
+            self._styles_of[tone] = style
+        return style
+
+    def _strip(self, of: Line) -> Strip:
+        segments = [Segment(run.text, self._style(run.tone)) for run in of if run.text]
+        return Strip(segments, width_of(of))
+
+
+def changed_cells(old: Strip, new: Strip) -> tuple[int, int]:
+    """The first and one past the last cell in which two strips differ; (0, 0) if none."""
+    if old == new:
+        return 0, 0
+    old_cells, new_cells = _cells(old), _cells(new)
+    length = max(len(old_cells), len(new_cells))
+    blank = (" ", None)
+    old_cells.extend([blank] * (length - len(old_cells)))
+    new_cells.extend([blank] * (length - len(new_cells)))
+    differing = [cell for cell in range(length) if old_cells[cell] != new_cells[cell]]
+    return (differing[0], differing[-1] + 1) if differing else (0, 0)
+
+
+def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
+    """One entry a cell; the second cell of a wide character is an empty string."""
+    from rich.cells import get_character_cell_size
+
+    cells: list[tuple[str, Style | None]] = []
+    for text, style, _ in strip:
+        if text.isascii():
+            cells.extend((character, style) for character in text)
+            continue
+        for character in text:
+            size = get_character_cell_size(character)
+            if size:
+                cells.append((character, style))
+                cells.extend([("", style)] * (size - 1))
+    return cells

@@ -1,0 +1,57 @@
+"""What the checks found, as the overview shows it: one row a finding with mark, device and title."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from probes.checks.summary import found_of
+from probes.queries.finding import Finding, Severity
+from widgets.base.lines import Line, Run, Tone, fit
+from widgets.doctor.findings import mark_of
+
+_MOST_DEVICE_CELLS = 15
+
+
+def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Critical findings, then warnings; one for each cause."""
+    return (*found_of(findings, Severity.CRITICAL), *found_of(findings, Severity.WARNING))
+
+
+def draw(
+    findings: Sequence[Finding],
+    labels: Mapping[str, str],
+    gpus: Collection[str],
+    width: int,
+    selected: str = "",
+) -> list[Line]:
+    """One row a finding; `labels`: an endpoint's id or BDF -> its name; `gpus`: the ids of GPUs."""
+    rows = listed(findings)
+    if not rows:
+        notes = len(found_of(findings, Severity.NOTE))
+        more = f", {notes} note{'s' if notes > 1 else ''} (d)" if notes else ""
+        return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
+    devices = {finding.id: device_of(finding, labels, gpus) for finding in rows}
+    cells = min(_MOST_DEVICE_CELLS, max(map(len, devices.values())))
+    lines: list[Line] = []
+    for finding in rows:
+        device: Line = fit((Run(devices[finding.id]),), cells) if cells else ()
+        tone = Tone.CURSOR if finding.id == selected else Tone.PLAIN
+        gap = Run("  " if cells else "")
+        row: Line = (mark_of(finding), Run(" "), *device, gap, Run(finding.title, tone, finding.id))
+        lines.append(fit(row, width))
+    return lines
+
+
+def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]) -> str:
+    """What a finding is about, in a few characters: "mlx5_3", "8 GPUs", "17:01.0 +15"."""
+    ends = dict.fromkeys(labels[device] for device in finding.devices if device in labels)
+    if len(ends) == 1:
+        return next(iter(ends))
+    if ends:
+        are_gpus = {label in {labels.get(gpu, "") for gpu in gpus} for label in ends}
+        word = "devices" if len(are_gpus) > 1 else "GPUs" if are_gpus.pop() else "NICs"
+        return f"{len(ends)} {word}"
+    others = [device.removeprefix("0000:") for device in finding.devices]
+    if not others:
+        return finding.area
+    return others[0] if len(others) == 1 else f"{others[0]} +{len(others) - 1}"

@@ -1,0 +1,1 @@
+"""Views of the node: verdict, topology, matrix, modules, traffic, jobs."""

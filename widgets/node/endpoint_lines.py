@@ -1,0 +1,151 @@
+"""One GPU or one NIC in one line, with its live figures."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from probes.base.unknown import Reason, Unknown, known
+from probes.facts.gpu.gpus import NOT_LISTED, Gpu
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.host.nvml import NvmlLive
+from probes.snapshot.nic_roles import NicRole, Role
+from probes.snapshot.rates import PortRate
+from widgets.base.figures import UNKNOWN_MARK, in_gbps, percent, share, short, used_of
+from widgets.base.lines import Line, Run, Tone
+
+
+@dataclass(frozen=True)
+class Live:
+    """The moving figures that a drawing may show; empty before the first readings."""
+
+    gpus: dict[str, NvmlLive] = field(default_factory=dict)  # by BDF
+    ports: dict[tuple[str, int], PortRate] = field(default_factory=dict)
+    states: dict[tuple[str, int], str] = field(default_factory=dict)  # newer than the node's
+
+
+NOTHING_LIVE = Live()
+
+
+class Detail(IntEnum):
+    """How much a line shows; each shows what the one before shows."""
+
+    SHORT = 0  # utilization, PCIe rates; port rate, RDMA rates
+    USUAL = 1  # GPU memory, temperature; share of the line rate, role
+    UNITS = 2  # units and what the arrows mean
+    FULL = 3  # power, NVLinks, addresses, netdevs
+
+
+_ROLE_WORDS = {Role.STORAGE: "storage", Role.MANAGEMENT: "mgmt", Role.OTHER: "other"}
+
+
+def model(name: str) -> str:
+    """The word by which admins call the GPU: "H100" of "NVIDIA H100 80GB HBM3"."""
+    inside = re.search(r"\[(.+?)\]", name)
+    words = (inside.group(1) if inside else name).replace("NVIDIA", "").replace("Corporation", "").split()
+    words = [word for word in words if word not in ("Tesla", "GeForce", "RTX", "Quadro", "Graphics")] or words
+    return words[0].split("-")[0] if words else "GPU"
+
+
+def gpu_trouble(gpu: Gpu) -> str:
+    """Why a GPU has no live figures, in a few words; "" where it has."""
+    if isinstance(gpu.driver, Unknown):
+        return "no driver"
+    if gpu.driver != "nvidia":
+        return gpu.driver
+    if not isinstance(gpu.nvml, Unknown):
+        return ""
+    if "fallen off the bus" in gpu.nvml.detail:
+        return "fell off the bus"
+    if gpu.nvml.reason is Reason.DRIVER_ERROR and gpu.nvml.source != "NVML":
+        return "does not answer"
+    return "not in nvidia-smi" if gpu.nvml.detail == NOT_LISTED else "no driver figures"
+
+
+def gpu_line(gpu: Gpu, label: str, live: Live, tone: Tone, detail: Detail, with_model: bool = True) -> Line:
+    """As "GPU0 H100  92% ↑328 ↓320 39/80G 51°C"; arrows are PCIe traffic from and to the GPU, in Gb/s."""
+    runs = [Run(label, tone, gpu.bdf), Run(f" {model(gpu.name)}" if with_model else "")]
+    trouble = gpu_trouble(gpu)
+    if trouble:
+        runs.append(Run(f" {trouble}", Tone.WARNING))
+    now = live.gpus.get(gpu.bdf)
+    if now is not None:
+        runs.append(Run(f" {percent(now.utilisation_percent):>4}"))
+        sent, received = in_gbps(now.pcie_tx_bytes_per_second), in_gbps(now.pcie_rx_bytes_per_second)
+        pcie, unit = (" PCIe", " Gb/s") if detail >= Detail.UNITS else ("", "")
+        runs.append(Run(f"{pcie} ↑{short(sent):>3} ↓{short(received):>3}{unit}"))
+        if detail >= Detail.USUAL:
+            total = gpu.memory_total_bytes
+            cells = len(used_of(total, total))
+            runs.append(Run(f" {used_of(now.memory_used_bytes, total):>{cells}}"))
+            runs.append(Run(f" {known(now.temperature_celsius, UNKNOWN_MARK):>2}°C"))
+        if detail >= Detail.FULL:
+            runs.append(Run(f" {short(now.power_watts):>3} W"))
+    if detail >= Detail.FULL:
+        runs.append(Run(f"  {gpu.bdf}", Tone.DIM))
+        links = known(gpu.nvlinks, 0)
+        if links:
+            runs.append(Run(f" NV{links}", Tone.DIM))
+    if known(gpu.c2c_links, 0):
+        runs.append(Run(" C2C", Tone.DIM))
+    return tuple(run for run in runs if run.text)
+
+
+def port_state(device: RdmaDevice, port: RdmaPort, live: Live) -> str:
+    """The port's state as last read: "ACTIVE", "DOWN", …, or `?`."""
+    return live.states.get((device.name, port.number)) or known(port.state, UNKNOWN_MARK)
+
+
+def port_speed(port: RdmaPort, wide: bool) -> str:
+    """As "400G"; with room for it "NDR 400" on InfiniBand."""
+    rate = short(port.rate_gbps)
+    if wide and known(port.link_layer, "") == "InfiniBand" and not isinstance(port.rate_text, Unknown):
+        return f"{port.rate_text.split()[-1] if port.rate_text else ''} {rate}".strip()
+    return f"{rate}G"
+
+
+def nic_line(
+    device: RdmaDevice,
+    port: RdmaPort | None,
+    label: str,
+    live: Live,
+    tone: Tone,
+    detail: Detail,
+    role: NicRole | None = None,
+) -> Line:
+    """As "mlx5_0 400G ↑372  93% ↓371  93%"; arrows are RDMA traffic sent and received, in Gb/s."""
+    runs = [Run(label, tone, device.name)]
+    if port is None:
+        return (*runs, Run(" no port", Tone.WARNING))
+    state = port_state(device, port, live)
+    if state == "ACTIVE":
+        runs.append(Run(f" {port_speed(port, detail >= Detail.FULL)}"))
+        rate = live.ports.get((device.name, port.number))
+        if rate is not None:
+            word, unit = (" RDMA", " Gb/s") if detail >= Detail.UNITS else ("", "")
+            sent, received = f"↑{short(rate.sent_gbps):>3}", f"↓{short(rate.received_gbps):>3}"
+            if detail >= Detail.USUAL:
+                sent += f" {share(rate.sent_gbps, port.rate_gbps):>4}"
+                received += f" {share(rate.received_gbps, port.rate_gbps):>4}"
+            runs.append(Run(f"{word} {sent} {received}{unit}"))
+    elif state == UNKNOWN_MARK:
+        runs.append(Run(" state ?", Tone.WARNING))
+    else:
+        # The physical state is read with the whole node only: beside a newer state it would be stale.
+        physical = known(port.physical_state, "") if state == known(port.state, "") else ""
+        runs.append(Run(f" {state}{f' ({physical})' if physical else ''}", Tone.BAD))
+    if detail >= Detail.USUAL and role is not None:
+        word = role.role.value if detail >= Detail.FULL else _ROLE_WORDS.get(role.role, "")
+        runs.append(Run(f" {word}" if word else "", Tone.DIM))
+    if detail >= Detail.FULL:
+        runs.append(Run(f"  {known(device.bdf, '')}", Tone.DIM))
+        netdev = known(port.netdev, "")
+        if netdev:
+            runs.append(Run(f" {netdev}", Tone.DIM))
+    return tuple(run for run in runs if run.text)
+
+
+def bare_nic_line(label: str, name: str, tone: Tone) -> Line:
+    """A PCI NIC that has no RDMA device: its driver is not loaded or does not claim it."""
+    return Run(label, tone, label), Run(f" {name}" if name else ""), Run(" no RDMA device", Tone.WARNING)

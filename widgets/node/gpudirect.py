@@ -1,0 +1,141 @@
+"""GPUDirect RDMA: which path can be used, which is used, and the live refcount with its last minutes."""
+
+from __future__ import annotations
+
+from probes.base.history import History
+from probes.base.unknown import Reason, Unknown, known
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading, Requirement
+from probes.facts.node import Node
+from widgets.base.figures import UNKNOWN_MARK, gibibytes, sparkline
+from widgets.base.lines import Line, Run, Tone, wrapped
+
+SPARK_SECONDS = 300.0
+
+
+def _is_spare(state: PathState, other: PathState) -> bool:
+    """Whether a path that cannot be used is no fault, because the other one can."""
+    return state.usable is False and other.usable is True
+
+
+def _usable(state: PathState, other: PathState) -> Run:
+    if isinstance(state.usable, Unknown):
+        return Run("? unknown", Tone.WARNING)
+    if state.usable:
+        return Run("✓ usable", Tone.GOOD)
+    if _is_spare(state, other):
+        return Run("– not usable" if state.path is GdrPath.DMABUF else "– not needed", Tone.DIM)
+    return Run("✗ not usable", Tone.BAD)
+
+
+def first_lack(state: PathState) -> Requirement | None:
+    """The first requirement that is not met, else the first that is unknown."""
+    unmet = [one for one in state.requirements if not isinstance(one.met, Unknown) and not one.met]
+    unsure = [one for one in state.requirements if isinstance(one.met, Unknown)]
+    return next(iter([*unmet, *unsure]), None)
+
+
+def _requirement_lines(one: Requirement, width: int) -> list[Line]:
+    if isinstance(one.met, Unknown):
+        head: Line = (Run("  ? ", Tone.WARNING), Run(one.name), Run(f" ({one.met})", Tone.DIM))
+    else:
+        head = (Run("  ✓ ", Tone.GOOD) if one.met else Run("  ✗ ", Tone.BAD), Run(one.name))
+    return [head, *wrapped(one.evidence, width, Tone.DIM, "      ")]
+
+
+def draw(
+    node: Node, peermem: PeermemReading | None, history: History | None, width: int, full: bool = False
+) -> list[Line]:
+    """Draw both paths, refcount with its history, memory peers; `full`: every requirement, its evidence."""
+    facts = node.gpudirect
+    if isinstance(facts, Unknown):
+        return wrapped(f"The GPUDirect state could not be read: {facts}", width, Tone.WARNING)
+    lines: list[Line] = []
+    for state, other in ((facts.dmabuf, facts.peermem), (facts.peermem, facts.dmabuf)):
+        chosen = Run("  preferred", Tone.DIM) if facts.preferred is state.path else Run("")
+        lines.append(
+            (Run(f"{_name(state.path):<10}"), _usable(state, other), _nics(facts, state.path), chosen)
+        )
+        lack = first_lack(state)
+        if full:
+            for one in state.requirements:
+                lines.extend(_requirement_lines(one, width))
+        elif lack is not None and (state.path is GdrPath.DMABUF or not _is_spare(state, other)):
+            what = "unknown" if isinstance(lack.met, Unknown) else "missing"
+            lines.extend(wrapped(f"{what}: {lack.name}", width, Tone.DIM, "  "))
+    lines.extend(_in_use(facts, width))
+    lines.extend(_live(peermem, history, width))
+    return lines
+
+
+def _name(path: GdrPath) -> str:
+    return {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA"}[path]
+
+
+def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:
+    if path is not GdrPath.DMABUF or not facts.nic_dmabuf:
+        return Run("")
+    able = [able for able in facts.nic_dmabuf.values() if not isinstance(able, Unknown) and able]
+    unsure = sum(isinstance(able, Unknown) for able in facts.nic_dmabuf.values())
+    asked = f" ({unsure} not asked)" if unsure else ""
+    return Run(f" · {len(able)}/{len(facts.nic_dmabuf)} NICs{asked}")
+
+
+def _in_use(facts: GpuDirectFacts, width: int) -> list[Line]:
+    in_use = facts.dmabuf_in_use
+    if isinstance(in_use, Unknown):
+        if facts.dmabuf.usable is False:
+            return []
+        told = f"DMA-BUF in use: unknown ({in_use.reason.value})"
+        if in_use.reason is Reason.NEEDS_ROOT:
+            told = "Only root can tell whether DMA-BUF is in use."
+        return wrapped(told, width, Tone.DIM)
+    return [(Run("DMA-BUF in use now: "), Run("yes", Tone.GOOD) if in_use else Run("no"))]
+
+
+def _live(peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:
+    if peermem is None or _is_absent(peermem):
+        return []
+    if isinstance(peermem.refcnt, Unknown):
+        return [(Run("refcnt    "), Run(f"– ({peermem.refcnt.reason.value})", Tone.DIM))]
+    lines: list[Line] = [
+        (Run("refcnt    "), Run(f"{peermem.refcnt}", Tone.GOOD if peermem.refcnt else Tone.PLAIN)),
+    ]
+    lines[0] = (
+        *lines[0],
+        Run(" memory regions by peermem" if peermem.refcnt else " none registered now", Tone.DIM),
+    )
+    if history is not None:
+        buckets = max(10, width - 8)
+        values = history.buckets(buckets, SPARK_SECONDS / buckets)
+        lines.append((Run(sparkline(values)), Run("   5 min", Tone.DIM)))
+    if not isinstance(peermem.peers, Unknown):
+        for peer in peermem.peers:
+            count = known(peer.live_mrs, UNKNOWN_MARK)
+            lines.append((Run(f"{peer.client:<10}"), Run(f"{count} MRs  {gibibytes(peer.live_bytes)}")))
+    return lines
+
+
+def _is_absent(peermem: PeermemReading) -> bool:
+    """Whether no peer-memory module is loaded: there is nothing to count."""
+    refcnt = peermem.refcnt
+    return isinstance(refcnt, Unknown) and refcnt.reason is Reason.NOT_THERE
+
+
+def strip(node: Node, peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:
+    """The panel in one line."""
+    facts = node.gpudirect
+    if isinstance(facts, Unknown):
+        return wrapped(f"GPUDirect: {facts}", width, Tone.WARNING)[:1]
+    runs: list[Run] = []
+    for state, other in ((facts.dmabuf, facts.peermem), (facts.peermem, facts.dmabuf)):
+        usable = _usable(state, other)
+        mark = UNKNOWN_MARK if isinstance(state.usable, Unknown) else usable.text[0]
+        mark_run = Run(mark, usable.tone)
+        runs.extend([Run(f"{_name(state.path)} "), mark_run, _nics(facts, state.path), Run("  ")])
+    if peermem is not None and not _is_absent(peermem):
+        refcnt = "–" if isinstance(peermem.refcnt, Unknown) else str(peermem.refcnt)
+        runs.append(Run(f"refcnt {refcnt} "))
+        left = width - sum(len(run.text) for run in runs) - 1
+        if history is not None and left >= 10 and refcnt != "–":
+            runs.append(Run(sparkline(history.buckets(min(left, 30), SPARK_SECONDS / min(left, 30)))))
+    return [tuple(runs)]

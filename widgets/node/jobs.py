@@ -1,0 +1,83 @@
+"""The jobs that use GPUs or RDMA devices with NCCL: one row for each program, user and job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.jobs.processes import Process, ProcessFacts, name_of, program_of, user_of
+from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+
+
+def jobs_of(facts: ProcessFacts) -> tuple[tuple[Process, ...], ...]:
+    """The processes that use NCCL, or whose libraries only root can see, by program, user and job.
+
+    Those that gdrtop has started are left out.
+    """
+    groups: dict[tuple[str, str, str], list[Process]] = {}
+    for process in facts.processes:
+        if not process.is_ours and _uses_nccl(process):
+            key = program_of(process), user_of(process), process.job
+            groups.setdefault(key, []).append(process)
+    return tuple(map(tuple, groups.values()))
+
+
+def _uses_nccl(process: Process) -> bool:
+    if isinstance(process.libraries, Unknown):
+        return True
+    return any(library.name == "libnccl" for library in process.libraries)
+
+
+def draw(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], width: int) -> list[Line]:
+    """One row a job: GPUs (`gpus`: by pid), program, user, job, NCCL, NICs; None: not checked yet."""
+    if facts is None:
+        return [(Run("checking…", Tone.DIM),)]
+    if isinstance(facts, Unknown):
+        return wrapped(f"Processes are unknown ({facts}).", width, Tone.WARNING)
+    jobs = jobs_of(facts)
+    lines = [_row(job, gpus, width) for job in jobs]
+    hidden = facts.hidden
+    if isinstance(hidden, Unknown) or hidden:
+        lines.extend(wrapped("needs root to see other users' processes", width, Tone.DIM))
+    elif not jobs:
+        lines.append((Run("no job uses a GPU", Tone.DIM),))
+    others = sum(not process.is_ours for process in facts.processes) - sum(map(len, jobs))
+    if others:
+        verb = "process without NCCL has" if others == 1 else "processes without NCCL have"
+        lines.append((Run(f"{others} {verb} a GPU or NIC open", Tone.DIM),))
+    return lines
+
+
+def _row(job: Sequence[Process], gpus: Mapping[int, Sequence[str]], width: int) -> Line:
+    """As "8 GPUs  train.py (alice, Slurm job 4711, 8 processes)  NCCL 2.27.7  10 NICs open"."""
+    used = list(dict.fromkeys(gpu for process in job for gpu in gpus.get(process.pid, ())))
+    first = job[0]
+    name = name_of(first)
+    if len(job) > 1:
+        about = (user_of(first), first.job, f"{len(job)} processes")
+        name = f"{program_of(first)} ({', '.join(filter(None, about))})"
+    rest = "".join(f"  {part}" for part in (_nccl(job), _nics(job)) if part)
+    where = ", ".join(used) if len(used) <= 2 else f"{len(used)} GPUs"
+    row: Line = (Run(f"{where}  " if where else ""), Run(name), Run(rest, Tone.DIM))
+    return fit(row, width) if width_of(row) > width else row
+
+
+def _nccl(job: Sequence[Process]) -> str:
+    libraries = (one for process in job for one in known(process.libraries, ()) if one.name == "libnccl")
+    versions = dict.fromkeys(known(one.version, "") for one in libraries)
+    return f"NCCL {', '.join(filter(None, versions))}".rstrip() if versions else ""
+
+
+def _nics(job: Sequence[Process]) -> str:
+    count = len({file for process in job for file in known(process.uverbs_files, ())})
+    return f"{count} NIC{'s' if count > 1 else ''} open" if count else ""
+
+
+def strip(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], width: int) -> Line:
+    """The panel in one line."""
+    rows = draw(facts, gpus, 10_000)
+    more = f"  and {len(rows) - 1} more" if len(rows) > 1 else ""
+    head: Line = (Run("Jobs ", Tone.TITLE), *rows[0])
+    left = width - len(more)
+    cut = fit(head, left) if width_of(head) > left else head
+    return (*cut, Run(more, Tone.DIM))

@@ -1,0 +1,150 @@
+"""The module ladder in load order: what is loaded, what is missing and why it matters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts
+from probes.facts.kernel.module_blockers import explain
+from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung, cards_of
+from probes.facts.node import Node
+from probes.facts.pci.functions import PciFacts
+from widgets.base.figures import UNKNOWN_MARK
+from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+
+_MARKS = {
+    ModuleState.LIVE: ("✓", Tone.GOOD),
+    ModuleState.BUILTIN: ("✓", Tone.GOOD),
+    ModuleState.LOADING: ("…", Tone.WARNING),
+    ModuleState.UNLOADING: ("…", Tone.WARNING),
+}
+
+
+_STATE_COLUMN, _REFCNT_CELLS = 20, 5
+_COUNTED = ("nvidia_peermem", "nv_peer_mem")  # whose refcnt says something: registered memory regions
+_COMPANION = "not needed for GPUDirect RDMA"
+
+
+def needless(node: Node, rung: Rung) -> str:
+    """Return why this node does not need a module that is not loaded; "" where it does."""
+    family = rung.module.partition("_")[0]
+    if family in ("mlx4", "mlx5") and isinstance(node.pci, PciFacts):
+        return "" if cards_of(node.pci, family) else "no such card here"
+    direct = node.gpudirect
+    if rung.module == "nvidia_peermem" and isinstance(direct, GpuDirectFacts):
+        if direct.preferred is GdrPath.DMABUF:
+            return "not needed: DMA-BUF works"
+        if isinstance(node.modules, ModuleFacts):
+            other = node.modules.modules.get("nv_peer_mem")
+            if other is not None and other.state is ModuleState.LIVE:
+                return "nv_peer_mem is used instead"
+    return "" if rung.core else _COMPANION
+
+
+def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
+    """Return `✓` loaded, `…` on its way, `–` not needed, `✗` missing or `?` unknown, with its tone."""
+    if isinstance(module.state, Unknown):
+        return UNKNOWN_MARK, Tone.WARNING
+    if module.state in _MARKS:
+        return _MARKS[module.state]
+    return ("–", Tone.DIM) if needless(node, rung) else ("✗", Tone.BAD)
+
+
+def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:
+    value = refcnts.get(module.name, module.refcnt)
+    if not isinstance(value, Unknown):
+        return str(value)
+    return UNKNOWN_MARK if module.state is ModuleState.LIVE else ""
+
+
+def draw(
+    node: Node,
+    refcnts: dict[str, Maybe[int]],
+    width: int,
+    full: bool = False,
+    marks: Mapping[str, Run] | None = None,
+) -> list[Line]:
+    """The modules that need attention, one line each, and how many are well; with `full` every module.
+
+    A line has the findings' mark and why the module is missing; with `full` also what is lost without it.
+    """
+    facts = node.modules
+    if isinstance(facts, Unknown):
+        return wrapped(f"The modules could not be read: {facts}", width, Tone.WARNING)
+    lines: list[Line] = []
+    well = 0
+    for number, rung in enumerate(facts.ladder, 1):
+        module = facts.modules[rung.module]
+        mark, tone = mark_of(node, rung, module)
+        if not full and mark in "✓–" and rung.module not in (marks or {}):
+            well += mark == "✓"
+            continue
+        state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
+        reason = needless(node, rung) if mark == "–" else ""
+        if mark == "✓":
+            state = f"{state} {known(module.version, '')}".rstrip()
+        elif reason and reason != _COMPANION:
+            state = reason
+        obstacle = explain(facts, rung.module) if mark in ("✗", "?") or (full and mark == "–") else ""
+        if obstacle and not full and len(obstacle) <= width - _STATE_COLUMN - _REFCNT_CELLS:
+            # The whole ladder stays in view also where much of it is missing.
+            state, obstacle = obstacle, ""
+        finding = (marks or {}).get(rung.module, Run(mark, tone))
+        head: Line = (
+            Run(f"{number:>2} ", Tone.DIM),
+            finding,
+            Run(f" {rung.module:<14} ", Tone.PLAIN if rung.core else Tone.DIM),
+            Run(state, tone if mark in "✗?" else Tone.DIM),
+        )
+        if rung.module in _COUNTED:
+            refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
+            lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
+        else:
+            lines.append(fit(head, width) if width_of(head) > width else head)
+        if obstacle:
+            lines.extend(wrapped(obstacle, width, tone, "     "))
+        if full:
+            lines.extend(wrapped(rung.why, width, Tone.DIM, "     "))
+        if full and module.used_by:
+            lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
+    if not full:
+        lines.append(_folded(well, bool(lines)))
+    if facts.rules_unread:
+        lines.extend(wrapped(unread_rules(facts), width, Tone.WARNING))
+    return lines
+
+
+def _folded(well: int, are_others: bool) -> Line:
+    """As "✓ 9 modules loaded, none missing"."""
+    if not well:
+        return (Run("no module is loaded", Tone.DIM),)
+    modules = f"{well} {'other ' if are_others else ''}module{'s' if well > 1 else ''} loaded"
+    return (Run("✓", Tone.GOOD), Run(f" {modules}{'' if are_others else ', none missing'}"))
+
+
+def unread_rules(facts: ModuleFacts) -> str:
+    """Name the unreadable files of modprobe.d and modules-load.d."""
+    return f"{UNKNOWN_MARK} {', '.join(facts.rules_unread)} not readable; a module may be blacklisted there"
+
+
+def strip(
+    node: Node, refcnts: dict[str, Maybe[int]], width: int, marks: Mapping[str, Run] | None = None
+) -> list[Line]:
+    """The modules that need attention in one line: "✗nvidia_peermem not loaded  ✓ 8 other modules loaded"."""
+    facts = node.modules
+    if isinstance(facts, Unknown):
+        return wrapped(f"Modules: {facts}", width, Tone.WARNING)[:1]
+    runs: list[Run] = []
+    well = 0
+    for rung in facts.ladder:
+        module = facts.modules[rung.module]
+        mark, tone = mark_of(node, rung, module)
+        finding = (marks or {}).get(rung.module)
+        if mark in "✓–" and finding is None:
+            well += mark == "✓"
+            continue
+        state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
+        runs.extend([finding or Run(mark, tone), Run(f"{rung.module} "), Run(f"{state}  ", Tone.DIM)])
+    line: Line = (Run("Modules ", Tone.TITLE), *runs, *_folded(well, bool(runs)))
+    return [fit(line, width) if width_of(line) > width else line]

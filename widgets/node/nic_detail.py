@@ -1,0 +1,90 @@
+"""One NIC or one GPU in detail: what it is, what it is for, its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.base.unknown import Unknown, known
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.rdma.devices import RdmaDevice
+from probes.facts.rdma.port_health import CounterValue
+from probes.host.nvml import NvmlLive
+from probes.snapshot.nic_roles import NicRole
+from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
+from widgets.base.lines import Line, Run, Tone, wrapped
+
+_SHORT_COUNTERS = 3
+
+
+def role_line(role: NicRole, width: int) -> list[Line]:
+    """As "storage NIC: mounts /data (nfs4), 100 Gb/s Ethernet"."""
+    return wrapped(f"{role.role.value} NIC: {', '.join(role.reasons)}", width, Tone.DIM)
+
+
+def counter_lines(
+    counters: dict[int, tuple[CounterValue, ...]] | None, seconds: float | None, width: int, full: bool
+) -> list[Line]:
+    """The error counters by port that are not 0; `seconds`: since the check before, for what rose.
+
+    None: the counters have not been read.
+    """
+    if counters is None:
+        return [(Run("error counters: not read yet", Tone.DIM),)]
+    rows: list[tuple[str, CounterValue]] = []
+    left_out = 0
+    for port, values in counters.items():
+        shown = values if full else values[:_SHORT_COUNTERS]
+        prefix = f"port {port} " if len(counters) > 1 else ""
+        rows.extend((f"{prefix}{value.name}", value) for value in shown)
+        left_out += len(values) - len(shown)
+    if not rows:
+        return [(Run("error counters: all 0", Tone.DIM),)]
+    names = max(len(name) for name, _ in rows)
+    lines: list[Line] = wrapped("error counters since the last reset", width, Tone.TITLE)
+    lines.extend(_counter_line(f"{name:<{names}}", value, seconds) for name, value in rows)
+    if left_out:
+        lines.append((Run(f"… {left_out} more: Enter shows all", Tone.DIM),))
+    return lines
+
+
+def _counter_line(name: str, value: CounterValue, seconds: float | None) -> Line:
+    rise = f"  +{value.rise} in {seconds:.0f} s" if value.rise and seconds is not None else ""
+    full = "  at its limit" if value.is_full else ""
+    return (Run(f" {name} {value.value}"), Run(rise, Tone.WARNING), Run(full, Tone.WARNING))
+
+
+def draw_nic(device: RdmaDevice, role: NicRole | None, width: int) -> list[Line]:
+    """What a NIC is, port by port."""
+    lines: list[Line] = [(Run(device.name, Tone.TITLE), Run(f"  {known(device.bdf, '')}", Tone.DIM))]
+    if role is not None:
+        lines.extend(role_line(role, width))
+    facts = (("type", device.hca_type), ("firmware", device.firmware), ("board", device.board_id))
+    lines.extend(_facts([(name, known(value, UNKNOWN_MARK)) for name, value in facts]))
+    for port in device.ports:
+        state = f"{known(port.state, UNKNOWN_MARK)}, {known(port.physical_state, UNKNOWN_MARK)}"
+        kind = (
+            f"{short(port.rate_gbps)} Gb/s {known(port.link_layer, '')} {known(port.rate_text, '')}".rstrip()
+        )
+        netdev = known(port.netdev, "")
+        where = f"  netdev {netdev}" if netdev else ""
+        lines.extend(wrapped(f"port {port.number}    {state}, {kind}{where}", width))
+    return lines
+
+
+def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:
+    """What a GPU is, and how it does."""
+    lines: list[Line] = [(Run(f"GPU{gpu.index}", Tone.TITLE), Run(f"  {gpu.bdf}", Tone.DIM))]
+    facts: list[tuple[str, str]] = [("model", gpu.name)]
+    used = gibibytes(now.memory_used_bytes) if now else UNKNOWN_MARK
+    facts.append(("memory", f"{used} of {gibibytes(gpu.memory_total_bytes)} in use"))
+    facts.append(("BAR1", gibibytes(gpu.bar1_total_bytes)))
+    if now is not None:
+        celsius = known(now.temperature_celsius, UNKNOWN_MARK)
+        facts.append(("state", f"{celsius}°C, {short(now.power_watts)} W"))
+    if not isinstance(gpu.nvlinks, Unknown) and gpu.nvlinks:
+        facts.append(("NVLinks", str(gpu.nvlinks)))
+    return [*lines, *_facts(facts)]
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> list[Line]:
+    return [(Run(f"{name:<9} ", Tone.DIM), Run(value)) for name, value in facts]

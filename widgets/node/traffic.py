@@ -1,0 +1,132 @@
+"""Traffic now and in the last minutes against the line rate: all NICs, all GPUs, and each port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from probes.base.history import History
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts
+from probes.topology.paths import Topology
+from widgets.base.figures import gbps, in_gbps, share, short, sparkline
+from widgets.base.lines import Line, Run, Tone, fit
+from widgets.node.endpoint_lines import Live, port_state
+
+SPARK_SECONDS = 120.0
+TOTALS = ("NIC ↑", "NIC ↓", "GPU ↑", "GPU ↓")
+_HEAD_CELLS = 22  # "NIC ↑ 2.36 Tb/s  73% "
+_PEAK_CELLS = 10  # " peak 100%"
+
+
+def totals(live: Live) -> dict[str, float]:
+    """Gb/s (10^9 bits) summed over what was read: NICs sent and received, GPU PCIe from and to."""
+    sums: dict[str, float] = {}
+
+    def add(name: str, value: Maybe[float]) -> None:
+        if not isinstance(value, Unknown):
+            sums[name] = sums.get(name, 0.0) + value
+
+    for rate in live.ports.values():
+        add("NIC ↑", rate.sent_gbps)
+        add("NIC ↓", rate.received_gbps)
+    for gpu in live.gpus.values():
+        add("GPU ↑", in_gbps(gpu.pcie_tx_bytes_per_second))
+        add("GPU ↓", in_gbps(gpu.pcie_rx_bytes_per_second))
+    return sums
+
+
+def line_rates(node: Node, topology: Topology, live: Live) -> dict[str, float]:
+    """What all ACTIVE ports, and all GPUs' PCIe links, carry each way, in Gb/s; "NIC" and "GPU"."""
+    rates = {"NIC": 0.0, "GPU": 0.0}
+    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        for port in device.ports:
+            if port_state(device, port, live) == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
+                rates["NIC"] += port.rate_gbps
+    for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
+        rates["GPU"] += _gpu_link_gbps(topology, gpu.bdf)
+    return rates
+
+
+def _gpu_link_gbps(topology: Topology, gpu: str) -> float:
+    """What the GPU's own link carries: the first link of any path that begins at it."""
+    for nic in topology.best_nics.get(gpu, ())[:1]:
+        for hop in topology.path(gpu, nic).hops:
+            if hop.link == "PCIe" and not isinstance(hop.gbps, Unknown):
+                return hop.gbps
+    return 0.0
+
+
+def draw(
+    live: Live, history: Mapping[str, History], width: int, line_rate: Mapping[str, float] | None = None
+) -> list[Line]:
+    """The totals with two minutes of history, scaled to the line rate (`line_rate` of `line_rates`)."""
+    sums = totals(live)
+    most = line_rate or {}
+    lines: list[Line] = []
+    buckets = max(6, width - _HEAD_CELLS - _PEAK_CELLS)
+    for name in TOTALS:
+        if name not in sums:
+            lines.append((Run(f"{name} "), Run("?  not read", Tone.DIM)))
+            continue
+        top = most.get(name[:3], 0.0)
+        values = history[name].buckets(buckets, SPARK_SECONDS / buckets) if name in history else []
+        peak = max((value for value in values if value is not None), default=sums[name])
+        percent, highest = share(sums[name], top), share(peak, top)
+        lines.append(
+            (
+                Run(f"{name} {gbps(sums[name]):>9} {percent:>5} "),
+                Run(sparkline(values, top or None)),
+                Run(f" peak {highest or _brief(peak)}", Tone.DIM),
+            )
+        )
+    scale = ", ".join(f"{name} {gbps(rate)}" for name, rate in most.items() if rate)
+    text = f"2 min, █ = {scale}" if scale else "2 min, █ = the highest value"
+    return [*lines, fit((Run(text, Tone.DIM),), width)]
+
+
+def _brief(rate_gbps: float) -> str:
+    return f"{rate_gbps / 1000:.1f}T" if rate_gbps >= 1000 else f"{short(rate_gbps)}G"
+
+
+def draw_ports(
+    node: Node,
+    live: Live,
+    history: Mapping[tuple[str, int], tuple[History, History]],
+    width: int,
+    marks: Mapping[str, Run] | None = None,
+) -> list[Line]:
+    """One line a port: rates, shares of the line rate, and two minutes of each, scaled to the line rate."""
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    ports = [(device, port) for device in devices for port in device.ports]
+    if not ports:
+        return [(Run("No RDMA port.", Tone.DIM),)]
+    labels = {
+        (device.name, port.number): f"{device.name}/{port.number}" if len(device.ports) > 1 else device.name
+        for device, port in ports
+    }
+    cells = max(map(len, labels.values()))
+    # name, mark, rate of the port, and twice an arrow, a rate, a share and a graph
+    buckets = max(4, (width - cells - 7 - 2 * 13) // 2)
+    lines: list[Line] = []
+    for device, port in ports:
+        key = device.name, port.number
+        label = Run(f"{labels[key]:<{cells}}", Tone.NIC, device.name)
+        mark = (marks or {}).get(device.name, Run(" "))
+        state, rate = port_state(device, port, live), live.ports.get(key)
+        if state != "ACTIVE" or rate is None:
+            tone = Tone.DIM if state == "ACTIVE" else Tone.BAD
+            lines.append((label, mark, Run(state if state != "ACTIVE" else "no rate yet", tone)))
+            continue
+        top = port.rate_gbps if not isinstance(port.rate_gbps, Unknown) else None
+        runs = [label, mark, Run(f"{short(port.rate_gbps):>4}G", Tone.DIM)]
+        for arrow, value, past in (
+            ("↑", rate.sent_gbps, history[key][0] if key in history else None),
+            ("↓", rate.received_gbps, history[key][1] if key in history else None),
+        ):
+            values = past.buckets(buckets, SPARK_SECONDS / buckets) if past is not None else []
+            runs.append(Run(f"  {arrow}{short(value):>4} {share(value, port.rate_gbps):>4} "))
+            runs.append(Run(sparkline(values, top)))
+        lines.append(tuple(runs))
+    return [*lines, (Run("2 min, █ = line rate", Tone.DIM),)]
