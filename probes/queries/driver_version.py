@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import parse_driver_version
-from probes.queries.evidence_list import unsure_without
-from probes.queries.finding import Evidence, Outcome, passed, unsure
+from probes.queries.finding import Evidence, Outcome, passed, unsure, unsure_without
 from probes.snapshot.examination import Examination
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.base.unknown import Reason, Unknown
-from probes.host.local import TREE_ONLY
-from probes.queries.finding import Evidence, Outcome, unsure
+from probes.queries.finding import Evidence
 
 SHOWN = 8
 RDMA_DEVICES = "the RDMA devices"
@@ -18,21 +16,6 @@ STAGED = (
     "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
 )
 """The impact of a node without GPUDirect RDMA."""
-
-
-def needs(what: str, why: Unknown | str) -> str:
-    """What a check that could not run needs: "needs root: the kernel log", "needs the GPUs (timed out)"."""
-    if TREE_ONLY in str(why):
-        return "needs a running node (this is a tree of files)"
-    if isinstance(why, Unknown) and why.reason is Reason.NEEDS_ROOT:
-        return f"needs root: {what}"
-    return f"needs {what} ({why})"
-
-
-def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
-    """Report a check that could not run for want of `what`, with the details as evidence."""
-    seen = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
-    return unsure(needs(what, why), *evidence, *seen)
 
 
 def several(words: Iterable[str], most: int = SHOWN) -> str:

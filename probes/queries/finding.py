@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.plan import Plan
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.local import TREE_ONLY
 
 if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
+
+
+T = TypeVar("T")
 
 
 class Severity(Enum):
@@ -109,6 +114,40 @@ def passed(*evidence: Evidence) -> Outcome:
 def unsure(needs: str, *evidence: Evidence) -> Outcome:
     """Whether it is wrong cannot be said; `needs` is what it would take ("needs root: …")."""
     return Outcome(Status.UNKNOWN, evidence, needs)
+
+
+def needs(what: str, why: Unknown | str) -> str:
+    """What a check that could not run needs: "needs root: the kernel log", "needs the GPUs (timed out)"."""
+    if TREE_ONLY in str(why):
+        return "needs a running node (this is a tree of files)"
+    if isinstance(why, Unknown) and why.reason is Reason.NEEDS_ROOT:
+        return f"needs root: {what}"
+    return f"needs {what} ({why})"
+
+
+def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
+    """Report a check that could not run for want of `what`, with the details as evidence."""
+    seen = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
+    return unsure(needs(what, why), *evidence, *seen)
+
+
+class NotKnown(Exception):
+    """A fact that a check needs is unknown; the registry turns it into the check's outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.cause)
+        self.outcome = outcome
+
+
+def need(fact: Maybe[T], what: str, *evidence: Evidence) -> T:
+    """Return the fact, or end the check as unknown ("needs root: the kernel log").
+
+    Raises:
+        NotKnown: the fact is unknown; only checks may call this, for the registry alone catches it.
+    """
+    if isinstance(fact, Unknown):
+        raise NotKnown(unsure_without(what, fact, *evidence))
+    return fact
 
 
 class Area:

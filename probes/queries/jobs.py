@@ -11,8 +11,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.platform import Environment
-from probes.queries.evidence_list import few, needs
-from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import few
+from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Topology

@@ -8,8 +8,8 @@ from probes.base.plan import Plan
 from probes.base.unknown import Unknown
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
-from probes.queries.evidence_list import KERNEL_LOG, at_most, needs, several
-from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import KERNEL_LOG, at_most, several
+from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.snapshot.examination import Examination
 
 _BOOT_SECONDS = 60.0

@@ -10,8 +10,8 @@ from probes.facts.gpu.gpus import Flavour
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import loads_nothing
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
-from probes.queries.evidence_list import STAGED, unsure_without
-from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import STAGED
+from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.modules import (
     DMABUF,
     MODULES,

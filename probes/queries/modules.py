@@ -17,8 +17,8 @@ from probes.facts.kernel.modules import (
     cards_of,
 )
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
-from probes.queries.evidence_list import KERNEL_LOG, SHOWN, unsure_without
-from probes.queries.finding import Evidence, Outcome, passed
+from probes.queries.evidence_list import KERNEL_LOG, SHOWN
+from probes.queries.finding import Evidence, Outcome, passed, unsure_without
 from probes.snapshot.examination import Examination
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)

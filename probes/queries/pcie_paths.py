@@ -10,8 +10,8 @@ from probes.facts.pci.capabilities import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.local import TREE_ONLY
-from probes.queries.evidence_list import LIKE_THESE, few, needs
-from probes.queries.finding import Evidence, Outcome, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, few
+from probes.queries.finding import Evidence, Outcome, found, needs, passed, unsure
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path

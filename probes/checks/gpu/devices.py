@@ -11,8 +11,8 @@ from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
-from probes.queries.evidence_list import at_most, needs, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import at_most, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.kernel_log import needs_log
 from probes.queries.references import DRIVER_README
 from probes.snapshot.examination import Examination

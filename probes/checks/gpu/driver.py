@@ -11,8 +11,8 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.system.services import ServiceState
 from probes.host.nvml import NvmlGpu
 from probes.plans.gpu import persistence_on
-from probes.queries.evidence_list import at_most, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.kernel_log import log_messages, of_log
 from probes.queries.references import DRIVER_README
 from probes.snapshot.examination import Examination

@@ -10,8 +10,8 @@ from probes.checks.gpu.devices import GPUS, NO_GPU, asked, bdfs_of, gpus_of, nam
 from probes.facts.gpu.gpus import Gpu, is_vgpu
 from probes.nccl.settings import parse_level
 from probes.plans.mig import mig_off
-from probes.queries.evidence_list import at_most, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import RESTARTS, about, affected, jobs_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl

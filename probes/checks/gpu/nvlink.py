@@ -10,8 +10,8 @@ from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.services import start_imex
-from probes.queries.evidence_list import at_most, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import has_pods
 from probes.snapshot.examination import Examination
 

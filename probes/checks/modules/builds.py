@@ -8,8 +8,8 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager
 from probes.plans.rebuilding import rebuild_plan
-from probes.queries.evidence_list import SHOWN, several, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import SHOWN, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.module_need import missing_modules
 from probes.queries.modules import FILES, MODULES, PEERMEM, file_of, is_present, module_of, no_pair
 from probes.queries.references import DRIVER_GUIDE

@@ -9,8 +9,8 @@ from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.load_modules import load_plan, load_step
 from probes.plans.obstacles import bar_of
-from probes.queries.evidence_list import SHOWN, several, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import SHOWN, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.module_need import cost_of_missing, impact_of_missing, is_spare, refused_by
 from probes.queries.modules import (
     LINE_LIMIT,

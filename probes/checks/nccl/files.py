@@ -6,8 +6,8 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
-from probes.queries.evidence_list import few, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import few
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import affected, jobs_of, settle, values_of, without_variable
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from probes.base.unknown import Unknown
 from probes.nccl.settings import parse_level, parse_number
-from probes.queries.evidence_list import SHOWN, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unsure
+from probes.queries.evidence_list import SHOWN
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unsure
 from probes.queries.jobs import (
     STAGED,
     Settings,

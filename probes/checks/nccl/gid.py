@@ -9,8 +9,8 @@ from probes.base.unknown import Unknown
 from probes.checks.nccl.network import HCA, taken_ports, used_devices
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_number
-from probes.queries.evidence_list import RDMA_DEVICES, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, unsure
+from probes.queries.evidence_list import RDMA_DEVICES
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unsure
 from probes.queries.jobs import Settings, jobs_of, settle, without_variable
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination

@@ -9,8 +9,7 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import MappedLibrary, Process
 from probes.nccl.settings import parse_number
-from probes.queries.evidence_list import needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unsure
 from probes.queries.jobs import (
     RESTART,
     RESTARTS,

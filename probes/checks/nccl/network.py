@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, needs, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, unsure
+from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unsure
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,

@@ -8,8 +8,8 @@ from probes.checks.nccl.library import usable
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unsure
 from probes.queries.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination

@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
-from probes.queries.evidence_list import RDMA_DEVICES, at_most, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import RDMA_DEVICES, at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.ports import NO_PORTS, Port, devices_of, names, ports_of
 from probes.snapshot.examination import Examination
 

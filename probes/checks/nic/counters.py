@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PortHealth
-from probes.queries.evidence_list import RDMA_DEVICES, at_most, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import RDMA_DEVICES, at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.ports import NO_PORTS, Port, devices_of, names, ports_of
 from probes.snapshot.examination import Examination
 

@@ -6,15 +6,8 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
-from probes.queries.evidence_list import (
-    NAMESPACE_OF_DEVICES,
-    PCI_FUNCTIONS,
-    RDMA_DEVICES,
-    at_most,
-    several,
-    unsure_without,
-)
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, PCI_FUNCTIONS, RDMA_DEVICES, at_most, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.ports import NO_PORTS, gpus_without_nic
 from probes.snapshot.examination import Examination
 

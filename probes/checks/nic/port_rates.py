@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown, known
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.evidence_list import RDMA_DEVICES, at_most, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import RDMA_DEVICES, at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.ports import NO_PORTS, Port, alike, devices_of, names, ports_of
 from probes.snapshot.examination import Examination
 

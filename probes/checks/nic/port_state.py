@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, at_most, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.port_condition import Condition, condition_of
 from probes.queries.ports import (
     NO_PORTS,

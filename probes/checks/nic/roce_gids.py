@@ -7,8 +7,8 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
-from probes.queries.evidence_list import RDMA_DEVICES, at_most, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import has_pods, jobs_of, needs_environment, settle
 from probes.queries.ports import Port, devices_of, gpus_without_nic, names, ports_of
 from probes.snapshot.examination import Examination

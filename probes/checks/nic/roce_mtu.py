@@ -8,8 +8,8 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, at_most, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, at_most
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.ports import Port, alike, devices_of, names
 from probes.snapshot.examination import Examination
 

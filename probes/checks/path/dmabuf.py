@@ -9,8 +9,8 @@ from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.queries.driver_version import DRIVER_VERSION, driver_version
-from probes.queries.evidence_list import SHOWN, STAGED, several, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import SHOWN, STAGED, several
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,

@@ -7,8 +7,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.queries.driver_version import DRIVER_VERSION, driver_version
-from probes.queries.evidence_list import SHOWN, STAGED, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import SHOWN, STAGED
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.module_need import loaded_peermem
 from probes.queries.modules import DMABUF, PEERMEM, log_needed, log_of, log_seen
 from probes.snapshot.examination import Examination

@@ -7,8 +7,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
-from probes.queries.evidence_list import unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.module_need import is_spare, loaded_peermem
 from probes.queries.modules import (
     MODULES,

@@ -12,8 +12,8 @@ from probes.plans.load_modules import load_plan, load_step
 from probes.plans.obstacles import bar_of
 from probes.plans.rebuilding import rebuild_plan
 from probes.queries.driver_version import DRIVER_VERSION
-from probes.queries.evidence_list import SHOWN, STAGED, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.evidence_list import SHOWN, STAGED
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unsure_without
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (
     LINE_LIMIT,

@@ -7,8 +7,8 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
-from probes.queries.evidence_list import STAGED, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import STAGED
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.module_need import (
     Need,
     absent_peermem,

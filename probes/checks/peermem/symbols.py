@@ -10,8 +10,8 @@ from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.load_modules import load_step
 from probes.plans.rebuilding import rebuild_steps
 from probes.plans.services import restart_openibd
-from probes.queries.evidence_list import STAGED, unsure_without
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import STAGED
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.module_need import (
     Need,
     absent_peermem,

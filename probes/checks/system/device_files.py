@@ -7,8 +7,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.processes import Process
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
-from probes.queries.evidence_list import RDMA_DEVICES, few, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, few
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,

@@ -7,8 +7,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.nccl.library import usable
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.driver_container import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
-from probes.queries.evidence_list import needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")

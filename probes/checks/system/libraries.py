@@ -10,8 +10,8 @@ from probes.checks.nccl.library import needs_version, usable
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
-from probes.queries.evidence_list import RDMA_DEVICES, few, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, few
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, jobs_of, settle
 from probes.snapshot.examination import Examination
 

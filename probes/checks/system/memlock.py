@@ -11,8 +11,8 @@ from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
 from probes.facts.system.systemd_units import Setting
 from probes.plans.services import lift_memlock
-from probes.queries.evidence_list import few, needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import few
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import (
     RESTART,
     RESTARTS,

@@ -6,8 +6,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.nccl.library import usable
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
-from probes.queries.evidence_list import needs
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools")

@@ -1,8 +1,8 @@
 """What is left out of a long list is counted, in the words that admins' own scripts may look for."""
 
 from probes.base.unknown import Reason, Unknown
-from probes.queries.evidence_list import LIKE_THESE, at_most, few, needs, several
-from probes.queries.finding import Evidence
+from probes.queries.evidence_list import LIKE_THESE, at_most, few, several
+from probes.queries.finding import Evidence, needs
 
 NICS = [f"mlx5_{number}" for number in range(10)]
 SEEN = [Evidence(f"/sys/class/infiniband/{nic}", "down") for nic in NICS]
