@@ -22,7 +22,7 @@ from probes.bandwidth.tools.samples import (
     Sample,
 )
 from tests.probes.bandwidth.planning.test_series import lacking, node
-from tests.probes.bandwidth.results import failed, judged, latency, result
+from tests.probes.bandwidth.sample_results import failed, judged, latency, result
 from widgets.bandwidth.inventory_drawing import draw_inventory
 from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of

@@ -11,7 +11,7 @@ from probes.bandwidth.model.rating import Judgement, Verdict
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
-from tests.probes.bandwidth.results import failed, latency, result
+from tests.probes.bandwidth.sample_results import failed, latency, result
 
 TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=40)
 FIGURE = st.floats(0, 1e6)
