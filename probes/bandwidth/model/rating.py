@@ -36,9 +36,9 @@ class Verdict(Enum):
 class Judgement:
     """What a measurement is worth."""
 
-    verdict: Verdict
-    words: str  # "186 of 200 Gb/s, 93 %"
-    why: str  # one line
+    verdict: Verdict = Verdict.UNKNOWN
+    words: str = ""  # "186 of 200 Gb/s, 93 %"
+    why: str = ""  # one line
     share: float | None = None  # of what the limiting part can carry, headers taken off
 
 
