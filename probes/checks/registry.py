@@ -38,7 +38,17 @@ from probes.checks.peermem import symbols as peermem_build
 from probes.checks.system import device_files, kubernetes, libraries
 from probes.checks.system import memlock as environment
 from probes.checks.system import perftest as tools
-from probes.queries.finding import Area, Check, Evidence, Finding, NotKnown, Outcome, Severity, Status, unsure
+from probes.queries.finding import (
+    Area,
+    Check,
+    CheckEnded,
+    Evidence,
+    Finding,
+    Outcome,
+    Severity,
+    Status,
+    unknown,
+)
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.snapshot.examination import Examination
 
@@ -165,11 +175,11 @@ def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
 def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
         return check.judge(examination)
-    except NotKnown as not_known:
-        return not_known.outcome
+    except CheckEnded as ended:
+        return ended.outcome
     except Exception as error:  # a check that fails says so, and spoils no other
         message = printable(f"{type(error).__name__}: {error}", 200)
-        return unsure("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
+        return unknown("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
 
 
 def _finding(check: Check, outcome: Outcome) -> Finding:

@@ -29,8 +29,8 @@ def redirects_off(examination: Examination) -> Plan | str:
         return aside.value
     found = redirects_of(examination)
     if not found.ports:
-        if found.unknown:
-            return reason_of(found.unknown[0])
+        if found.unknowns:
+            return reason_of(found.unknowns[0])
         return f"no redirect on the {found.looked_at} switch ports between GPUs and NICs"
     if any(is_translated(examination, path) for path in near_paths(examination)):
         option = pass_through_option(examination)

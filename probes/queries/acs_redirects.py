@@ -32,7 +32,7 @@ class Redirects:
     """The switch ports where paths between GPUs and near NICs turn."""
 
     ports: dict[str, Acs]  # those that redirect, by BDF
-    unknown: tuple[Unknown, ...]  # why others could not be read
+    unknowns: tuple[Unknown, ...]  # why others could not be read
     looked_at: int
 
 
@@ -44,15 +44,15 @@ def redirects(acs: Acs) -> bool:
 def redirects_of(examination: Examination) -> Redirects:
     """The ports that redirect, but for those whose NICs go past by what they have translated themselves."""
     ports: dict[str, Acs] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     nics = nics_by_bridge(examination, near_paths(examination))
     for bridge, behind in nics.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
-            unknown.append(acs)
+            unknowns.append(acs)
         elif acs is not None and redirects(acs) and not _goes_past(examination, acs, behind):
             ports[bridge] = acs
-    return Redirects(ports, tuple(unknown), len(nics))
+    return Redirects(ports, tuple(unknowns), len(nics))
 
 
 def not_to_be_judged(examination: Examination) -> Evidence | None:

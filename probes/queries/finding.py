@@ -44,7 +44,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found on one node; made by `found`, `passed` and `unsure`."""
+    """What one check found on one node; made by `found`, `passed` and `unknown`."""
 
     status: Status
     evidence: tuple[Evidence, ...] = ()
@@ -111,9 +111,9 @@ def passed(*evidence: Evidence) -> Outcome:
     return Outcome(Status.PASSED, evidence)
 
 
-def unsure(needs: str, *evidence: Evidence) -> Outcome:
-    """Whether it is wrong cannot be said; `needs` is what it would take ("needs root: …")."""
-    return Outcome(Status.UNKNOWN, evidence, needs)
+def unknown(reason: str, *evidence: Evidence) -> Outcome:
+    """Whether it is wrong cannot be said; `reason` is what it would take ("needs root: …")."""
+    return Outcome(Status.UNKNOWN, evidence, reason)
 
 
 def needs(what: str, why: Unknown | str) -> str:
@@ -125,14 +125,14 @@ def needs(what: str, why: Unknown | str) -> str:
     return f"needs {what} ({why})"
 
 
-def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
+def unknown_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
     """Report a check that could not run for want of `what`, with the details as evidence."""
     seen = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
-    return unsure(needs(what, why), *evidence, *seen)
+    return unknown(needs(what, why), *evidence, *seen)
 
 
-class NotKnown(Exception):
-    """A fact that a check needs is unknown; the registry turns it into the check's outcome."""
+class CheckEnded(Exception):
+    """A check's outcome is settled before its last line; the registry catches this and takes the outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.cause)
@@ -143,11 +143,21 @@ def need(fact: Maybe[T], what: str, *evidence: Evidence) -> T:
     """Return the fact, or end the check as unknown ("needs root: the kernel log").
 
     Raises:
-        NotKnown: the fact is unknown; only checks may call this, for the registry alone catches it.
+        CheckEnded: the fact is unknown. Only checks may call this, because only the registry catches it.
     """
     if isinstance(fact, Unknown):
-        raise NotKnown(unsure_without(what, fact, *evidence))
+        raise CheckEnded(unknown_without(what, fact, *evidence))
     return fact
+
+
+def end_with(outcome: Outcome | None) -> None:
+    """End the check with this outcome; go on if there is none.
+
+    Raises:
+        CheckEnded: there is an outcome. Only checks may call this, because only the registry catches it.
+    """
+    if outcome is not None:
+        raise CheckEnded(outcome)
 
 
 class Area:

@@ -11,7 +11,7 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import loads_nothing
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.modules import (
     DMABUF,
     MODULES,
@@ -111,11 +111,11 @@ def _nic_modules(examination: Examination) -> tuple[str, ...]:
     return tuple(name for name, cards in families if not isinstance(cards, Unknown) and cards)
 
 
-def unsure_of_need(need: Unknown) -> Outcome:
+def unknown_need(need: Unknown) -> Outcome:
     """Report that it is unknown whether the node needs nvidia_peermem."""
     if need.source == PROC_MODULES and need.detail.endswith(_FIRST):
-        return unsure(f"needs {need.detail.removesuffix(_FIRST)} to be loaded")
-    return unsure_without(DMABUF, need)
+        return unknown(f"needs {need.detail.removesuffix(_FIRST)} to be loaded")
+    return unknown_without(DMABUF, need)
 
 
 def not_needed(need: Need, *evidence: Evidence) -> Outcome:
@@ -136,7 +136,7 @@ def peermem_fault(
     """
     need = need_of_peermem(examination)
     if isinstance(need, Unknown):
-        return unsure_of_need(need)
+        return unknown_need(need)
     if need is Need.NOT_NEEDED:
         return not_needed(need, *evidence)
     wanted = need is Need.WANTED
@@ -237,7 +237,7 @@ def absent_peermem(examination: Examination) -> KernelModule | Outcome:
         return aside
     module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
     if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+        return unknown_without(MODULES, module)
     for one in (module, older):
         if not isinstance(one, Unknown) and is_present(one):
             return passed(state_seen(one))
@@ -251,7 +251,7 @@ def loaded_peermem(examination: Examination) -> KernelModule | Outcome:
         return aside
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+        return unknown_without(MODULES, module)
     if not is_present(module):
         return passed(state_seen(module))
     return module

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import (
@@ -18,11 +19,12 @@ from probes.facts.kernel.modules import (
 )
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN
-from probes.queries.finding import Evidence, Outcome, passed, unsure_without
+from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown, unknown_without
 from probes.snapshot.examination import Examination
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
+DRIVER_VERSION = "/proc/driver/nvidia/version"
 LINE_LIMIT = 200  # characters of a line of modprobe.d
 # What a check is missing, in the same words everywhere.
 MODULES, FILES = "the kernel modules", "modinfo of the module files"
@@ -95,7 +97,7 @@ def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> t
 
 def log_needed(log: Unknown) -> Outcome:
     """Report that only the kernel log could decide the check."""
-    return unsure_without(KERNEL_LOG, log)
+    return unknown_without(KERNEL_LOG, log)
 
 
 def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
@@ -203,3 +205,16 @@ def ofed_numbers(release: str) -> tuple[int, ...] | None:
     pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
     match = re.fullmatch(pattern, release)
     return tuple(int(number) for number in match.groups()) if match else None
+
+
+def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]:
+    """Return the version of the loaded NVIDIA driver, as written and as numbers; a check ends without it."""
+    gpus = examination.node.gpus
+    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
+    if isinstance(version, Unknown) and version.reason is Reason.NOT_THERE:
+        raise CheckEnded(passed(Evidence(DRIVER_VERSION, "not there: the driver is not loaded")))
+    written = need(version, "the driver's version")
+    numbers = parse_driver_version(written)
+    if numbers is None:
+        raise CheckEnded(unknown(f"needs the driver's version (malformed: {written})"))
+    return written, numbers

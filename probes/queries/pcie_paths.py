@@ -10,8 +10,8 @@ from probes.facts.pci.capabilities import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.local import TREE_ONLY
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Evidence, Outcome, found, needs, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Evidence, Outcome, found, needs, passed, unknown
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path
@@ -172,29 +172,29 @@ def acs_evidence(bdf: str, acs: Acs) -> Evidence:
 def judged(
     cause: str,
     bad: Sequence[Evidence],
-    unknown: Sequence[Unknown],
+    unknowns: Sequence[Unknown],
     good: Evidence,
     fix: Plan | None = None,
     devices: Sequence[str] = (),
 ) -> Outcome:
     """Found where anything is bad, unknown where something could not be read, else passed."""
     if bad:
-        return found(cause, *few(bad, LIKE_THESE), fix=fix, devices=tuple(dict.fromkeys(devices)))
-    if unknown:
-        return unread(unknown)
+        return found(cause, *first_distinct(bad, LIKE_THESE), fix=fix, devices=tuple(dict.fromkeys(devices)))
+    if unknowns:
+        return unread(unknowns)
     return passed(good)
 
 
-def unread(unknown: Sequence[Unknown]) -> Outcome:
+def unread(unknowns: Sequence[Unknown]) -> Outcome:
     """What could not be read, with its reason: "needs root: PCI config beyond 64 bytes"."""
     # Each once: a file stands behind several facts.
-    distinct = list(dict.fromkeys(unknown))
+    distinct = list(dict.fromkeys(unknowns))
     seen = (Evidence(one.source or "gdrtop", str(one)) for one in distinct)
     first = distinct[0]
     words = needs(first.source, first) if TREE_ONLY in first.detail else reason_of(first)
-    return unsure(words, *few(seen, LIKE_THESE))
+    return unknown(words, *first_distinct(seen, LIKE_THESE))
 
 
-def reason_of(unknown: Unknown) -> str:
+def reason_of(fact: Unknown) -> str:
     """Why it could not be read, with the file where the reason alone says too little."""
-    return str(unknown) if unknown.detail or not unknown.source else f"{unknown}: {unknown.source}"
+    return str(fact) if fact.detail or not fact.source else f"{fact}: {fact.source}"

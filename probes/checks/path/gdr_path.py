@@ -7,7 +7,7 @@ from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem
 from probes.plans.obstacles import refused_before
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.modules import PEERMEM, no_ends, no_pair
 from probes.snapshot.examination import Examination
 
@@ -38,13 +38,13 @@ def no_gdr_path(examination: Examination) -> Outcome:
         return aside
     direct = examination.node.gpudirect
     if isinstance(direct, Unknown):
-        return unsure_without("the state of GPUDirect", direct)
+        return unknown_without("the state of GPUDirect", direct)
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
     states = (direct.dmabuf, direct.peermem)
     for state in states:
         if isinstance(state.usable, Unknown):
-            return unsure_without(f"the state of {state.path.value}", state.usable)
+            return unknown_without(f"the state of {state.path.value}", state.usable)
     usable = [state.path.value for state in states if state.usable]
     if usable:
         return passed(Evidence("paths that can be used", ", ".join(usable)))

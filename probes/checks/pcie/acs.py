@@ -17,8 +17,8 @@ from probes.queries.acs_redirects import (
     redirects,
     redirects_of,
 )
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     acs_evidence,
@@ -57,17 +57,17 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     if aside is not None:
         return passed(aside)
     redirects_here = redirects_of(examination)
-    bad, unknown = redirects_here.ports, redirects_here.unknown
+    bad, unknowns = redirects_here.ports, redirects_here.unknowns
     if not bad:
         return (
-            unread(unknown)
-            if unknown
+            unread(unknowns)
+            if unknowns
             else passed(Evidence("lspci -vvv", f"no redirect on {redirects_here.looked_at} switch ports"))
         )
     guest = is_guest(examination)
-    evidence = few((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
+    evidence = first_distinct((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest), *evidence)
+        return unknown(needs_place(guest), *evidence)
     devices = (*marked_by_detours(examination), *bad)
     guests = for_guests(examination)
     if guests:
@@ -120,19 +120,19 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     nics = nics_by_bridge(examination, near_paths(examination))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     relies = 0
     for bridge, behind in nics.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
-            unknown.append(acs)
+            unknowns.append(acs)
         elif acs is not None and redirects(acs) and acs.on.direct_translated:
             relies += 1
             for nic in behind:
                 space = config_of(examination, nic)
                 ats = space if isinstance(space, Unknown) else space.ats_enabled
                 if isinstance(ats, Unknown) and ats.reason is not Reason.NOT_THERE:
-                    unknown.append(ats)
+                    unknowns.append(ats)
                 elif isinstance(ats, Unknown) or not ats:
                     state = "no ATS capability" if isinstance(ats, Unknown) else "ATSCtl: Enable-"
                     bad[nic] = Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}")
@@ -140,12 +140,12 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
         return found(
             "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
             "traffic goes through the IOMMU.",
-            *few(bad.values(), LIKE_THESE),
+            *first_distinct(bad.values(), LIKE_THESE),
             fix=_enable_ats(list(bad)),
             devices=tuple(bad),
         )
-    if unknown:
-        return unread(unknown)
+    if unknowns:
+        return unread(unknowns)
     if not relies:
         return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
     return passed(Evidence("lspci -vvv", "ATS is enabled on the NICs below ports that rely on it"))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
@@ -63,25 +63,25 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
         return unread([facts])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     counted = 0
     for bdf, errors in facts.functions.items():
         for severity, counts in (("nonfatal", errors.nonfatal), ("fatal", errors.fatal)):
             path = f"{DEVICES}/{bdf}/aer_dev_{severity}"
             if isinstance(counts, Unknown):
                 if counts.reason is not Reason.NOT_THERE:
-                    unknown.append(counts)
+                    unknowns.append(counts)
                 continue
             counted += 1
             if counts.total:
                 bad.append(Evidence(path, f"{_words(counts)}: {_name(examination, bdf)}"))
                 devices.append(bdf)
-    if not counted and not unknown and facts.functions:
-        return unsure(_NO_AER)
+    if not counted and not unknowns and facts.functions:
+        return unknown(_NO_AER)
     return judged(
         "Packets were lost or damaged since boot.",
         bad,
-        unknown,
+        unknowns,
         Evidence(
             f"{DEVICES}/*/aer_dev_fatal", f"no such error in {plural(len(facts.functions), 'function')}"
         ),
@@ -108,14 +108,14 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     earlier = examination.earlier_pcie_errors
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     risen = counted = 0
     for bdf, errors in facts.functions.items():
         counts = errors.correctable
         path = f"{DEVICES}/{bdf}/aer_dev_correctable"
         if isinstance(counts, Unknown):
             if counts.reason is not Reason.NOT_THERE:
-                unknown.append(counts)
+                unknowns.append(counts)
             continue
         counted += 1
         if not counts.total:
@@ -127,8 +127,8 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
             shown = f"+{counts.total - before} since the last check, {shown}"
         bad.append(Evidence(path, shown))
         devices.append(bdf)
-    if not counted and not unknown and facts.functions:
-        return unsure(_NO_AER)
+    if not counted and not unknowns and facts.functions:
+        return unknown(_NO_AER)
     if bad:
         bad.sort(key=lambda one: not one.value.startswith("+"))
         cause = (
@@ -137,9 +137,10 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
             else "A link has had errors since boot. A second check shows whether they still rise."
         )
         severity = Severity.WARNING if risen else None
-        return found(cause, *few(bad, LIKE_THESE), fix=_LOOK, severity=severity, devices=tuple(devices))
-    if unknown:
-        return unread(unknown)
+        evidence = first_distinct(bad, LIKE_THESE)
+        return found(cause, *evidence, fix=_LOOK, severity=severity, devices=tuple(devices))
+    if unknowns:
+        return unread(unknowns)
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
 
@@ -165,15 +166,15 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
         return unread([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, space in spaces.functions.items():
         if isinstance(space, Unknown):
-            unknown.append(space)
+            unknowns.append(space)
             continue
         express = space.express
         if isinstance(express, Unknown):
             if express.reason is not Reason.NOT_THERE:  # a conventional PCI function has no such register
-                unknown.append(express)
+                unknowns.append(express)
             continue
         if "fatal" not in express.detected:
             continue
@@ -185,7 +186,7 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     return judged(
         "The device detected the error, but did not report it, or did so before the kernel handled AER.",
         bad,
-        unknown,
+        unknowns,
         Evidence("lspci -vvv", "no device recorded a fatal error"),
         _LOOK,
         devices,
@@ -207,7 +208,7 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
         return unread([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, space in spaces.functions.items():
         fact = space if isinstance(space, Unknown) else space.acs
         if not isinstance(fact, Unknown) or (fact is not space and fact.reason is Reason.NOT_THERE):
@@ -218,12 +219,12 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
             bad.append(Evidence(f"{DEVICES}/{bdf}/config", fact.detail or str(fact)))
             devices.append(bdf)
         else:
-            unknown.append(fact)
+            unknowns.append(fact)
     return judged(
         "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
         "container.",
         bad,
-        unknown,
+        unknowns,
         Evidence(f"{DEVICES}/*/config", f"all of it read for {plural(len(spaces.functions), 'function')}"),
         Plan(
             "Make the configuration readable",
@@ -253,19 +254,19 @@ def pcie_function_gone(examination: Examination) -> Outcome:
         return unread([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, space in spaces.functions.items():
         if not isinstance(space, Unknown):
             continue
         if space.reason in (Reason.NOT_THERE, Reason.TIMED_OUT, Reason.MALFORMED):
-            unknown.append(space)  # where more is needed than 64 bytes, those were read and are no ones
+            unknowns.append(space)  # where more is needed than 64 bytes, those were read and are no ones
         if space.reason is Reason.DRIVER_ERROR:
             bad.append(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"))
             devices.append(bdf)
     outcome = judged(
         "The device has lost its link or its power, or it hangs.",
         bad,
-        unknown,
+        unknowns,
         Evidence(
             f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
         ),

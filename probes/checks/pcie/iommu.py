@@ -9,8 +9,8 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciKind
 from probes.plans.iommu import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     config_of,
@@ -56,20 +56,20 @@ def iommu_translated(examination: Examination) -> Outcome:
         return passed(Evidence("/sys/class/dmi/id", "a virtual machine: the host's IOMMU counts"))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, one in here.items():
         kind = _type_of(examination, one.iommu_group, one.iommu_type)
         if isinstance(kind, Unknown):
-            unknown.append(kind)
+            unknowns.append(kind)
         elif kind.startswith("DMA"):
             source = f"{_GROUPS}/{known(one.iommu_group, 0)}/type"
             bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
     if bad and isinstance(guest, Unknown):
-        return unsure(needs_place(guest), *few(bad.values(), LIKE_THESE))
+        return unknown(needs_place(guest), *first_distinct(bad.values(), LIKE_THESE))
     if bad:
         return _translated(examination, bad)
-    if unknown:
-        return unread(unknown)
+    if unknowns:
+        return unread(unknowns)
     types = sorted({known(one.iommu_type, "") for one in here.values()} - {""})
     return passed(Evidence(f"{_GROUPS}/*/type", ", ".join(types)) if types else _NO_GROUPS)
 
@@ -91,7 +91,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     return found(
         "DMA goes through page tables of the IOMMU, and the kernel enables ACS redirect with it.",
         *refused,
-        *few(bad.values(), LIKE_THESE),
+        *first_distinct(bad.values(), LIKE_THESE),
         fix=pass_through(examination),
         severity=Severity.CRITICAL if impact else None,
         devices=tuple(bad),
@@ -106,7 +106,7 @@ def _refused(examination: Examination) -> tuple[Evidence, ...]:
         return ()
     concerned = {bdf for one in ends(examination).values() for bdf in one.chain}
     messages = (one for one in reversed(log.messages) if one.kind is LogKind.IOMMU_FAULT)
-    return few(Evidence(log.source, one.text) for one in messages if one.bdf in concerned)
+    return first_distinct(Evidence(log.source, one.text) for one in messages if one.bdf in concerned)
 
 
 def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> Maybe[str]:
@@ -152,7 +152,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest))
+        return unknown(needs_place(guest))
     if not guest:
         return passed(_NOT_A_GUEST)
     named = labels(examination)
@@ -198,12 +198,12 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "no RDMA NIC here"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest))
+        return unknown(needs_place(guest))
     if not guest:
         return passed(_NOT_A_GUEST)
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for one in nics:
         space = config_of(examination, one.bdf)
         ats = space if isinstance(space, Unknown) else space.ats_enabled
@@ -211,7 +211,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             # A hypervisor may hide the capability and use it all the same: no capability says nothing.
             hidden = ats.reason is Reason.NOT_THERE and not isinstance(space, Unknown)
             needs = Unknown(ats.reason, ats.source, "the hypervisor shows no ATS: check on the host")
-            unknown.append(needs if hidden else ats)
+            unknowns.append(needs if hidden else ats)
         elif not ats:
             bad[one.bdf] = Evidence(
                 f"lspci -vvv -s {one.bdf}", f"{named.get(one.bdf, one.bdf)}: ATSCtl: Enable-"
@@ -220,7 +220,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         return found(
             "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
             "reaches the GPU through their switch; without it every request goes up to the CPU.",
-            *few(bad.values(), LIKE_THESE),
+            *first_distinct(bad.values(), LIKE_THESE),
             fix=Plan(
                 "Enable ATS on the host",
                 (
@@ -234,6 +234,6 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             ),
             devices=tuple(bad),
         )
-    if unknown:
-        return unread(unknown)
+    if unknowns:
+        return unread(unknowns)
     return passed(Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"))

@@ -111,14 +111,14 @@ def _compared(
     """Compare what each link runs at with what both its ends support; `of` gives both for a file of sysfs."""
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     fine = 0
     for link in links:
         now, best = of(link)
         if isinstance(now, Unknown):
-            unknown.extend(_unknown_of(link, now))
+            unknowns.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
-            unknown.extend(_unknown_of(link, best))
+            unknowns.extend(_unknown_of(link, best))
         elif now >= best:
             fine += 1
         else:
@@ -126,7 +126,7 @@ def _compared(
             bad.append(Evidence(f"{link.source}/{file}", shown))
             devices.append(link.lower.bdf)
     well = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
-    return judged(cause, bad, unknown, well, _RESEAT, devices)
+    return judged(cause, bad, unknowns, well, _RESEAT, devices)
 
 
 @AREA.check(
@@ -190,14 +190,14 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     live = examination.reading.gpus
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     idle = seen = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
         now, best = link.speed, link.best[0]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
-            unknown.extend(_unknown_of(link, best))
+            unknowns.extend(_unknown_of(link, best))
             continue
         number = generation(best)
         if number is None:
@@ -205,7 +205,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
         seen += 1
         running = _generation_now(reading, now)
         if isinstance(running, Unknown):
-            unknown.append(running)
+            unknowns.append(running)
         elif running < number:
             load = _load(reading)
             if isinstance(load, Unknown):
@@ -213,7 +213,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
                     f"{_name(examination, link.lower)} is slow, and its load, which may be idle, is unknown "
                     f"({load})"
                 )
-                unknown.append(Unknown(load.reason, f"{link.source}/current_link_speed", needs))
+                unknowns.append(Unknown(load.reason, f"{link.source}/current_link_speed", needs))
             elif load < LOAD_PERCENT:
                 idle += 1
             else:
@@ -230,7 +230,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     return judged(
         "A busy GPU raises its link to full speed; this one did not.",
         bad,
-        unknown,
+        unknowns,
         Evidence(f"{DEVICES}/*/current_link_speed", good),
         _RESEAT,
         devices,
@@ -264,14 +264,14 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     """Compare what a card supports with what the port above it supports."""
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     links = [link for link in _links(examination) if link.lower.kind is not PciKind.BRIDGE and link.upper]
     for link in links:
         own = (link.lower.link.max_speed_gtps, link.lower.link.max_width)
         both = link.best
         facts = [fact for fact in (*own, *both) if isinstance(fact, Unknown)]
         if facts:
-            unknown.extend(_unknown_of(link, facts[0]))
+            unknowns.extend(_unknown_of(link, facts[0]))
             continue
         if own != both:
             assert link.upper is not None
@@ -285,7 +285,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     return judged(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
         bad,
-        unknown,
+        unknowns,
         Evidence(
             f"{DEVICES}/*/max_link_speed",
             f"{plural(len(links), 'card')} in slots of their own speed and width",

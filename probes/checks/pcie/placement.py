@@ -6,8 +6,8 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.evidence_list import LIKE_THESE, few, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     config_of,
@@ -45,7 +45,7 @@ def _judged_elsewhere(examination: Examination) -> Outcome | None:
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest))
+        return unknown(needs_place(guest))
     if guest:
         return passed(
             Evidence(
@@ -88,14 +88,14 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     nearest = _nearest(examination)
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for gpu, path in nearest.items():
         if path.nccl_pcie in _NEAR:
             continue
         # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes: without them neither is known.
         sides = [node for node in (numa[gpu], numa[path.b]) if isinstance(node, Unknown)]
         if sides and not _one_numa_node(examination):
-            unknown.extend(sides[:1])
+            unknowns.extend(sides[:1])
         elif path.nccl_pcie is word:
             smi = "" if isinstance(path.smi, Unknown) else f", nvidia-smi says {path.smi.value}"
             shown = f"{named[gpu]} to {path.b}: {word.value}{smi}"
@@ -104,7 +104,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
             bad.append(Evidence("nvidia-smi topo -m", shown))
             devices.append(gpu)
     if not bad:
-        return judged("", bad, unknown, Evidence("nvidia-smi topo -m", good))
+        return judged("", bad, unknowns, Evidence("nvidia-smi topo -m", good))
     lost = _near_ones_lost(examination, devices)
     if len(bad) == len(nearest):
         cause = "No GPU of this node has a nearer NIC."
@@ -114,7 +114,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
         cause = "Other GPUs of this node have a NIC below their PCIe switch; these have none."
     return found(
         cause,
-        *few(bad, LIKE_THESE),
+        *first_distinct(bad, LIKE_THESE),
         fix=_nearer(word),
         severity=Severity.NOTE if len(bad) == len(nearest) else None,
         devices=tuple(devices),
@@ -224,7 +224,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     devices: list[str] = []
     for nics, gpus in groups.items():
         if len(gpus) > _GPUS_A_NIC * len(nics):
-            gpu_names, nic_names = several(gpu.label for gpu in gpus), several(sorted(nics), 4)
+            gpu_names, nic_names = join_limited(gpu.label for gpu in gpus), join_limited(sorted(nics), 4)
             bad.append(
                 Evidence(
                     "nvidia-smi topo -m",
@@ -263,7 +263,7 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         return passed(Evidence("/sys/devices/system/node/online", "one NUMA node"))
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, one in here.items():
         if not isinstance(one.numa_node, Unknown):
             continue
@@ -271,17 +271,17 @@ def numa_node_unknown(examination: Examination) -> Outcome:
             bad.append(Evidence(f"{DEVICES}/{bdf}/numa_node", f"-1: {named.get(bdf, bdf)}"))
             devices.append(bdf)
         else:
-            unknown.append(one.numa_node)
+            unknowns.append(one.numa_node)
     if not bad:
-        if unknown:
-            return unread(unknown)
+        if unknowns:
+            return unread(unknowns)
         return passed(Evidence(f"{DEVICES}/*/numa_node", f"known for all {len(here)}"))
     guest = is_guest(examination)
     every = len(bad) == len(here)
     return found(
         "The BIOS or hypervisor gives no proximity data (numa_node is -1), and NCCL takes -1 for a NUMA "
         "node of its own.",
-        *few(bad, LIKE_THESE),
+        *first_distinct(bad, LIKE_THESE),
         fix=Plan(
             "Have the firmware report NUMA nodes",
             (
@@ -318,18 +318,18 @@ def bar1_too_small(examination: Examination) -> Outcome:
     here = ends(examination)
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     grows = False
     for gpu in gpus.gpus:
         if gpu.bdf not in here:
             continue
         bar, memory = gpu.bar1_total_bytes, gpu.memory_total_bytes
         if isinstance(bar, Unknown):
-            unknown.append(bar)
+            unknowns.append(bar)
             continue
         if bar > _SMALL_BAR_BYTES:
             if isinstance(memory, Unknown):
-                unknown.append(memory)
+                unknowns.append(memory)
                 continue
             if bar >= memory:
                 continue
@@ -347,7 +347,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
     return judged(
         cause,
         bad,
-        unknown,
+        unknowns,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
         Plan(
             "Enlarge BAR1",

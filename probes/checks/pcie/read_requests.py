@@ -102,7 +102,7 @@ def _among_equals(
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
     nics = nic_registers(examination)
     by_board: dict[str, dict[str, tuple[str, int]]] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for device in devices:
         bdf = known(device.bdf, "")
         board = known(device.board_id, known(device.hca_type, ""))
@@ -111,10 +111,10 @@ def _among_equals(
         express = nics[bdf]
         fact = express if isinstance(express, Unknown) else fact_of(express)
         if isinstance(fact, Unknown):
-            unknown.append(fact)
+            unknowns.append(fact)
         else:
             by_board.setdefault(board, {})[bdf] = (device.name, fact)
-    if not unknown and all(len(equals) < 2 for equals in by_board.values()):
+    if not unknowns and all(len(equals) < 2 for equals in by_board.values()):
         return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of one board to compare"))
     evidence: list[Evidence] = []
     low: list[str] = []
@@ -134,4 +134,4 @@ def _among_equals(
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
     )
-    return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, low)
+    return judged(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, low)

@@ -7,7 +7,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.module_need import is_spare, loaded_peermem
 from probes.queries.modules import (
     MODULES,
@@ -50,13 +50,13 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     if isinstance(refcnt, Unknown):
         if refcnt.reason is Reason.NOT_THERE:
             return passed(Evidence(_REFCNT, "not there: a kernel that cannot unload modules"))
-        return unsure_without(_REFCNT, refcnt)
+        return unknown_without(_REFCNT, refcnt)
     seen = Evidence(_REFCNT, str(refcnt))
     if refcnt <= 0:
         return passed(seen)
     processes = examination.processes
     if isinstance(processes, Unknown):
-        return unsure_without(_HOLDERS, processes, seen)
+        return unknown_without(_HOLDERS, processes, seen)
     files = [one.uverbs_files for one in processes.processes]
     holding = [
         one for one in processes.processes if not isinstance(one.uverbs_files, Unknown) and one.uverbs_files
@@ -64,9 +64,9 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     if holding:
         return passed(seen, Evidence("/proc/PID/fd", f"{len(holding)} processes have uverbs devices open"))
     if isinstance(processes.hidden, Unknown):
-        return unsure_without(_HOLDERS, processes.hidden, seen)
+        return unknown_without(_HOLDERS, processes.hidden, seen)
     if processes.hidden or processes.left_out or any(isinstance(one, Unknown) for one in files):
-        return unsure(f"needs root: {_HOLDERS}", seen)
+        return unknown(f"needs root: {_HOLDERS}", seen)
     steps = (
         Step("Show which process holds memory regions, if any", ("rdma", "resource", "show", "mr"), False),
         instruction("End what is left of the job: processes in state D or Z, containers in removal"),
@@ -98,16 +98,16 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     module = module_of(examination, PEERMEM)
     older = module_of(examination, "nv_peer_mem")
     if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+        return unknown_without(MODULES, module)
     if isinstance(older, Unknown):
-        return unsure_without(MODULES, older)
+        return unknown_without(MODULES, older)
     if not is_present(module) and not is_present(older):
         return passed(state_seen(module))
     ofed = ofed_of(examination)
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
             return passed(Evidence("ofed_info -s", "no OFED here"))
-        return unsure_without(OFED, ofed)
+        return unknown_without(OFED, ofed)
     numbers = ofed_numbers(ofed)
     seen = Evidence("ofed_info -s", ofed)
     if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_CURED:

@@ -8,7 +8,7 @@ from probes.facts.kernel.log import LogKind
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -37,7 +37,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Ou
     if value is None:
         return passed(Evidence(path, "not there: this driver has no such parameter"))
     if isinstance(value, Unknown):
-        return unsure_without(path, value)
+        return unknown_without(path, value)
     return value, Evidence(path, value)
 
 
@@ -73,7 +73,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
         return passed(value[1])
     ofed = ofed_of(examination)
     if isinstance(ofed, Unknown) and ofed.reason is not Reason.NOT_THERE:
-        return unsure_without(OFED, ofed, value[1])
+        return unknown_without(OFED, ofed, value[1])
     release = "no OFED" if isinstance(ofed, Unknown) else ofed
     numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
     if numbers is not None and numbers < _FIRST_MODERN_OFED:
@@ -110,7 +110,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
             return passed(Evidence("ofed_info -s", "no OFED here"))
-        return unsure_without(OFED, ofed, value[1])
+        return unknown_without(OFED, ofed, value[1])
     numbers = ofed_numbers(ofed)
     if numbers is None or numbers >= _FIRST_MODERN_OFED or value[0] == "1":
         return passed(value[1], Evidence("ofed_info -s", ofed))

@@ -11,7 +11,7 @@ from probes.plans.load_modules import load_step
 from probes.plans.rebuilding import rebuild_steps
 from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -64,7 +64,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     if isinstance(module.depends, Unknown):
         if module.depends.reason is Reason.NOT_THERE:
             return passed(Evidence(modules_dep(examination), "no nvidia_peermem"))
-        return unsure_without(FILES, module.depends)
+        return unknown_without(FILES, module.depends)
     depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(module.depends) or "nothing")
     if _IB_EXPORTERS.intersection(module.depends):
         return passed(depends)
@@ -147,7 +147,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     if isinstance(module, Outcome):
         return module
     if isinstance(nvidia, Unknown):
-        return unsure_without(MODULES, nvidia)
+        return unknown_without(MODULES, nvidia)
     if not is_present(nvidia):
         return passed(state_seen(nvidia))
     file = file_of(examination, PEERMEM)
@@ -155,9 +155,9 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     if isinstance(version, Unknown):
         if version.reason is Reason.NOT_THERE:
             return passed(Evidence("modinfo nvidia_peermem", "no file, or no version in it"))
-        return unsure_without(FILES, version)
+        return unknown_without(FILES, version)
     if isinstance(nvidia.version, Unknown):
-        return unsure_without("/sys/module/nvidia/version", nvidia.version)
+        return unknown_without("/sys/module/nvidia/version", nvidia.version)
     evidence = (
         Evidence("modinfo -F version nvidia_peermem", version),
         Evidence("/sys/module/nvidia/version", nvidia.version),
@@ -220,13 +220,13 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
             return passed(Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use"))
-        return unsure_without(OFED, ofed)
+        return unknown_without(OFED, ofed)
     if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
+        return unknown_without(MODULES, modules)
     if isinstance(modules.on_disk, Unknown):
         if modules.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence("modinfo -n ib_core", "no file for this kernel, or built into it"))
-        return unsure_without("modules.dep", modules.on_disk)
+        return unknown_without("modules.dep", modules.on_disk)
     where = Evidence("modinfo -n ib_core", modules.on_disk)
     if modules.origin != "kernel":
         return passed(Evidence("ofed_info -s", ofed), where)
