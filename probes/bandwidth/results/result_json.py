@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Judgement, Verdict
+from probes.bandwidth.model.rating import Judgement, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
 from probes.base.text import printable
@@ -181,7 +181,7 @@ def _pair(value: object) -> Pair:
 def _judgement(value: object) -> Judgement:
     told = _dict(value)
     return Judgement(
-        _enum(Verdict, told.get("verdict")) or Verdict.UNKNOWN,
+        _enum(Rating, told.get("verdict")) or Rating.UNKNOWN,
         _text(told.get("words")),
         _text(told.get("why"), _COMMAND_LIMIT),
         _number(told.get("share")),
