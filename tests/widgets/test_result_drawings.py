@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.inventory import inventory
 from probes.bandwidth.tools.samples import (
@@ -156,7 +156,7 @@ ODD = st.sampled_from(
         result(60.0),
         failed(),
         latency(2.0),
-        judged(result(100.0), Verdict.UNKNOWN, "not known"),
+        judged(result(100.0), Rating.UNKNOWN, "not known"),
         result(None),
         result(None, tool="gdrcopy_sanity"),
         result(tool="all_reduce_perf"),

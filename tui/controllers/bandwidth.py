@@ -200,7 +200,7 @@ class MeasuringApp(PlanningApp):
         self._ask("Cancel the bandwidth tests?", "Stop them at both ends", then=answered)
 
     def _cancel(self) -> None:
-        """End the whole series."""
+        """PlannedProcess the whole series."""
         state = self._measuring.state
         if state is not None and state.ended is None:
             state.wants_end = True

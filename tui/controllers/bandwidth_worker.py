@@ -10,7 +10,7 @@ from tui.runtime.background import Call, Failed, Then, Worker, ask_in_thread
 
 if TYPE_CHECKING:  # what tests need is loaded when somebody wants one
     from probes.bandwidth.model.planned_test import Series
-    from probes.bandwidth.model.request import Choice
+    from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
     from probes.bandwidth.tools.command import Refused
     from probes.host.protocol import Host
@@ -113,7 +113,7 @@ class Measuring(Worker["Event"]):
         ask_in_thread(self._call, save, take, failed)
 
     def plan(
-        self, examination: Examination, choice: Choice, then: Then[Series | Refused], failed: Failed
+        self, examination: Examination, request: Request, then: Then[Series | Refused], failed: Failed
     ) -> None:
         """The tests of a wish; while one is planned, only the newest wish waits."""
 
@@ -121,7 +121,7 @@ class Measuring(Worker["Event"]):
             self._is_planning = True
             ask_in_thread(
                 self._call,
-                lambda: self._opened().series(examination, choice),
+                lambda: self._opened().series(examination, request),
                 lambda answer: self._planned(lambda: then(answer)),
                 lambda what: self._planned(lambda: failed(what)),
             )

@@ -74,17 +74,17 @@ class PlanningApp(ActingApp):
         setup = self._setup
         if setup is None or setup.examination is None or setup.refusal or setup.to_run is not None:
             return
-        examination, choice = setup.examination, setup.chosen.choice
+        examination, request = setup.examination, setup.chosen.request
         setup.now = self._measuring.now()
         setup.take_kept(self._measuring.kept, self._measuring.unread)
 
         def take(planned: Series | Refused) -> None:
-            if setup.chosen.choice == choice:
+            if setup.chosen.request == request:
                 setup.planned = planned
                 self._tell_felt(setup, examination)
                 self._draw_setup()
 
-        self._measuring.plan(examination, choice, take, self._fail_setup)
+        self._measuring.plan(examination, request, take, self._fail_setup)
 
     def _tell_felt(self, setup: SetupState, examination: Examination) -> None:
         from probes.bandwidth.model.planned_test import Series
@@ -128,7 +128,7 @@ class PlanningApp(ActingApp):
             self._draw_setup()
 
         if setup.examination is not None and not setup.refusal:
-            from probes.bandwidth.results.machine_type import machine_type
+            from probes.bandwidth.results.baseline import machine_type
 
             self._measuring.baseline(machine_type(setup.examination), take, self._tell_not_loaded)
 
