@@ -19,7 +19,7 @@ from tests.node_vm.shape import Shape, devices
 
 # A plain machine needs a tenth of these; a wait that ends early means that something is wrong.
 BOOT_SECONDS = 300.0
-# Emulated CPUs may lock up for good while the kernel starts on a host without a free core: it is started again.
+# Emulated CPUs may lock up while the kernel starts on a host without a free core: it is started again.
 STALLED_SECONDS = 120.0
 KVM_SECONDS = 10.0
 MEMORY_MIB = 1024  # of each NUMA node

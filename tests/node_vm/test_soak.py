@@ -11,7 +11,7 @@ from tests.node_vm.machine import Machine
 REFRESHES = 700  # of each dashboard
 WARM_UP = 350  # until then imports, caches, histories and the allocator's pools fill
 LONGEST_SECONDS = 1500.0  # the interval stretches under emulation
-# A net for leaks of 20 kB a refresh and more: under emulation the allocator's pools settle in steps of a megabyte.
+# Finds leaks of 20 kB a refresh: under emulation the allocator settles in steps of a megabyte.
 GROWTH_KB = 7000
 EVERY_READING = "/sys/class/infiniband/mlx5_3/ports/1/state"  # is read once
 
