@@ -102,7 +102,7 @@ class ReplaySource:
         if sampled is None:
             probed = self._probe(moment)
             self._host.seek(moment)
-            reading = read(self._host, probed.node)
+            reading = read(self._host, probed.node, with_interfaces=True)
             earlier = self._sampled.get(moment - 1)
             before = None if earlier is None else earlier.reading
             verdict = judge(probed.node, probed.topology, reading, before, self._files)
