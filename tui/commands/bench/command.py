@@ -42,7 +42,7 @@ from tui.commands.bench.progress import BenchProgress
 from tui.commands.bench.save import BenchKeeping
 from tui.files.own_file import NotWritten, check_new
 from tui.runtime.printing import heading
-from tui.runtime.stop_signals import signals_stop
+from tui.runtime.signals import signals_stop
 from widgets.bandwidth.series import draw_felt, draw_left_out, draw_not_begun, draw_series
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Tone, sentence, wrapped
