@@ -24,7 +24,7 @@ HELD_BYTES = 2 << 30
 _MOST_NAMED = 8
 
 
-def felt_by(
+def affected_by(
     examination: Examination, tests: Iterable[PlannedTest], before: Reading | None = None
 ) -> tuple[str, ...]:
     """Who would feel these tests, a line each; `before` is a reading some time before the examination's.

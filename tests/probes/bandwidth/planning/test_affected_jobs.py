@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.request import Choice, MemoryPath, Scope, Setup
-from probes.bandwidth.planning.affected_jobs import felt_by
+from probes.bandwidth.planning.affected_jobs import affected_by
 from probes.bandwidth.planning.series import series_of
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.processes import Process, ProcessFacts
@@ -35,7 +35,7 @@ def idle() -> Examination:
 def felt(examination: Examination, choice: Choice, before: Reading | None = None) -> str:
     series = series_of(examination, choice, 18515)
     assert isinstance(series, Series)
-    return "\n".join(felt_by(examination, series.tests, before))
+    return "\n".join(affected_by(examination, series.tests, before))
 
 
 def second_before(examination: Examination, nic: str, gbps: float) -> Reading:
