@@ -23,7 +23,7 @@ _KEPT = 1024  # readings: what the histories show, and room to move back and for
 T = TypeVar("T")
 
 
-class Replay:
+class ReplaySource:
     """A source of readings with a position; `move` and `position` are for the screen's thread."""
 
     def __init__(self, host: RecordedHost) -> None:
