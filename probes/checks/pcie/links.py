@@ -23,7 +23,7 @@ from probes.queries.pcie_paths import (
     unread,
 )
 from probes.snapshot.examination import Examination
-from probes.topology.paths import port_gbps
+from probes.topology.endpoints import port_gbps
 
 AREA = Area("pcie")
 
