@@ -8,7 +8,7 @@ import pytest
 
 from tests.man_page import PATH, man_page
 from tui.commands.help import command
-from tui.manual import SUBJECTS, page, title
+from tui.manual import SUBJECTS, title
 
 ROOT = Path(__file__).parents[2]
 
