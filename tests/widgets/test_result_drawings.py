@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.inventory import inventory
 from probes.bandwidth.tools.samples import (
@@ -22,10 +22,10 @@ from probes.bandwidth.tools.samples import (
     Sample,
 )
 from tests.probes.bandwidth.planning.test_series import lacking, node
-from tests.probes.bandwidth.results import failed, judged, latency, result
-from widgets.bandwidth.inventory_drawing import draw_inventory
+from tests.probes.bandwidth.sample_results import failed, judged, latency, result
 from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
+from widgets.bandwidth.series import draw_inventory
 from widgets.bandwidth.table import RowTable, draw_rows
 from widgets.base.figures import binary_size
 from widgets.base.lines import Line, Tone, plain, width_of
@@ -156,7 +156,7 @@ ODD = st.sampled_from(
         result(60.0),
         failed(),
         latency(2.0),
-        judged(result(100.0), Verdict.UNKNOWN, "not known"),
+        judged(result(100.0), Rating.UNKNOWN, "not known"),
         result(None),
         result(None, tool="gdrcopy_sanity"),
         result(tool="all_reduce_perf"),

@@ -35,7 +35,7 @@ class Result:
     origin: str  # "live", or "simulated hgx-h100": never compared with each other
     title: str
     tool: str
-    setup: str  # value of choice.Setup
+    setup: str  # value of request.Setup
     pair: Pair = Pair()  # noqa: RUF009 - frozen
     memory: str  # as PlannedTest.memory
     size_bytes: int | None  # None: all sizes, or the tool's own
@@ -61,8 +61,8 @@ class Result:
         return self.figure.gbps if self.figure.bus_gbps is None else self.figure.bus_gbps
 
     @property
-    def way(self) -> str:
-        """What it went over on this node, as `LeftOut.way`."""
+    def path(self) -> str:
+        """What it went over on this node, as `LeftOut.path`."""
         return f"{self.pair.gpu_label} → {self.pair.nic}" if self.pair.gpu_label else self.pair.nic
 
     @property

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.bandwidth.tools.samples import (
     BY_DMABUF,
@@ -40,7 +40,7 @@ TABLE = f"""{LINE}
 """
 
 
-def read(text: str) -> list[Sample | Fact | Trouble]:
+def read(text: str) -> list[Sample | Fact | Failure]:
     output = PerftestOutput()
     return [one for line in text.splitlines() for one in output.feed(line)]
 
