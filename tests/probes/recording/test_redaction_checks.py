@@ -8,8 +8,8 @@ from probes.checks.summary import summed_up
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Severity, Status
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
-from probes.recording.redaction_words import is_known
+from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.words import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names

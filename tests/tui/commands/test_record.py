@@ -248,7 +248,7 @@ def test_of_a_damaged_file_what_is_left_is_shown_and_the_loss_is_said(
     assert main(["topo", "--replay", str(file)]) == 0
     told = capsys.readouterr()
     assert "RECORDED" in told.out
-    assert "damaged: its first" in told.err
+    assert "damaged: only the first" in told.err
 
 
 def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,7 +308,7 @@ def test_what_was_killed_can_be_replayed_as_far_as_it_came(tmp_path: Path) -> No
     (left,) = tmp_path.iterdir()
     assert left.name == f".node.tar.gz.{process.pid}.part"
     assert left.stat().st_mode & 0o777 == 0o600
-    assert replayed(left).recording.damage.startswith("damaged: its first")
+    assert replayed(left).recording.damage.startswith("damaged: only the first")
 
 
 def wait_for_a_moment(directory: Path) -> None:
