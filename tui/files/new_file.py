@@ -140,4 +140,4 @@ def why_not_as_root(directory: str) -> str:
 
 def why(error: OSError | ValueError) -> str:
     """The system's words for what went wrong with a file."""
-    return (error.strerror or "unknown error") if isinstance(error, OSError) else "no file can have this name"
+    return (error.strerror or "unknown error") if isinstance(error, OSError) else "not a valid file name"
