@@ -1,6 +1,6 @@
 """The graph in forms that other programs read: node-link JSON, Graphviz DOT and GraphML.
 
-Attributes are plain values. One that is unknown is left out. Names come from the node, so they are not trusted.
+Attributes are plain values; unknown ones are left out. Names come from the node and are not trusted.
 """
 
 from __future__ import annotations

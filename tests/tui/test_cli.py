@@ -275,7 +275,7 @@ def test_wrong_options_name_the_help_that_has_them(
     [
         ("doctor", "did you mean gdrtop check?"),
         ("help", "did you mean gdrtop --help?"),
-        ("watch", "gdrtop alone is the dashboard"),
+        ("watch", "gdrtop alone opens the dashboard"),
         ("chek", "did you mean check?"),
         ("frob", "try gdrtop --help"),
     ],
@@ -300,3 +300,11 @@ def test_a_wrong_name_is_said_before_the_terminal_is_asked_for(arguments: tuple[
     assert done.returncode == 3
     assert "terminal" not in done.stderr
     assert arguments[1] in done.stderr
+
+
+def test_json_is_one_of_the_formats_of_topo(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (("topo", "--json"), ("topo", "--format", "json")):
+        assert json.loads(printed(capsys, *arguments, "--demo", "cloud-vm"))["graph"]["nodes"]
+    assert "graph gdrtop {" in printed(capsys, "topo", "--format", "dot", "--demo", "cloud-vm")
+    text = printed(capsys, "topo", "--help")
+    assert all(word in text for word in ("graphml", "Graphviz", "node-link"))
