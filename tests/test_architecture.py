@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
-BACK_ROOMS = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver")
+BACK_ROOMS = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage")
 # The host and its back rooms, which nobody else may use but for their dataclasses.
 DOOR = {f"probes/host/{name}.py" for name in BACK_ROOMS}
 OUTSIDE = {
@@ -71,7 +71,7 @@ IMPORT_ORDER = (
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth"),
-    ("tui/files",),
+    ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
     ("tui/bandwidth",),
@@ -146,6 +146,7 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
             "probes.host.nvml",
             "probes.host.dmabuf_probe",
             "probes.host.cuda_driver",
+            "probes.host.live_usage",
         ):
             # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
             starts = name_of(path) in {RUNNER, SUPERVISOR, *TESTS}

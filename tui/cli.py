@@ -113,7 +113,8 @@ class _Parser(argparse.ArgumentParser):
         wrong = _WRONG_COMMAND.match(message)
         if wrong:
             word = wrong[1]
-            hint = _HINTS.get(word) or did_you_mean(word, (name for name in _COMMANDS if name != "schema")) or f"; try {self.prog} --help"
+            names = [name for name in _COMMANDS if name != "schema"]
+            hint = _HINTS.get(word) or did_you_mean(word, names) or f"; try {self.prog} --help"
             self.exit(EXIT_WRONG_USAGE, f"gdrtop: no command {printable(word)!r}{hint}\n")
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
 
@@ -230,16 +231,17 @@ def _dashboard(options: argparse.Namespace) -> int:
     from tui.app import GdrtopApp
 
     if recording is not None:
-        from tui.runtime.replay_source import Replay
+        from tui.runtime.replay_source import ReplaySource
 
-        app = GdrtopApp(lambda: recording, origin, options.interval, Replay(recording), ascii_only=ascii_only)
+        replay = ReplaySource(recording)
+        app = GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
         app.run()
         return app.return_code or 0
     app = GdrtopApp(lambda: open_host(options), origin, options.interval, None, options.read_only, ascii_only)
     try:
         app.run()
     finally:  # the terminal may be gone while a step is running
-        app.end_actions()
+        app.quitting.finish()
     return _ended(app)
 
 
@@ -248,13 +250,13 @@ def _ended(app: GdrtopApp) -> int:
     from probes.recording.format import RecordingError
 
     try:
-        recorded = app.end_recording()
+        recorded = app.readings.end_recording()
     except RecordingError as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
     if recorded is not None:
         print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
-    if app.is_stuck:  # a normal exit of Python would wait for the terminal forever
+    if app.quitting.is_stuck:  # a normal exit of Python would wait for the terminal forever
         os._exit(app.return_code or 0)
     return app.return_code or 0
 

@@ -23,8 +23,7 @@ from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageErro
 from tui.commands.json_values import document, host_name, plain_value, write_json
 from tui.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.signals import TERMINAL_GONE
-from tui.runtime.stop_signals import signals_stop
+from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.changes import Judged, draw_change

@@ -66,7 +66,7 @@ async def test_space_stops_the_readings_and_resumes_them() -> None:
         await readings(pilot, clock, 2)
         await pilot.press("space")
         assert "PAUSED" in shown(pilot, "verdict")
-        assert app.paused
+        assert app.readings.paused
         await pilot.press("space")
         assert "PAUSED" not in shown(pilot, "verdict")
 
