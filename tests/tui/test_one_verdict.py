@@ -22,7 +22,7 @@ from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
 from tui.cli import main
 from tui.commands.check import check_json
-from tui.commands.topo import topology_json
+from tui.commands.topo_json import topology_json
 from tui.runtime.sampler import Probed, Sampled
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Tone
