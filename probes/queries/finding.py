@@ -139,14 +139,17 @@ class CheckEnded(Exception):
         self.outcome = outcome
 
 
-def need(fact: Maybe[T], what: str, *evidence: Evidence) -> T:
+def need(fact: Maybe[T], what: str, *evidence: Evidence, quote: bool = True) -> T:
     """Return the fact, or end the check as unknown ("needs root: the kernel log").
+
+    With `quote` the evidence also says where the fact was read from, and what went wrong there.
 
     Raises:
         CheckEnded: the fact is unknown. Only checks may call this, because only the registry catches it.
     """
     if isinstance(fact, Unknown):
-        raise CheckEnded(unknown_without(what, fact, *evidence))
+        no_fact = unknown_without(what, fact, *evidence) if quote else unknown(needs(what, fact), *evidence)
+        raise CheckEnded(no_fact)
     return fact
 
 
