@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
-BACK_ROOMS = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver")
+BACK_ROOMS = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage")
 # The host and its back rooms, which nobody else may use but for their dataclasses.
 DOOR = {f"probes/host/{name}.py" for name in BACK_ROOMS}
 OUTSIDE = {
@@ -71,7 +71,7 @@ IMPORT_ORDER = (
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth"),
-    ("tui/files",),
+    ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
     ("tui/bandwidth",),
@@ -146,6 +146,7 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
             "probes.host.nvml",
             "probes.host.dmabuf_probe",
             "probes.host.cuda_driver",
+            "probes.host.live_usage",
         ):
             # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
             starts = name_of(path) in {RUNNER, SUPERVISOR, *TESTS}
@@ -200,31 +201,41 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.rpartition("MODULES ")[2].split())
 
 
-def test_bandwidth_tests_as_text_do_without_textual_and_networkx() -> None:
+def test_bandwidth_tests_as_text_do_not_import_textual() -> None:
     modules = modules_after(
         "from tui.cli import main\nassert main(['bench', '--demo', '--test', 'write-lat']) == 0"
     )
     assert "tui.commands.bench.command" in modules
-    assert not modules & {"textual", "networkx", "pynvml", "tui.files.recording_file", "tarfile"}
+    assert not modules & {"textual", "pynvml", "tui.files.recording_file", "tarfile"}
 
 
-@pytest.mark.parametrize("command", ["topo", "modules"])
-def test_text_commands_do_without_textual_and_networkx(command: str) -> None:
+@pytest.mark.parametrize("command", ["check", "topo", "modules"])
+def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
-    assert "tui.commands.topo" in modules
+    assert "tui.runtime.printing" in modules
     assert not modules & {
-        *("textual", "networkx", "pynvml", "tarfile"),
+        *("textual", "pynvml", "tarfile"),
         *("tui.files.new_file", "tui.files.recording_file"),
     }
 
 
-def test_recording_and_replaying_as_text_do_without_textual_and_networkx(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["modules", "--demo"], ["schema"], ["--version"], ["--demo", "list"]])
+def test_commands_that_need_no_topology_do_not_import_networkx(arguments: list[str]) -> None:
+    assert "networkx" not in modules_after(f"from tui.cli import main\nmain({arguments!r})")
+
+
+def test_a_node_without_gpus_and_nics_needs_no_networkx(tmp_path: Path) -> None:
+    code = f"from tui.cli import main\nmain(['check', '--root', '{tmp_path}'])"
+    assert "networkx" not in modules_after(code)
+
+
+def test_recording_and_replaying_as_text_do_not_import_textual(tmp_path: Path) -> None:
     file = str(tmp_path / "node.tar.gz")
     record = ["record", file, "--seconds", "1", "--demo", "cloud-vm"]
     for arguments in (record, ["topo", "--replay", file]):
         modules = modules_after(f"from tui.cli import main\nassert main({arguments!r}) == 0")
         assert {"tui.files.new_file", "tui.files.recording_file"} & modules
-        assert not modules & {"textual", "networkx", "pynvml"}
+        assert not modules & {"textual", "pynvml"}
 
 
 def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:

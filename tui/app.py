@@ -1,60 +1,68 @@
-"""The application: holds the host and the sampler, and shows the overview."""
+"""The application: composes the screens and controllers, and passes keys and messages to them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from textual import on
+from textual.app import App
 from textual.filter import LineFilter
 from textual.message import Message
-from textual.timer import Timer
 
-from probes.base.origin import Origin
-from probes.host.progress import quiet_seconds
-from tui.controllers.bandwidth import MeasuringApp
-from tui.runtime.examination_schedule import ExaminationPace, ReadingPace
+from tui.controllers.actions import ActionsController
+from tui.controllers.bandwidth import BandwidthController
+from tui.controllers.context import AppContext
+from tui.controllers.quit import QuitController
+from tui.controllers.readings import ReadingsController, parts_of
 from tui.runtime.sampler import (
     Examined,
     Probed,
+    ReadingSource,
     RecordingEnded,
     RecordingState,
-    Replayed,
     Report,
     Sampled,
     Sampler,
-    Source,
 )
-from tui.screens.doctor.state import DoctorState
+from tui.runtime.signals import TERMINAL_GONE
+from tui.runtime.terminal import TerminalDriver
 from tui.screens.keys import bind
+from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
 
 if TYPE_CHECKING:
+    from probes.base.origin import Origin
     from probes.host.protocol import Host
-    from tui.runtime.live_source import Live
-    from tui.runtime.recorder import Recorded
-    from tui.runtime.replay_source import Replay
+    from tui.runtime.replay_source import ReplaySource
+    from tui.screens.actions.screen import ActionsScreen
+    from tui.screens.bandwidth_run.screen import BandwidthRunScreen
+    from tui.screens.confirm.screen import ConfirmScreen
+    from tui.screens.doctor.screen import DoctorScreen
+    from tui.screens.history.screen import HistoryScreen
 
-LONGEST_INTERVAL_SECONDS = 60.0
-SHORTEST_INTERVAL_SECONDS = 0.1
-SILENCE_SECONDS = 3.0
-# Loading the probes takes the interpreter for a while; the first screen goes to the terminal before.
+# Importing the probes blocks the interpreter for a while; the first screen is painted before.
 FIRST_PAINT_SECONDS = 0.02
 
 
-class GdrtopApp(MeasuringApp):
+class GdrtopApp(App[None]):
     """htop for GPUDirect RDMA.
 
-    The host is opened after the first paint; with `replay` a recording is shown in its place. `interval` is
-    in seconds; None takes readings only when asked, which the tests do. With `read_only` nothing is run.
+    The host is opened after the first paint; with `replay`, a recording is shown instead. `interval` is in
+    seconds; with None the node is read only on request, which the tests use. With `read_only` nothing runs.
     """
 
     CSS_PATH = "app.tcss"
     TITLE = "gdrtop"
+    ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-normal"), (160, "-wide")]  # noqa: RUF012 - Textual's own type
     VERTICAL_BREAKPOINTS = [(0, "-short"), (36, "-tall")]  # noqa: RUF012
     BINDINGS = [  # noqa: RUF012
+        bind("help", "help"),
+        bind("actions", "actions"),
+        bind("history", "history"),
+        bind("overview", "overview", show=False),
         bind("doctor", "doctor"),
         bind("bandwidth", "bandwidth"),
         bind("quit", "quit", label="Quit"),
@@ -78,226 +86,161 @@ class GdrtopApp(MeasuringApp):
         open_host: Callable[[], Host],
         origin: Origin,
         interval: float | None = 1.0,
-        replay: Replay | None = None,
+        replay: ReplaySource | None = None,
         read_only: bool = False,
         ascii_only: bool = False,
     ) -> None:
-        super().__init__(origin, read_only)
+        # Use the terminal's own sixteen colors; NO_COLOR is applied before a theme could be set.
+        super().__init__(driver_class=TerminalDriver, ansi_color=True)
         self._ascii_filters: tuple[LineFilter, ...] = ()
         if ascii_only:
             from tui.runtime.ascii_filter import AsciiFilter
 
             self._ascii_filters = (AsciiFilter(),)
-        # The terminal's own sixteen colors: right on light and dark backgrounds, a third of the bytes.
+        # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
-        self.interval = interval
-        self.paused = False
-        self._ticker: Timer | None = None
-        self._open_host = open_host
-        self._replay = replay
-        self._live: Live | None = None
-        self._shown_moment = 0
-        self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
-        self._doctor = DoctorState()
-        self._examination_pace = ExaminationPace()
-        self._reading_pace = ReadingPace()
-        self._asked_at = -LONGEST_INTERVAL_SECONDS
+        self._origin, self._open_host, self._replay = origin, open_host, replay
         self._overview = OverviewScreen(origin)
         if replay is not None:
             from tui.screens.overview.replay import ReplayScreen
 
             self._overview = ReplayScreen(origin)
+        self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
+        self._shared = AppContext(self, origin, self._sampler, self._overview)
+        self.readings = ReadingsController(self._shared, interval, replay)
+        self.actions = ActionsController(self._shared, read_only)
+        self.bandwidth = BandwidthController(self._shared, read_only)
+        self.quitting = QuitController(self._shared)
+        self._shared.activities = (self.bandwidth, self.actions.run)
 
-    def _open_source(self) -> Source:
-        self._host = self._open_host()
-        if self._replay is not None:
-            return self._replay
-        from tui.runtime.live_source import Live
-
-        self._live = Live(self._host)
-        return self._live
+    def _open_source(self) -> ReadingSource:
+        self._shared.host = self._open_host()
+        return self.readings.source(self._shared.host)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's filters, and that of `--ascii`."""
+        """Return Textual's filters and the one of `--ascii`."""
         return [*super().get_line_filters(), *self._ascii_filters]
 
     def get_default_screen(self) -> OverviewScreen:
-        """The overview."""
+        """Return the overview."""
         return self._overview
 
     def on_mount(self) -> None:
         """Paint first, then begin to read."""
-        self.begin_acting()
-        self._tell_pace()
+        self.quitting.watch_signals()
+        self.readings.show_state()
         if self._replay is not None and self._replay.damage:
-            self.notify(
-                f"This recording is {self._replay.damage}.", severity="warning", timeout=15, markup=False
-            )
-        self.set_timer(FIRST_PAINT_SECONDS, self._begin)
-
-    def _begin(self) -> None:
-        self._sampler.start()
-        self._restart_timer()
-
-    def _restart_timer(self) -> None:
-        if self._ticker is not None:
-            self._ticker.stop()
-        if self.interval is not None:
-            self._ticker = self.set_interval(self.interval, self.tick)
-
-    def tick(self) -> None:
-        """One interval has passed."""
-        silence = self._sampler.silent_for()
-        self._overview.tell_silence(
-            silence if silence >= SILENCE_SECONDS else 0.0, is_slow=quiet_seconds() < SILENCE_SECONDS
-        )
-        if self.paused:
-            return
-        if self._replay is None:
-            self._ask_reading()
-        elif self._replay.position < self._replay.last:
-            self._replay.move(self._replay.position + 1)
-            self._sampler.ask()
-
-    def _ask_reading(self) -> None:
-        now = time.monotonic()
-        if self.interval is None or now - self._asked_at >= self._reading_pace.interval(self.interval) - 0.05:
-            self._asked_at = now
-            self._sampler.ask()
+            self._shared.notify(f"This recording is {self._replay.damage}.", "warning", timeout=15)
+        self.set_timer(FIRST_PAINT_SECONDS, self.readings.start)
 
     def on_unmount(self) -> None:
-        """Let the thread end."""
-        self.end_acting()
+        """Close the controllers and end the sampler's thread."""
+        self.quitting.close()
         self._sampler.stop()
 
-    def end_recording(self) -> Recorded | None:
-        """End a recording under way when the program is left; RecordingError where it cannot be written."""
-        return self._live.close() if self._live is not None else None
+    # What was read
 
-    def on_gdrtop_app_node_read(self, message: NodeRead) -> None:
-        """Hand what was read to the screen."""
+    @on(NodeRead)
+    def _show_report(self, message: NodeRead) -> None:
         report = message.report
         if isinstance(report, Examined):
-            self._take_examination(report)
-            return
-        if isinstance(report, RecordingState):
-            self._overview.tell_recording(f"REC {report.moments} · {report.size_bytes / 1000:.0f} kB")
-            return
-        if isinstance(report, RecordingEnded):
-            self._overview.tell_recording("")
-            self.notify(
-                report.what,
-                title="Recording",
-                severity="error" if report.failed else "information",
-                timeout=20,
-                markup=False,
-            )
-            return
-        if isinstance(report, Replayed):
-            self._shown_moment = report.moment
-            if self._replay is not None and self._replay.position != report.moment:
-                self._sampler.ask()  # it was moved on meanwhile
-            self._tell_pace()
-        with self.batch_update():
-            self._overview.take(report)
-        probed = report.reports if isinstance(report, Replayed) else (report,)
-        for one in probed:
-            if isinstance(one, Probed):
-                self._probed_at = one.node.taken_at
-        if isinstance(report, Probed):
-            self._asked_at = time.monotonic()  # the probe's time is not the reading's
-        elif isinstance(report, Sampled) and self._replay is None:
-            self._reading_pace.note_reading(time.monotonic() - self._asked_at)
-            self._tell_pace()
-        if any(isinstance(one, Probed) for one in probed):
-            self._examination_pace.note_change()
-            self.begin_measuring()
-        if any(isinstance(one, Sampled) for one in probed):
-            self.note_reading()
-        if self.interval is not None and self._examination_pace.is_due(time.monotonic()):
-            self._sampler.ask_examination()
+            self._show_examination(report)
+        elif isinstance(report, RecordingState | RecordingEnded):
+            self.readings.show_recording(report)
+        else:
+            self.readings.show(report)
+            parts = parts_of(report)
+            if any(isinstance(part, Probed) for part in parts):
+                self.bandwidth.setup.load_results_once()
+            if any(isinstance(part, Sampled) for part in parts):
+                self.bandwidth.setup.note_reading()
+            self.readings.ask_examination_if_due()
 
-    def _take_examination(self, report: Examined) -> None:
+    def _show_examination(self, report: Examined) -> None:
+        doctor = self._shared.doctor
         if report.examination is None:
-            self._doctor.fail(report.failure)
+            doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            self._doctor.take(report.examination)
-            self._overview.take_findings(self._doctor.findings, report.examination, report.detours)
+            doctor.take(report.examination)
+            self._overview.take_findings(doctor.findings, report.examination, report.detours)
         from tui.screens.doctor.screen import DoctorScreen
 
-        for screen in self.screen_stack:
-            if isinstance(screen, DoctorScreen):
-                screen.draw()
-        self.note_examination(report)
+        for screen in self._shared.shown(DoctorScreen):
+            screen.draw()
+        self.actions.note_examination(report)
+        self.bandwidth.note_examination(report)
 
-    def on_overview_screen_finding_wanted(self, message: OverviewScreen.FindingWanted) -> None:
-        """A finding of the overview is to be shown in the doctor."""
-        self._doctor.filter("")
-        self._doctor.selected = message.finding
-        self.action_doctor()
-
-    def on_examined_list_screen_wanted(self) -> None:
-        """The doctor's or the actions' screen asks for an examination."""
-        self._sampler.ask_examination()
-
-    def take_reading(self) -> None:
-        """Ask for one reading now."""
-        self._sampler.ask()
-
-    def _tell_pace(self) -> None:
-        pace = (
-            "PAUSED"
-            if self.paused
-            else ""
-            if self.interval is None
-            else self._reading_pace.word(self.interval)
-        )
-        if self._replay is not None:
-            at_end = self._shown_moment == self._replay.last
-            # As it was recorded is a moment a second.
-            pace = "END" if at_end else "" if pace == "every 1 s" else pace
-            pace = f"{self._shown_moment + 1}/{self._replay.last + 1} {pace}".rstrip()
-        self._overview.tell_pace(pace)
+    # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A recording is neither probed again nor recorded."""
+        """Disable the keys that do nothing in a recording."""
         return not (self._replay is not None and action in ("probe", "record"))
 
+    def action_help(self) -> None:
+        """Show the help for the current screen."""
+        from tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))
+
+    def action_overview(self) -> None:
+        """Go back to the overview."""
+        self.bandwidth.setup.cancel()
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def action_doctor(self) -> None:
+        """Show what is wrong with the node."""
+        from tui.screens.doctor.screen import DoctorScreen
+
+        self._shared.show(DoctorScreen, lambda: DoctorScreen(self._shared.doctor))
+
+    def action_bandwidth(self) -> None:
+        """Show the running test, or the settings of the next one."""
+        self.bandwidth.show()
+
+    def action_actions(self) -> None:
+        """Show the running action, or the list of actions."""
+        self.actions.show()
+
+    def action_act(self, name: str) -> None:
+        """Show the plan of the action of this id."""
+        self.actions.show_plan(name)
+
+    def action_history(self) -> None:
+        """Show what ran."""
+        self.actions.show_history()
+
+    def action_command_palette(self) -> None:
+        """Open the palette with gdrtop's own commands."""
+        from tui.controllers.palette import Palette
+
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette())
+
+    async def action_quit(self) -> None:
+        """Quit; ask first if something is running. While gdrtop waits for a step: ask to stop waiting."""
+        if self._shared.is_leaving:
+            self.actions.run.ask_to_stop()
+        else:
+            self.quitting.quit()
+
     def action_pause(self) -> None:
-        """Stop or resume the readings; at the end of a recording begin it again."""
-        self.paused = not self.paused
-        if self._replay is not None and self._replay.position == self._replay.last:
-            self.paused = False
-            self._replay.move(0)
-            self._sampler.ask()
-        self._tell_pace()
+        """Pause or resume the readings."""
+        self.readings.toggle_pause()
 
     def action_move(self, step: int) -> None:
-        """Move in a recording, by so many moments."""
-        if self._replay is not None:
-            self._move_to(self._replay.position + step)
+        """Move in a recording by a number of moments."""
+        self.readings.move(step)
 
     def action_move_to_end(self, side: int) -> None:
-        """Move to a recording's first moment (-1) or last (1)."""
-        if self._replay is not None:
-            self._move_to(self._replay.last if side > 0 else 0)
-
-    def _move_to(self, moment: int) -> None:
-        if self._replay is None:
-            return
-        self._replay.move(moment)
-        # Who looks for a moment wants it to stay.
-        self.paused = True
-        self._tell_pace()
-        self._sampler.ask()
+        """Move to the first moment of a recording (-1) or the last (1)."""
+        self.readings.move_to_end(side)
 
     def action_record(self) -> None:
-        """Begin a recording of this node, or end it."""
-        if self._live is not None:
-            self._live.toggle_recording()
-            self._sampler.ask()
+        """Start recording this node, or stop."""
+        self.readings.toggle_recording()
 
     def action_probe(self) -> None:
         """Probe the whole node again."""
@@ -305,22 +248,68 @@ class GdrtopApp(MeasuringApp):
 
     def action_faster(self) -> None:
         """Halve the interval."""
-        self._set_interval(0.5)
+        self.readings.scale_interval(0.5)
 
     def action_slower(self) -> None:
         """Double the interval."""
-        self._set_interval(2.0)
+        self.readings.scale_interval(2.0)
 
-    def _set_interval(self, factor: float) -> None:
-        if self.interval is None:
-            return
-        wanted = self.interval * factor
-        self.interval = min(LONGEST_INTERVAL_SECONDS, max(SHORTEST_INTERVAL_SECONDS, wanted))
-        self._restart_timer()
-        self._tell_pace()
+    # Messages of the screens. Those of screens that are imported on first use are found by their names.
 
-    def action_help(self) -> None:
-        """Show the help, at what concerns the screen that is shown."""
-        from tui.screens.help import HelpScreen
+    @on(TerminalDriver.Gone)
+    def _hang_up(self) -> None:
+        self.quitting.hang_up(TERMINAL_GONE)
 
-        self.push_screen(HelpScreen(self._origin, type(self.screen).__name__))
+    @on(OverviewScreen.FindingWanted)
+    def _show_finding(self, message: OverviewScreen.FindingWanted) -> None:
+        self._shared.doctor.filter("")
+        self._shared.doctor.selected = message.finding
+        self.action_doctor()
+
+    @on(ExaminedListScreen.Wanted)
+    def _ask_examination(self) -> None:
+        self._sampler.ask_examination()
+
+    def _on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
+        self.actions.show_plan(message.offer)
+
+    def _on_doctor_screen_fix_wanted(self, message: DoctorScreen.FixWanted) -> None:
+        self.actions.show_plan(f"fix:{message.finding}")
+
+    def _on_history_screen_undo_wanted(self, message: HistoryScreen.UndoWanted) -> None:
+        self.actions.show_undo(message.run)
+
+    def _on_confirm_screen_confirmed(self, message: ConfirmScreen.Confirmed) -> None:
+        self.actions.run.start(message.prepared, message.typed)
+
+    def _on_run_screen_stop_wanted(self) -> None:
+        self.actions.run.ask_to_stop()
+
+    def _on_run_screen_end_seen(self) -> None:
+        self.actions.run.note_end_seen()
+
+    def _on_bandwidth_setup_screen_changed(self) -> None:
+        self.bandwidth.setup.plan()
+
+    def _on_bandwidth_setup_screen_start_requested(self) -> None:
+        self.bandwidth.setup.run_planned()
+
+    def _on_bandwidth_setup_screen_confirmed(self) -> None:
+        self.bandwidth.setup.confirm()
+
+    def _on_bandwidth_run_screen_end_seen(self) -> None:
+        self.bandwidth.note_end_seen()
+
+    def _on_bandwidth_run_screen_cancel_requested(self) -> None:
+        self.bandwidth.ask_to_cancel()
+
+    def _on_bandwidth_run_screen_skip_requested(self) -> None:
+        self.bandwidth.skip()
+
+    def _on_bandwidth_run_screen_again_requested(self, message: BandwidthRunScreen.AgainRequested) -> None:
+        self.bandwidth.setup.run_again(message.state.series)
+
+    def _on_bandwidth_run_screen_baseline_requested(
+        self, message: BandwidthRunScreen.BaselineRequested
+    ) -> None:
+        self.bandwidth.save_baseline(message)

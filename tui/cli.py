@@ -354,16 +354,17 @@ def _dashboard(options: argparse.Namespace) -> int:
     from tui.app import GdrtopApp
 
     if recording is not None:
-        from tui.runtime.replay_source import Replay
+        from tui.runtime.replay_source import ReplaySource
 
-        app = GdrtopApp(lambda: recording, origin, options.interval, Replay(recording), ascii_only=ascii_only)
+        replay = ReplaySource(recording)
+        app = GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
         app.run()
         return app.return_code or 0
     app = GdrtopApp(lambda: open_host(options), origin, options.interval, None, options.read_only, ascii_only)
     try:
         app.run()
     finally:  # the terminal may have gone, and a step is under way
-        app.end_actions()
+        app.quitting.finish()
     return _ended(app)
 
 
@@ -372,13 +373,13 @@ def _ended(app: GdrtopApp) -> int:
     from probes.recording.format import RecordingError
 
     try:
-        recorded = app.end_recording()
+        recorded = app.readings.end_recording()
     except RecordingError as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
     if recorded is not None:
         print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
-    if app.is_stuck:  # Python's own end would wait for the terminal, for ever
+    if app.quitting.is_stuck:  # Python's own end would wait for the terminal, for ever
         os._exit(app.return_code or 0)
     return app.return_code or 0
 

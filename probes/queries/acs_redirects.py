@@ -55,7 +55,7 @@ def redirects_of(examination: Examination) -> Redirects:
     return Redirects(ports, tuple(unknowns), len(nics))
 
 
-def not_to_be_judged(examination: Examination) -> Evidence | None:
+def acs_exemption(examination: Examination) -> Evidence | None:
     """Where redirects are as they should be, or are not this node's matter; None: nowhere of these."""
     if any(map(is_dma_function, functions_of(examination).values())):
         return Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic")
@@ -95,7 +95,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     ACS redirects send it there, and so does a translating IOMMU: an address that it has to translate lies in
     no window of the switch. Empty on Grace, on Direct NIC platforms and in virtual machines.
     """
-    if not_to_be_judged(examination) is not None:
+    if acs_exemption(examination) is not None:
         return frozenset()
     bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
     return frozenset(
@@ -108,7 +108,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     )
 
 
-def marked_by_detours(examination: Examination) -> tuple[str, ...]:
+def detour_marks(examination: Examination) -> tuple[str, ...]:
     """Return what a drawing marks on these detours: switches (upstream ports), GPUs and NICs, by id."""
     functions, bent = functions_of(examination), detours(examination)
     marks: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+# A condition of a check: the outcome if the check cannot or need not run, else None.
+Precondition: TypeAlias = "Callable[[Examination], Outcome | None]"
 
 
 class Severity(Enum):
@@ -70,6 +72,8 @@ class Check:
     ok: str = ""  # the title of a passed check: what is well, "nvidia driver is loaded"
     impact: str = ""  # what the user loses, with a figure where known
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
+    part_of: tuple[str, ...] = ()  # as in Outcome, on every node
+    requires: tuple[Precondition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -164,10 +168,14 @@ def end_with(outcome: Outcome | None) -> None:
 
 
 class Area:
-    """The checks of one file, in the order in which they stand there."""
+    """The checks of one file, in the order in which the file defines them.
 
-    def __init__(self, name: str) -> None:
+    Checks run only where every precondition in `requires` returns None.
+    """
+
+    def __init__(self, name: str, requires: tuple[Precondition, ...] = ()) -> None:
         self.name = name
+        self.requires = requires
         self.checks: list[Check] = []
 
     def check(
@@ -180,13 +188,15 @@ class Area:
         ok: str = "",
         impact: str = "",
         data_path: bool = False,
+        part_of: tuple[str, ...] = (),
+        requires: tuple[Precondition, ...] | None = None,
     ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
-        """Makes a function over an Examination the area's check with this id."""
+        """Register a function over an Examination as the area's check with this id."""
+        conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            self.checks.append(
-                Check(name, self.name, severity, title, reference, judge, ok, impact, data_path)
-            )
+            texts = (name, self.name, severity, title, reference)
+            self.checks.append(Check(*texts, judge, ok, impact, data_path, part_of, conditions))
             return judge
 
         return add

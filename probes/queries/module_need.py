@@ -23,9 +23,9 @@ from probes.queries.modules import (
     mlx5_functions,
     mlx_functions,
     module_of,
-    no_peer_pair,
+    no_peermem_pair,
     peer_nics,
-    state_seen,
+    state_evidence,
 )
 from probes.snapshot.examination import Examination
 
@@ -75,7 +75,7 @@ class Need(Enum):
 
 def need_of_peermem(examination: Examination) -> Maybe[Need]:
     """Return whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF is usable."""
-    if no_peer_pair(examination) is not None:
+    if no_peermem_pair(examination) is not None:
         return Need.NOT_NEEDED
     direct, modules = examination.node.gpudirect, examination.node.modules
     if isinstance(direct, Unknown):
@@ -232,7 +232,7 @@ def _not_built(examination: Examination, name: str) -> list[str]:
 
 def absent_peermem(examination: Examination) -> KernelModule | Outcome:
     """Return nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
@@ -240,20 +240,20 @@ def absent_peermem(examination: Examination) -> KernelModule | Outcome:
         return unknown_without(MODULES, module)
     for one in (module, older):
         if not isinstance(one, Unknown) and is_present(one):
-            return passed(state_seen(one))
+            return passed(state_evidence(one))
     return module
 
 
 def loaded_peermem(examination: Examination) -> KernelModule | Outcome:
     """Return nvidia_peermem where it is loaded; else the outcome that says so."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
         return unknown_without(MODULES, module)
     if not is_present(module):
-        return passed(state_seen(module))
+        return passed(state_evidence(module))
     return module
 
 
@@ -282,7 +282,7 @@ def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     return tuple(left)
 
 
-def cost_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
+def severity_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
     """Return what it costs that these modules are not loaded."""
     if any(name != PEERMEM for name in names):
         return Severity.CRITICAL

@@ -50,7 +50,7 @@ def unread_rules(modules: ModuleFacts) -> str:
     return ", ".join(path[:LINE_LIMIT] for path in modules.rules_unread[:4])
 
 
-def state_seen(module: KernelModule) -> Evidence:
+def state_evidence(module: KernelModule) -> Evidence:
     """Return the state of a module and its source."""
     state = module.state
     return Evidence(PROC_MODULES, f"{module.name}: {state if isinstance(state, Unknown) else state.value}")
@@ -70,7 +70,7 @@ def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
     )
 
 
-def log_of(
+def module_messages(
     examination: Examination, kinds: Collection[LogKind], words: str = "", modules: Collection[str] = ()
 ) -> Maybe[tuple[KernelMessage, ...]]:
     """Return the kernel messages of these kinds, about these modules (or any), with these words."""
@@ -84,7 +84,7 @@ def log_of(
     )
 
 
-def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> tuple[Evidence, ...]:
+def message_evidence(examination: Examination, messages: tuple[KernelMessage, ...]) -> tuple[Evidence, ...]:
     """Return the latest messages as evidence, or that there is none."""
     log = examination.kernel_log
     source = "dmesg" if isinstance(log, Unknown) else log.source
@@ -139,7 +139,7 @@ def has_efa_only(examination: Examination) -> bool:
     return bool(hardware) and all(one.driver == "efa" for one in hardware) and not mlx_functions(examination)
 
 
-def no_peer_pair(examination: Examination) -> Outcome | None:
+def no_peermem_pair(examination: Examination) -> Outcome | None:
     """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
@@ -161,7 +161,7 @@ def _gpus(pci: PciFacts) -> tuple[str, ...]:
     )
 
 
-def no_pair(examination: Examination) -> Outcome | None:
+def no_gpu_or_nic(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without a GPU or without an RDMA NIC; None: both are there."""
     gpus, nics = gpu_functions(examination), mlx_functions(examination)
     if not isinstance(gpus, Unknown) and not gpus:
@@ -171,7 +171,7 @@ def no_pair(examination: Examination) -> Outcome | None:
     return None
 
 
-def no_ends(examination: Examination) -> Outcome | None:
+def no_gpu_or_rdma_device(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without a GPU or an RDMA device; None: both are there, or unread."""
     node, topology = examination.node, examination.topology
     if isinstance(node.pci, Unknown):

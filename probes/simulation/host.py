@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
@@ -16,6 +17,7 @@ from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.bandwidth.playback import SimulatedTest
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.command_result import Performed
@@ -275,6 +277,19 @@ class SimulatedHost:
             return Unknown(Reason.DRIVER_ERROR, "libcuda", f"cuInit(0) returned {found}")
         rdma, dmabuf = self._description.offers_gdr, exports_dmabuf(self.tree)
         return tuple(CudaGpu(device.bdf, rdma, dmabuf) for device in found)
+
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        """What the simulated /proc says; every process has run as long as the node."""
+        began = self._started_at - _BEGAN_BEFORE_SECONDS
+        found = usage_from_files(self, pids)
+        return {
+            pid: usage if isinstance(usage, Unknown) else replace(usage, started_at=began)
+            for pid, usage in found.items()
+        }
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        """What the simulated /sys/class/net says."""
+        return counters_from_files(self, names)
 
     def environment(self, name: str) -> Maybe[str]:
         """No variables are set."""

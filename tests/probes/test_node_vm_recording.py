@@ -10,7 +10,8 @@ from probes.recording.archive import read_archive
 from probes.recording.replay_host import RecordedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
-from probes.topology.paths import Smi, build
+from probes.topology.paths import build
+from probes.topology.smi_words import Smi
 from tests.recordings import NODE_VM
 from tui.files.recording_file import chunks_of
 

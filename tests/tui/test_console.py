@@ -11,7 +11,7 @@ from probes.simulation.host import SimulatedHost
 from tests.tui.acting import NODE, asked, ended, on, seen
 from tests.tui.driving import SteppedClock, readings, stepped_app, until
 from tui.actions.sudo_password import ask_on_terminal, wait_for_password
-from tui.runtime.live_source import Live
+from tui.runtime.live_source import LiveSource
 from tui.screens.run.screen import RunScreen
 from widgets.base.lines import Tone
 from widgets.base.lines_view import LinesView
@@ -73,8 +73,8 @@ async def test_readings_rest_while_the_driver_is_unloaded(monkeypatch: pytest.Mo
             order.append(argv[0])
             return super().perform(argv, given)
 
-    let_go = Live.let_go
-    monkeypatch.setattr(Live, "let_go", lambda live: (order.append("let go"), let_go(live)))
+    let_go = LiveSource.let_go
+    monkeypatch.setattr(LiveSource, "let_go", lambda live: (order.append("let go"), let_go(live)))
     monkeypatch.setattr("tui.actions.guards.unloads_driver", lambda plan: True)
     clock = SteppedClock()
     async with stepped_app(Noting(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
@@ -118,4 +118,4 @@ async def test_a_fault_of_ours_ends_the_run_and_says_so() -> None:
         await asked(pilot, "load-modules")
         await pilot.press("enter")
         await on(pilot, RunScreen)
-        await until(pilot, lambda: "a fault of gdrtop: ValueError" in seen(pilot, "console"))
+        await until(pilot, lambda: "internal error: ValueError" in seen(pilot, "console"))

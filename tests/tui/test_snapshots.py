@@ -15,7 +15,7 @@ from tests.tui.driving import SteppedClock, overview, readings, settled, shown, 
 from tests.tui.measuring import measured, met, over, scripted, set_up, started
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
-from tui.runtime.replay_source import Replay
+from tui.runtime.replay_source import ReplaySource
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.history.screen import HistoryScreen
 
@@ -52,7 +52,7 @@ def test_a_selected_gpu(snap_compare: Any, size: tuple[int, int]) -> None:
 def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 5)
-    app = GdrtopApp(lambda: host, host.origin, None, Replay(host))
+    app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
 
     async def to_the_third(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "1/5" in shown(pilot, "verdict"))

@@ -20,7 +20,7 @@ from tui.actions.runner import ask_for_password
 from tui.actions.script import script_of
 from tui.commands.json_values import document, host_name, plain_value, write_json
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.stop_signals import signals_stop
+from tui.runtime.signals import signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.changes import Judged, draw_change

@@ -1,7 +1,4 @@
-"""The dispatcher behind the screens: a slow log and a step under way never freeze the screen.
-
-What takes time runs in daemon threads, and its answer is handed to the screen's thread.
-"""
+"""Runs the dispatcher in background threads, so that a slow log or a long step never freezes the screen."""
 
 from __future__ import annotations
 
@@ -10,9 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from tui.runtime.background import Call, Failed, Then, Worker, ask_in_thread
+from tui.runtime.background import BackgroundTask, Call, Failed, Then, call_in_thread
 
-if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
+if TYPE_CHECKING:  # 66 ms that the first screen does not need
     from probes.host.protocol import Host
     from probes.plans.catalogue import Offer
     from probes.queries.finding import Finding
@@ -23,26 +20,21 @@ if TYPE_CHECKING:  # 66 ms, of which the first screen knows nothing
     from tui.screens.run.state import RunState
 
 
-class Acting(Worker["Event"]):
-    """Asks the dispatcher, and has it run one action at a time.
+class ActionWorker(BackgroundTask["Event"]):
+    """Ask the dispatcher for actions and runs, and run one action at a time.
 
-    `host` is None until the node was opened; `call` has something done in the screen's thread, from any.
+    `host` returns None until the node is open.
     """
 
-    def __init__(
-        self,
-        host: Callable[[], Host | None],
-        read_only: bool,
-        call: Call,
-    ) -> None:
+    def __init__(self, host: Callable[[], Host | None], read_only: bool, call: Call) -> None:
         super().__init__(call, "action")
         self._host, self._read_only = host, read_only
         self._lock = threading.Lock()
         self._dispatcher: Dispatcher | None = None
-        self._stop_why = ""
+        self._stop_reason = ""
         self.state: RunState | None = None  # of the newest run
 
-    # Asking
+    # Questions
 
     def offers(
         self,
@@ -51,24 +43,24 @@ class Acting(Worker["Event"]):
         then: Then[tuple[tuple[Offer, ...], str]],
         failed: Failed,
     ) -> None:
-        """All that could be done, and why nothing at all is."""
+        """Get all actions, and the reason if none can run here."""
 
         def ask() -> tuple[tuple[Offer, ...], str]:
             dispatcher = self._opened()
             return dispatcher.offers(examination, findings), dispatcher.refusal
 
-        ask_in_thread(self._call, ask, then, failed)
+        call_in_thread(self._call, ask, then, failed)
 
     def history(self, then: Then[tuple[tuple[PastRun, ...], tuple[str, ...]]], failed: Failed) -> None:
-        """The runs in the logs, the newest first; and why logs that are there are not read."""
-        ask_in_thread(self._call, lambda: self._opened().history(), then, failed)
+        """Get the runs in the audit logs, newest first, and why existing logs could not be read."""
+        call_in_thread(self._call, lambda: self._opened().history(), then, failed)
 
     def undo_of(self, run: PastRun, then: Then[Offer], failed: Failed) -> None:
-        """What takes a past run back."""
-        ask_in_thread(self._call, lambda: self._opened().undo_of(run), then, failed)
+        """Get the action that undoes a past run."""
+        call_in_thread(self._call, lambda: self._opened().undo_of(run), then, failed)
 
     def prepared(self, offer: Offer, examination: Examination) -> Prepared | str:
-        """An offer ready to be confirmed; a sentence where it has no plan."""
+        """Return an action ready to be confirmed, or why it has no plan."""
         return self._opened().prepared(offer, examination)
 
     def _opened(self) -> Dispatcher:
@@ -82,48 +74,45 @@ class Acting(Worker["Event"]):
                 self._dispatcher = Dispatcher(host, self._read_only)
             return self._dispatcher
 
-    # Running
+    # The run
 
     def start(
         self,
         prepared: Prepared,
         typed: str,
         state: RunState,
-        hear: Callable[[], object],
+        on_ready: Callable[[], object],
         get_password: Callable[[], bool],
         around: AbstractContextManager[object],
     ) -> None:
-        """Runs an action in a thread, inside of `around`.
+        """Run an action in a thread, inside the context manager `around`.
 
-        `hear` is called in the screen's thread when there is something to take.
+        `on_ready` is called in the screen's thread when there are events.
         """
         from tui.actions.events import Outcome, RunBegan, RunEnded
 
-        self._await_last()
+        self._join_last()
         dispatcher = self._opened()
-        self.state, self._stop_why = state, ""
+        self.state, self._stop_reason = state, ""
 
-        def told(event: Event) -> None:
-            if isinstance(event, RunBegan) and self._stop_why:
-                dispatcher.stop(self._stop_why)  # wanted before there was anything to stop
-            self.tell(event)
+        def on_event(event: Event) -> None:
+            if isinstance(event, RunBegan) and self._stop_reason:
+                dispatcher.stop(self._stop_reason)  # requested before there was anything to stop
+            self.put(event)
 
         def run() -> None:
             with around:
-                dispatcher.run(prepared, typed, told, get_password)
+                dispatcher.run(prepared, typed, on_event, get_password)
 
-        def failed(why: str) -> None:
-            told(RunEnded(Outcome.UNKNOWN, why))
-
-        self._work(hear, run, failed)
+        self._start(on_ready, run, lambda why: on_event(RunEnded(Outcome.UNKNOWN, why)))
 
     def stop(self, why: str) -> None:
-        """Begins no further step of the run under way."""
-        self._stop_why = why
+        """Begin no further step of the run."""
+        self._stop_reason = why
         if self._dispatcher is not None:
             self._dispatcher.stop(why)
 
-    def give_up(self) -> None:
-        """Waits no longer for the step under way."""
+    def abandon_step(self) -> None:
+        """Stop waiting for the running step."""
         if self._dispatcher is not None:
             self._dispatcher.give_up()

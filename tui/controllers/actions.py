@@ -1,226 +1,167 @@
-"""The part of the application that offers actions: their list, their plans, and what was run before."""
+"""Lists the actions, shows their plans, and shows what ran before."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from textual.app import App
-from textual.screen import Screen
-
-from tui.controllers.action_worker import Acting
-from tui.runtime.terminal import TerminalDriver
+from tui.controllers.action_run import ActionRunController
+from tui.controllers.action_worker import ActionWorker
 from tui.screens.actions.state import ActionsState
-from tui.screens.keys import bind
 from widgets.base.lines import sentence
 
 if TYPE_CHECKING:
-    from probes.base.origin import Origin
-    from probes.host.protocol import Host
+    from textual.screen import Screen
+
     from probes.plans.catalogue import Offer
     from probes.snapshot.examination import Examination
     from tui.actions.audit_log import PastRun
-    from tui.runtime.sampler import Sampler
-    from tui.screens.actions.screen import ActionsScreen
-    from tui.screens.doctor.screen import DoctorScreen
-    from tui.screens.doctor.state import DoctorState
-    from tui.screens.history.screen import HistoryScreen
-    from tui.screens.overview.screen import OverviewScreen
-
-S = TypeVar("S", bound=Screen[Any])
+    from tui.controllers.context import AppContext
+    from tui.runtime.sampler import Examined
 
 
-class OfferingApp(App[None]):
-    """List actions and show their plans; what reads the node is the heir's."""
+class ActionsController:
+    """The list of actions, the plan of one, the history; `run` is the newest run."""
 
-    ENABLE_COMMAND_PALETTE = True
-    BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("help", "help"),
-        bind("actions", "actions"),
-        bind("history", "history"),
-        bind("overview", "overview", show=False),
-    ]
-
-    _sampler: Sampler
-    _doctor: DoctorState
-    _overview: OverviewScreen
-
-    def __init__(self, origin: Origin, read_only: bool) -> None:
-        # The terminal's own sixteen colors. Said here, because NO_COLOR is applied before a theme is set.
-        super().__init__(driver_class=TerminalDriver, ansi_color=True)
-        self._origin = origin
-        self.actions_state = ActionsState()
-        self._host: Host | None = None
-        self._acting = Acting(lambda: self._host, read_only, self.call_later)
-        self._probed_at = 0.0
+    def __init__(self, context: AppContext, read_only: bool) -> None:
+        self._context, self._app = context, context.app
+        self.state = ActionsState()
+        self._worker = ActionWorker(lambda: context.host, read_only, context.app.call_later)
+        self.run = ActionRunController(context, self._worker)
         self._wanted: tuple[str, Screen[Any]] | None = None  # an action whose plan is awaited, and where
-        self._offers_taken = asyncio.Event()
-        self._offers_taken.set()  # nobody waits for them
+        self._is_listed = asyncio.Event()  # cleared while `refresh` waits
+        self._is_listed.set()
 
-    def action_actions(self) -> None:
-        """Show the list of actions."""
+    def show(self) -> None:
+        """Show the console of a run whose end was not seen yet, else the list of actions."""
+        if not self.run.toggle_console():
+            self._show_list()
+            self._ask_offers()
+
+    def _show_list(self) -> None:
         from tui.screens.actions.screen import ActionsScreen
 
-        self._bring(ActionsScreen, lambda: ActionsScreen(self.actions_state))
+        self._context.show(ActionsScreen, lambda: ActionsScreen(self.state))
+
+    # The list
+
+    async def refresh(self) -> None:
+        """Update the list of actions, and wait for it."""
+        self._is_listed.clear()
         self._ask_offers()
-
-    def action_overview(self) -> None:
-        """Go back to the overview."""
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
-
-    # What could be done
-
-    def _bring(self, kind: type[S], make: Callable[[], S]) -> None:
-        """Go back to a screen that lies below, or open it."""
-        if any(isinstance(screen, kind) for screen in self.screen_stack):
-            while not isinstance(self.screen, kind):
-                self.pop_screen()
-        else:
-            self.push_screen(make())
-
-    def _shown(self, kind: type[S]) -> list[S]:
-        return [screen for screen in self.screen_stack if isinstance(screen, kind)]
+        await self._is_listed.wait()
 
     def _ask_offers(self) -> None:
-        examination = self._doctor.examination
-        self.actions_state.begin()
-        if examination is None or examination.node.taken_at < self._probed_at:
-            self._sampler.ask_examination()
+        examination = self._context.doctor.examination
+        self.state.begin()
+        if examination is None or examination.node.taken_at < self._context.probed_at:
+            self._context.sampler.ask_examination()
         else:
             self._ask_offers_of(examination)
 
     def _ask_offers_of(self, examination: Examination) -> None:
         take = partial(self._take_offers, examination)
-        self._acting.offers(examination, self._doctor.findings, take, self._fail_offers)
+        self._worker.offers(examination, self._context.doctor.findings, take, self._fail)
 
-    async def renew_offers(self) -> None:
-        """Ask for the offers, and wait until they are there."""
-        self._offers_taken.clear()
-        self._ask_offers()
-        await self._offers_taken.wait()
-
-    def _renew_offers(self, examination: Examination) -> None:
-        """There is a newer examination: the offers of it, where somebody sees them or waits for them."""
+    def note_examination(self, report: Examined) -> None:
+        """Update the list, if it is shown or awaited, and the console of a run."""
         from tui.screens.actions.screen import ActionsScreen
 
-        if self._wanted is not None or not self._offers_taken.is_set() or self._shown(ActionsScreen):
-            self._ask_offers_of(examination)
+        self.run.note_examination(report)
+        if report.examination is None:
+            self._fail(report.failure)
+        elif self._wanted or not self._is_listed.is_set() or self._context.shown(ActionsScreen):
+            self._ask_offers_of(report.examination)
 
-    def _take_offers(self, examination: Examination, told: tuple[tuple[Offer, ...], str]) -> None:
-        self.actions_state.take(told[0], examination, told[1])
-        self._offers_taken.set()
-        self._draw_actions()
+    def _take_offers(self, examination: Examination, answer: tuple[tuple[Offer, ...], str]) -> None:
+        offers, refusal = answer
+        self.state.take(offers, examination, refusal)
+        self._is_listed.set()
+        self._draw()
         if self._wanted is not None:
             (name, screen), self._wanted = self._wanted, None
-            if self.screen is screen:  # who has gone elsewhere meanwhile wants something else
-                self._confirm(self.actions_state.offer(name), examination)
+            if self._app.screen is screen:  # else the user has gone to another screen
+                self._confirm(self.state.offer(name), examination)
 
-    def _fail_offers(self, what: str) -> None:
-        self.actions_state.fail(what)
-        self._offers_taken.set()
-        self._draw_actions()
+    def _fail(self, message: str) -> None:
+        self.state.fail(message)
+        self._is_listed.set()
+        self._draw()
         if self._wanted is not None:
             self._wanted = None
-            self.notify(what, severity="error", markup=False)
+            self._context.report_error(message)
 
-    def _draw_actions(self) -> None:
+    def _draw(self) -> None:
         from tui.screens.actions.screen import ActionsScreen
 
-        for screen in self._shown(ActionsScreen):
+        for screen in self._context.shown(ActionsScreen):
             screen.draw()
 
-    def on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
-        """An action of the list is to be looked at."""
-        self.action_act(message.offer)
+    # The plan of an action
 
-    def on_doctor_screen_fix_wanted(self, message: DoctorScreen.FixWanted) -> None:
-        """A finding's fix is to be looked at."""
-        self.action_act(f"fix:{message.finding}")
-
-    def action_act(self, name: str) -> None:
-        """Show the plan of the action of this id, on the node as it is."""
-        self._wanted = name, self.screen
+    def show_plan(self, name: str) -> None:
+        """Show the plan of the action of this id, for the node as it is now."""
+        self._wanted = name, self._app.screen
         self._ask_offers()
 
     def _confirm(self, offer: Offer | None, examination: Examination) -> None:
         if offer is None:
-            self.notify("There is nothing to do here by a command.", markup=False)
+            self._context.notify("No command can fix this.")
             return
-        prepared = self._acting.prepared(offer, examination)
+        prepared = self._worker.prepared(offer, examination)
         if isinstance(prepared, str):
-            if self.actions_state.offer(offer.id) is not None:
-                self._show_offer(offer.id)
+            if self.state.offer(offer.id) is not None:
+                self._show_in_list(offer.id)
             else:  # the fix of a finding or the undo of a run
-                self.notify(sentence(prepared), severity="warning", markup=False)
+                self._context.notify(sentence(prepared), "warning")
             return
         from tui.screens.confirm.screen import ConfirmScreen
         from tui.screens.confirm.state import ConfirmState
 
-        self.push_screen(ConfirmScreen(ConfirmState(prepared, self._origin)))
+        self._app.push_screen(ConfirmScreen(ConfirmState(prepared, self._context.origin)))
 
-    def _show_offer(self, name: str) -> None:
-        """Show why an action is not possible: where it stands in the list."""
-        from tui.screens.actions.screen import ActionsScreen
+    def _show_in_list(self, name: str) -> None:
+        """Select an action that is not possible in the list, which says why."""
+        self.state.filter("")
+        self.state.selected = name
+        self._show_list()
+        self._draw()
 
-        self.actions_state.filter("")
-        self.actions_state.selected = name
-        self._bring(ActionsScreen, lambda: ActionsScreen(self.actions_state))
-        self._draw_actions()
+    # History
 
-    # What was done
-
-    def action_history(self) -> None:
-        """Show what was run."""
+    def show_history(self) -> None:
+        """Show the runs in the audit logs."""
         from tui.screens.history.screen import HistoryScreen
         from tui.screens.history.state import HistoryState
 
-        state = HistoryState(self._overview.hostname, self._origin)
+        state = HistoryState(self._context.overview.hostname, self._context.origin)
 
         def draw() -> None:
-            for screen in self._shown(HistoryScreen):
+            for screen in self._context.shown(HistoryScreen):
                 screen.draw()
 
-        def take(told: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
-            state.take(*told)
+        def take(answer: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
+            state.take(*answer)
             draw()
 
-        def fail(what: str) -> None:
-            state.fail(what)
+        def fail(message: str) -> None:
+            state.fail(message)
             draw()
 
-        self._bring(HistoryScreen, lambda: HistoryScreen(state))
-        self._acting.history(take, fail)
+        self._context.show(HistoryScreen, lambda: HistoryScreen(state))
+        self._worker.history(take, fail)
 
-    def on_history_screen_undo_wanted(self, message: HistoryScreen.UndoWanted) -> None:
-        """A past run is to be taken back."""
-        examination, screen = self._doctor.examination, self.screen
+    def show_undo(self, run: PastRun) -> None:
+        """Show the plan that undoes a past run."""
+        examination, screen = self._context.doctor.examination, self._app.screen
         if examination is None:
-            self.notify("Still checking the node. Try again in a moment.", markup=False)
-            self._sampler.ask_examination()
+            self._context.notify("Still checking the node. Try again in a moment.")
+            self._context.sampler.ask_examination()
             return
 
         def take(offer: Offer) -> None:
-            if self.screen is screen:
+            if self._app.screen is screen:
                 self._confirm(offer, examination)
 
-        self._acting.undo_of(
-            message.run, take, lambda what: self.notify(what, severity="error", markup=False)
-        )
-
-    # The palette
-
-    def action_command_palette(self) -> None:
-        """Open the palette with gdrtop's own commands."""
-        from tui.controllers.palette import Palette
-
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette())
-
-    def action_doctor(self) -> None:
-        """Show what is wrong with the node."""
-        from tui.screens.doctor.screen import DoctorScreen
-
-        self._bring(DoctorScreen, lambda: DoctorScreen(self._doctor))
+        self._worker.undo_of(run, take, self._context.report_error)

@@ -1,4 +1,4 @@
-"""The bench behind the screens: plans, runs and keeps in daemon threads, so that no screen freezes."""
+"""Plans, runs and saves bandwidth tests in background threads, so that the screen never freezes."""
 
 from __future__ import annotations
 
@@ -6,124 +6,128 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tui.runtime.background import Call, Failed, Then, Worker, ask_in_thread
+from tui.runtime.background import BackgroundTask, Call, Failed, Then, call_in_thread
 
-if TYPE_CHECKING:  # what tests need is loaded when somebody wants one
+if TYPE_CHECKING:  # loaded with the first test
     from probes.bandwidth.model.planned_test import Series
-    from probes.bandwidth.model.request import Choice
+    from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
     from probes.bandwidth.tools.command import Refused
     from probes.host.protocol import Host
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
-    from tui.bandwidth.events import Event
-    from tui.bandwidth.session import Bench
-    from tui.screens.bandwidth_run.state import LiveState
+    from tui.bandwidth.events import BandwidthEvent
+    from tui.bandwidth.session import BenchSession
+    from tui.screens.bandwidth_run.state import SeriesState
 
 _MOST_WAITING = 5000
-"""Events that the screen has not taken yet; what is printed beyond is counted, and not shown."""
+"""Events that the screen has not taken yet. Lines beyond that are counted and not shown."""
 
 
-class Measuring(Worker["Event"]):
-    """Has the bench run one series at a time; `call` has something done in the screen's thread, from any."""
+class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
+    """Plan series of tests, and run one series at a time.
+
+    `host` returns None until the node is open.
+    """
 
     def __init__(self, host: Callable[[], Host | None], read_only: bool, call: Call) -> None:
         super().__init__(call, "bandwidth")
         self._host, self._read_only = host, read_only
         self._lock = threading.Lock()
-        self._bench: Bench | None = None
+        self._bench: BenchSession | None = None
         self._is_stopped = False
         self._is_planning = False
         self._next_plan: Callable[[], None] | None = None
-        self.kept: tuple[Result, ...] = ()  # as they were read last, the oldest first
-        self.unread = ""  # why results that are there could not be read
-        self.ended_at = float("-inf")  # seconds of the host's clock, when the last series ended
-        self.unshown = 0  # lines that came faster than they could be shown
-        self.state: LiveState | None = None  # of the newest series
+        self.kept: tuple[Result, ...] = ()  # saved results, oldest first
+        self.unread = ""  # why existing results could not be read
+        self.ended_at = float("-inf")  # by the host's clock, when the last series ended
+        self.unshown = 0  # lines dropped because they came too fast
+        self.state: SeriesState | None = None  # of the newest series
 
-    def _opened(self) -> Bench:
+    def _opened(self) -> BenchSession:
         with self._lock:
             if self._bench is None:
-                from tui.bandwidth.results_store import kept_results
-                from tui.bandwidth.session import Bench
+                from tui.bandwidth.results_store import open_results_store
+                from tui.bandwidth.session import BenchSession
 
                 host = self._host()
                 if host is None:
                     raise RuntimeError("the node is not open yet")
-                self._bench = Bench(host, kept_results(host.origin), self._read_only)
+                self._bench = BenchSession(host, open_results_store(host.origin), self._read_only)
             return self._bench
 
-    # Asking
+    # Questions
 
     @property
     def refusal(self) -> str:
-        """Why nothing is measured here; "" where tests are possible."""
+        """Return why no test can run here, or ""."""
         return self._opened().refusal
 
     def clock(self) -> float:
-        """Seconds of the node's clock."""
+        """Return the seconds of the node's monotonic clock."""
         host = self._host()
         return 0.0 if host is None else host.monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970 by the node's clock."""
+        """Return the seconds since 1970 by the node's clock."""
         host = self._host()
         return 0.0 if host is None else host.wall_clock()
 
     def load(self, then: Then[tuple[Result, ...]], failed: Failed) -> None:
-        """All results that are kept, the oldest first; `unread` tells why those that are there are not."""
+        """Load all saved results, oldest first; `unread` says why existing ones could not be read."""
 
         def ask() -> tuple[tuple[Result, ...], str]:
-            kept = self._opened().kept
-            return kept.results(), kept.why_unread()
+            store = self._opened().store
+            return store.results(), store.why_unread()
 
-        def take(told: tuple[tuple[Result, ...], str]) -> None:
-            self.kept, self.unread = told
+        def take(answer: tuple[tuple[Result, ...], str]) -> None:
+            self.kept, self.unread = answer
             then(self.kept)
 
-        ask_in_thread(self._call, ask, take, failed)
+        call_in_thread(self._call, ask, take, failed)
 
     def baseline(
         self, machine: str, then: Callable[[tuple[Result, ...], str], object], failed: Failed
     ) -> None:
-        """What nodes of this type are expected to give, and why that is not known where it might be."""
+        """Load the baseline of a machine type, or why there is none."""
 
         def ask() -> tuple[tuple[Result, ...], str]:
-            kept = self._opened().kept
-            return kept.baseline(machine), kept.no_baseline(machine)
+            store = self._opened().store
+            return store.baseline(machine), store.no_baseline(machine)
 
-        ask_in_thread(self._call, ask, lambda told: then(*told), failed)
+        call_in_thread(self._call, ask, lambda answer: then(*answer), failed)
 
     def save_baseline(self, results: tuple[Result, ...], then: Then[str], failed: Failed) -> None:
-        """Makes these results the baseline of their machine type; tells where it is."""
-        from tui.bandwidth.session import NotKept
+        """Save these results as the baseline of their machine type; `then` gets the path."""
+        from tui.bandwidth.session import StoreError
 
         def save() -> tuple[str, str]:
             try:
-                return self._opened().kept.save_baseline(results), ""
-            except NotKept as error:
+                return self._opened().store.save_baseline(results), ""
+            except StoreError as error:
                 return "", str(error)
 
-        def take(told: tuple[str, str]) -> None:
-            if told[1]:
-                failed(told[1])
+        def take(answer: tuple[str, str]) -> None:
+            path, error = answer
+            if error:
+                failed(error)
             else:
-                then(told[0])
+                then(path)
 
-        ask_in_thread(self._call, save, take, failed)
+        call_in_thread(self._call, save, take, failed)
 
     def plan(
-        self, examination: Examination, choice: Choice, then: Then[Series | Refused], failed: Failed
+        self, examination: Examination, request: Request, then: Then[Series | Refused], failed: Failed
     ) -> None:
-        """The tests of a wish; while one is planned, only the newest wish waits."""
+        """Plan the tests of a request; while one is being planned, only the newest request waits."""
 
         def begin() -> None:
             self._is_planning = True
-            ask_in_thread(
+            call_in_thread(
                 self._call,
-                lambda: self._opened().series(examination, choice),
+                lambda: self._opened().series(examination, request),
                 lambda answer: self._planned(lambda: then(answer)),
-                lambda what: self._planned(lambda: failed(what)),
+                lambda message: self._planned(lambda: failed(message)),
             )
 
         if self._is_planning:
@@ -131,19 +135,21 @@ class Measuring(Worker["Event"]):
         else:
             begin()
 
-    def _planned(self, tell: Callable[[], object]) -> None:
+    def _planned(self, report: Callable[[], object]) -> None:
         self._is_planning = False
         begin, self._next_plan = self._next_plan, None
         if begin is None:
-            tell()
+            report()
         else:
             begin()
 
-    def felt_by(self, examination: Examination, series: Series, before: Reading | None) -> tuple[str, ...]:
-        """Who would feel it, a line each."""
-        return self._opened().felt_by(examination, series, before)
+    def affected_by(
+        self, examination: Examination, series: Series, before: Reading | None
+    ) -> tuple[str, ...]:
+        """Return the affected processes, a line each."""
+        return self._opened().affected_by(examination, series, before)
 
-    def look(
+    def check_impact(
         self,
         examination: Examination,
         series: Series,
@@ -151,56 +157,56 @@ class Measuring(Worker["Event"]):
         then: Callable[[Examination, tuple[str, ...]], object],
         failed: Failed,
     ) -> None:
-        """Who would feel it by the processes of this moment, and the examination with these."""
-        ask_in_thread(
+        """Get the processes that are affected now, and the examination with them."""
+        call_in_thread(
             self._call,
-            lambda: self._opened().felt_now(examination, series, before),
-            lambda told: then(*told),
+            lambda: self._opened().affected_now(examination, series, before),
+            lambda answer: then(*answer),
             failed,
         )
 
-    # Running
+    # The run
 
     def start(
         self,
         examination: Examination,
         series: Series,
-        state: LiveState,
-        hear: Callable[[], object],
+        state: SeriesState,
+        on_ready: Callable[[], object],
         may_disturb: bool,
     ) -> None:
-        """Runs a series in a thread; `hear` is called in the screen's when there is something to take.
+        """Run a series in a thread; `on_ready` is called in the screen's thread when there are events.
 
-        Unless it `may_disturb`, it ends before a test that somebody would feel by then.
+        Unless it `may_disturb`, the series ends before a test that would affect running jobs.
         """
-        from tui.bandwidth.events import LinePrinted, SeriesBegan, SeriesEnded
+        from tui.bandwidth.events import LinePrinted, SeriesEnded, SeriesStarted
 
-        self._await_last()
+        self._join_last()
         bench = self._opened()
         self.state, self._is_stopped, self.unshown = state, False, 0
 
-        def told(event: Event) -> None:
-            if isinstance(event, SeriesBegan) and self._is_stopped:
-                bench.stop()  # wanted before there was anything to stop
+        def on_event(event: BandwidthEvent) -> None:
+            if isinstance(event, SeriesStarted) and self._is_stopped:
+                bench.stop()  # requested before there was anything to stop
             if isinstance(event, SeriesEnded):
                 self.ended_at = self.clock()
             if isinstance(event, LinePrinted) and self.waiting >= _MOST_WAITING:
                 self.unshown += 1
                 return
-            self.tell(event)
+            self.put(event)
 
         def failed(why: str) -> None:
-            told(SeriesEnded((), refused=why))
+            on_event(SeriesEnded((), refused=why))
 
-        self._work(hear, lambda: bench.run(examination, series, told, may_disturb), failed)
+        self._start(on_ready, lambda: bench.run(examination, series, on_event, may_disturb), failed)
 
     def stop(self) -> None:
-        """Ends the series under way."""
+        """Stop the running series."""
         self._is_stopped = True
         if self._bench is not None:
             self._bench.stop()
 
     def skip(self) -> None:
-        """Ends the test under way, and goes on with the next."""
+        """Stop the running test and go on with the next."""
         if self._bench is not None:
             self._bench.skip()

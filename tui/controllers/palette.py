@@ -29,12 +29,17 @@ _COMMANDS = {
 }
 
 
+class _Actions(Protocol):
+    state: ActionsState
+
+    def refresh(self) -> Awaitable[Any]: ...
+
+
 class _Gdrtop(Protocol):
-    """What the palette asks of the application."""
+    """What the palette uses of the application."""
 
-    actions_state: ActionsState
-
-    def renew_offers(self) -> Awaitable[Any]: ...
+    @property
+    def actions(self) -> _Actions: ...
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None: ...
     def run_action(self, action: str) -> Awaitable[bool]: ...
     def action_act(self, offer: str) -> Any: ...
@@ -59,7 +64,7 @@ class CommandsProvider(Provider):
     async def startup(self) -> None:
         """Ask for what is possible now."""
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._gdrtop.renew_offers(), _PATIENCE_SECONDS)
+            await asyncio.wait_for(self._gdrtop.actions.refresh(), _PATIENCE_SECONDS)
 
     def _commands(self) -> Iterator[_Command]:
         app = self._gdrtop
@@ -67,7 +72,7 @@ class CommandsProvider(Provider):
             if app.check_action(action, ()):
                 key = KEYS[name]
                 yield _Command(key.label, f"{key.display}  {key.meaning}", partial(app.run_action, action))
-        for offer in app.actions_state.offers:
+        for offer in app.actions.state.offers:
             told = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
             yield _Command(offer.title, told, partial(app.action_act, offer.id), offer.plan is not None)
 

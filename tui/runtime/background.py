@@ -1,4 +1,8 @@
-"""What threads hand to the screen's thread: answers, and events in batches."""
+"""Background threads whose answers and events arrive in the screen's thread.
+
+They are daemon threads and not Textual's thread workers: those run in the event loop's executor, which the
+interpreter joins at exit, so that one read that hangs would keep gdrtop from ending.
+"""
 
 from __future__ import annotations
 
@@ -8,79 +12,76 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-TELLING_SECONDS = 0.2  # what a run prints is shown so often; each time the console is repainted
+DRAW_SECONDS = 0.2  # output of a run is drawn this often: each time, the console is repainted
 E = TypeVar("E")
 T = TypeVar("T")
 Then = Callable[[T], object]
 Failed = Callable[[str], object]
 Call = Callable[[Callable[[], object]], object]
-"""Has something done in the screen's thread, from any."""
+"""Run something in the screen's thread; may be called from any thread."""
 
 
-def ask_in_thread(call: Call, ask: Callable[[], T], then: Then[T], failed: Failed) -> None:
-    """Asks in a daemon thread; the answer, or what went wrong, is told in the screen's thread."""
+def call_in_thread(call: Call, work: Callable[[], T], then: Then[T], failed: Failed) -> None:
+    """Run `work` in a daemon thread, then `then` or `failed` in the screen's thread."""
 
-    def work() -> None:
+    def run() -> None:
         try:
-            answer = ask()
-        except Exception as error:  # the screen must say so and live on
-            told = f"{type(error).__name__}: {error}"
-            with suppress(RuntimeError):  # the screen has just gone
-                call(lambda: failed(told))
+            answer = work()
+        except Exception as error:  # the screen shows it and goes on
+            message = f"{type(error).__name__}: {error}"
+            with suppress(RuntimeError):  # the screen has just closed
+                call(lambda: failed(message))
             return
         with suppress(RuntimeError):
             call(lambda: then(answer))
 
-    threading.Thread(target=work, name="asking", daemon=True).start()
+    threading.Thread(target=run, name="asking", daemon=True).start()
 
 
-class Telling(Generic[E]):
-    """Keeps a thread's events until the screen takes them; one call for as many as come together."""
+class EventQueue(Generic[E]):
+    """Events from a thread, until the screen takes them; one notification for each batch."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
         self._lock = threading.Lock()
-        self._hear: Callable[[], object] = lambda: None
-        self._told: list[E] = []
-        self._is_telling = False
-        self._is_heard = True
+        self._on_ready: Callable[[], object] = lambda: None
+        self._events: list[E] = []
+        self._is_notified = False
+        self._is_muted = False
 
-    def begin(self, hear: Callable[[], object]) -> None:
-        """A new run; `hear` is called in the screen's thread when there is something to take."""
+    def begin(self, on_ready: Callable[[], object]) -> None:
+        """Empty the queue; from now on call `on_ready` in the screen's thread when there are events."""
         with self._lock:
-            self._hear, self._told, self._is_telling = hear, [], False
+            self._on_ready, self._events, self._is_notified = on_ready, [], False
 
-    def tell(self, event: E) -> None:
-        """From the thread."""
+    def put(self, event: E) -> None:
+        """Add an event; called in the background thread."""
         with self._lock:
-            self._told.append(event)
-            if self._is_telling or not self._is_heard:
+            self._events.append(event)
+            if self._is_notified or self._is_muted:
                 return
-            self._is_telling = True
-        with suppress(RuntimeError):  # the screen has just gone
-            self._call(self._hear)
+            self._is_notified = True
+        with suppress(RuntimeError):  # the screen has just closed
+            self._call(self._on_ready)
 
     def take(self) -> list[E]:
-        """What was told since; the screen is called again when there is more."""
+        """Return the events since the last call."""
         with self._lock:
-            told, self._told, self._is_telling = self._told, [], False
-        return told
+            events, self._events, self._is_notified = self._events, [], False
+        return events
 
     @property
     def waiting(self) -> int:
-        """How many events nobody has taken yet."""
-        return len(self._told)
+        """Return the number of events in the queue."""
+        return len(self._events)
 
-    def hush(self) -> None:
-        """The screen has gone: nobody is told any more."""
-        self._is_heard = False
+    def mute(self) -> None:
+        """Stop notifying: the screen has closed."""
+        self._is_muted = True
 
 
-class Worker(Telling[E]):
-    """Does one piece of work at a time in a daemon thread, and keeps what it tells until the screen takes it.
-
-    `call` has something done in the screen's thread, from any.
-    """
+class BackgroundTask(EventQueue[E]):
+    """One task at a time in a daemon thread, with a queue of its events."""
 
     def __init__(self, call: Call, name: str) -> None:
         super().__init__(call)
@@ -89,36 +90,31 @@ class Worker(Telling[E]):
 
     @property
     def is_running(self) -> bool:
-        """Whether something is under way."""
+        """Return whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end of what is under way; whether there is nothing any more."""
+        """Wait for the task to end; return whether it has ended."""
         if self._thread is not None:
             began = time.monotonic()
             while self._thread.is_alive() and time.monotonic() - began < seconds:
-                self._thread.join(0.2)  # in pieces, so that signals are heard
+                self._thread.join(0.2)  # in short steps, so that signal handlers run
         return not self.is_running
 
-    def _await_last(self) -> None:
-        """Before something new is begun: the end of the last was told a moment before it is there."""
+    def _join_last(self) -> None:
+        """Join the last task's thread: its end event comes a moment before the thread ends."""
         if self._thread is not None:
             self._thread.join(1.0)
 
-    def _work(
-        self, hear: Callable[[], object], work: Callable[[], object], failed: Callable[[str], object]
-    ) -> None:
-        """Works in a thread; `failed` tells the end that a fault leaves the screen without.
-
-        `hear` is called in the screen's thread when there is something to take.
-        """
-        self.begin(hear)
+    def _start(self, on_ready: Callable[[], object], work: Callable[[], object], failed: Failed) -> None:
+        """Run `work` in a thread; report an unexpected exception with `failed`."""
+        self.begin(on_ready)
 
         def run() -> None:
             try:
                 work()
-            except Exception as error:  # the screen must say so and live on
-                failed(f"a fault of gdrtop: {type(error).__name__}: {error}")
+            except Exception as error:  # the screen shows it and goes on
+                failed(f"internal error: {type(error).__name__}: {error}")
 
         self._thread = threading.Thread(target=run, name=self._name, daemon=True)
         self._thread.start()

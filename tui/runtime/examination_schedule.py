@@ -7,7 +7,7 @@ LONGEST_SECONDS = 30.0
 _QUIET_SECONDS = 60.0
 
 
-class ExaminationPace:
+class ExaminationSchedule:
     """Doubles the least time between two examinations with each, until the node is quiet for a while."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ExaminationPace:
         return True
 
 
-class ReadingPace:
+class ReadingSchedule:
     """Stretches the interval between readings on a node that cannot keep up with it.
 
     Reading and drawing take at most half of the time, so that probes, checks and keys find room.

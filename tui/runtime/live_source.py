@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # what recording and the doctor need is loaded when they begi
     from tui.runtime.recorder import Recorded, Recorder
 
 
-class Live:
+class LiveSource:
     """A source of readings; all of it runs in the sampler's thread but what says otherwise."""
 
     def __init__(self, host: Host) -> None:

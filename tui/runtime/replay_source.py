@@ -23,7 +23,7 @@ _KEPT = 1024  # readings: what the histories show, and room to move back and for
 T = TypeVar("T")
 
 
-class Replay:
+class ReplaySource:
     """A source of readings with a position; `move` and `position` are for the screen's thread."""
 
     def __init__(self, host: RecordedHost) -> None:
@@ -102,7 +102,7 @@ class Replay:
         if sampled is None:
             probed = self._probe(moment)
             self._host.seek(moment)
-            reading = read(self._host, probed.node)
+            reading = read(self._host, probed.node, with_interfaces=True)
             earlier = self._sampled.get(moment - 1)
             before = None if earlier is None else earlier.reading
             verdict = judge(probed.node, probed.topology, reading, before, self._files)

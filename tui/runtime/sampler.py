@@ -83,7 +83,7 @@ Report = Union[Probed, Sampled, Failed, Replayed, Examined, RecordingState, Reco
 """What a source gives; written so for Python 3.10."""
 
 
-class Source(Protocol):
+class ReadingSource(Protocol):
     """Where readings come from: a node, or a recording of one."""
 
     def take(self, probe: bool) -> Iterator[Report]:
@@ -111,7 +111,7 @@ class Sampler:
     A daemon thread, not a pool's: leaving the program must not wait for a read that never ends.
     """
 
-    def __init__(self, open_source: Callable[[], Source], report: Callable[[Report], object]) -> None:
+    def __init__(self, open_source: Callable[[], ReadingSource], report: Callable[[Report], object]) -> None:
         self._open_source = open_source
         self._report = report
         self._wanted = threading.Event()
@@ -203,7 +203,7 @@ class Sampler:
             if look:
                 self._examine(source, looked_again=True)
 
-    def _examine(self, source: Source, looked_again: bool = False) -> None:
+    def _examine(self, source: ReadingSource, looked_again: bool = False) -> None:
         self._examination_wanted = False
         try:
             examination = source.examine()
@@ -213,7 +213,7 @@ class Sampler:
         self._asked_at = None
         self._report(examined)
 
-    def _read(self, source: Source) -> None:
+    def _read(self, source: ReadingSource) -> None:
         probe, self._probe_wanted = self._probe_wanted, False
         last: Report | None = None
         try:

@@ -1,49 +1,83 @@
-"""SIGTERM and SIGHUP as an end in good order: a step under way is waited for, a recording is finished."""
+"""SIGINT, SIGTERM and SIGHUP end gdrtop in order: it waits for a running step and finishes a recording."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # text commands do without asyncio
+    import asyncio
+    from types import FrameType
 
 TERMINAL_GONE = "the terminal has gone"
-WORDS = {signal.SIGTERM: "gdrtop was terminated", signal.SIGHUP: TERMINAL_GONE}
+REASONS = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "gdrtop was terminated",
+    signal.SIGHUP: TERMINAL_GONE,
+}
 
 
-class Hangups:
-    """Hands these signals to the event loop, where nobody has ignored or taken them before.
+class ExitSignals:
+    """Pass SIGTERM and SIGHUP to the event loop, unless they are ignored or handled already.
 
-    By Python's own handlers, not the loop's: those end with the loop, and a second signal while a step is
-    waited for would kill. `at_once` is called in the handler itself: the loop may wait for the terminal.
+    These are Python's handlers and not the loop's, which end with the loop: a second signal during the wait
+    for a step would kill gdrtop. `at_once` runs in the handler, because the loop may be blocked by the
+    terminal.
     """
 
-    def __init__(self, hear: Callable[[str], object], at_once: Callable[[], object]) -> None:
-        self._hear = hear
+    def __init__(self, on_signal: Callable[[str], object], at_once: Callable[[], object]) -> None:
+        self._on_signal = on_signal
         self._at_once = at_once
         self._loop: asyncio.AbstractEventLoop | None = None
         self._before: dict[int, Any] = {}
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on; does nothing outside of the main thread."""
+        """Install the handlers; do nothing outside the main thread."""
         self._loop = loop
-        for number in WORDS:
+        for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:
                 try:
-                    self._before[number] = signal.signal(number, self._take)
+                    self._before[number] = signal.signal(number, self._handle)
                 except ValueError:  # not the main thread
                     return
 
-    def forget(self) -> None:
-        """As it was before."""
+    def restore(self) -> None:
+        """Restore the previous handlers."""
         while self._before:
             number, handler = self._before.popitem()
             signal.signal(number, handler)
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         assert self._loop is not None
         self._at_once()
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._hear, WORDS[signal.Signals(number)])
+            self._loop.call_soon_threadsafe(self._on_signal, REASONS[signal.Signals(number)])
+
+
+@contextmanager
+def signals_stop(
+    stop: Callable[[str], object], abandon_step: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Call `stop` with the reason on each signal, and `abandon_step` from the second Ctrl-C on."""
+    received: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        del frame
+        if received and number == signal.SIGINT:
+            abandon_step()
+        received.append(number)
+        stop(REASONS[signal.Signals(number)])
+
+    before = {
+        number: signal.signal(number, handle)
+        for number in REASONS
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,7 +9,8 @@ from rich.cells import cell_len
 
 from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.request import Setup
+from probes.bandwidth.model.request import Mode
+from probes.bandwidth.planning.inventory import Available
 from probes.bandwidth.tools.command import is_host
 from probes.base.unknown import Unknown
 from widgets.base.figures import gbps, minutes
@@ -69,14 +70,14 @@ def draw_left_out(series: Series, width: int) -> list[Line]:
     return lines
 
 
-def draw_not_begun(tests: Sequence[PlannedTest], width: int) -> list[Line]:
+def draw_not_started(tests: Sequence[PlannedTest], width: int) -> list[Line]:
     """The tests that a series has not come to; of many, the first."""
     listed = ", ".join(test.title for test in tests[:_MOST_NOT_BEGUN])
     more = f" and {len(tests) - _MOST_NOT_BEGUN} more" if len(tests) > _MOST_NOT_BEGUN else ""
     return [(), *wrapped(f"Not started: {listed}{more}", width, Tone.WARNING)] if tests else []
 
 
-def draw_felt(felt: Sequence[str], width: int) -> list[Line]:
+def draw_affected(felt: Sequence[str], width: int) -> list[Line]:
     """Who would feel the tests."""
     lines: list[Line] = [line(Run("This would affect running jobs:", Tone.WARNING))]
     for one in felt:
@@ -91,7 +92,7 @@ def draw_commands(test: PlannedTest, width: int, node: str = "") -> list[Line]:
     """Each end's command in one line however long it is, so that it can be copied; then the peer's."""
     del width
     lines: list[Line] = []
-    for end in test.ends:
+    for end in test.processes:
         lines.append(line(Run(f"  {end.name}: ", Tone.DIM), Run(shlex.join(end.command.argv), Tone.GOOD)))
     if test.for_peer:
         lines.append(line(Run("  on the peer: ", Tone.DIM), Run(peer_command(test, node), Tone.GOOD)))
@@ -103,7 +104,7 @@ def draw_for_peer(test: PlannedTest, width: int, node: str) -> list[Line]:
     """The peer's command in a pane, where a key copies it; nothing where nobody has to start one."""
     if not test.for_peer:
         return []
-    told = "THEN START THIS ON THE PEER" if test.setup is Setup.SERVER else "START THIS ON THE PEER FIRST"
+    told = "THEN START THIS ON THE PEER" if test.setup is Mode.SERVER else "START THIS ON THE PEER FIRST"
     lines: list[Line] = [(), (Run(told, Tone.TITLE), Run("  c: copy", Tone.DIM))]
     lines += command_lines(peer_command(test, node), width)
     for note in _peer_notes(test, node)[1:]:  # when it is to be started says the heading
@@ -118,7 +119,7 @@ def peer_command(test: PlannedTest, node: str) -> str:
     """
     if not test.for_peer:
         return ""
-    return shlex.join((*test.for_peer, _name_of(node)) if test.setup is Setup.SERVER else test.for_peer)
+    return shlex.join((*test.for_peer, _name_of(node)) if test.setup is Mode.SERVER else test.for_peer)
 
 
 def _name_of(node: str) -> str:
@@ -128,11 +129,11 @@ def _name_of(node: str) -> str:
 def _peer_notes(test: PlannedTest, node: str) -> list[str]:
     notes = [
         "start it there when the server here waits"
-        if test.setup is Setup.SERVER
+        if test.setup is Mode.SERVER
         else "start it there before you run this",
         "written for a peer like this node: the RDMA device (-d) and the GPU may have other names there",
     ]
-    if test.setup is Setup.SERVER:
+    if test.setup is Mode.SERVER:
         name = _name_of(node)
         other = "a" if name == _THIS_NODE else "or another"
         notes.append(f"{name}: {other} name or address of this node that the peer can reach")
@@ -148,3 +149,36 @@ def command_lines(command: str, width: int, indent: str = "") -> list[Line]:
             pieces.append(f"{indent}  ")
         pieces[-1] += f" {word}" if pieces[-1].strip() else word
     return [piece for text in pieces for piece in folded((Run(text),), width)]
+
+
+# The inventory
+
+
+def draw_inventory(available: Sequence[Available], width: int) -> list[Line]:
+    """Each tool with version and path, what it proves and what not; the same words once for a family."""
+    lines: list[Line] = []
+    cells = max((len(one.tool) for one in available), default=0)
+    for number, one in enumerate(available):
+        lines += _tool(one, cells, width)
+        following = available[number + 1] if number + 1 < len(available) else None
+        # What is true of several tools in a row is said behind the last of them.
+        if one.way_to_get and (following is None or following.way_to_get != one.way_to_get):
+            lines += wrapped(f"to get it: {one.way_to_get}", width, Tone.DIM, "    ")
+        if following is None or following.purpose.proves != one.purpose.proves:
+            lines += draw_purpose(one.purpose, width, "    ")
+    return lines
+
+
+def _tool(one: Available, cells: int, width: int) -> list[Line]:
+    mark = Run("✓", Tone.GOOD) if one.can_run and not one.lacks else Run("–", Tone.DIM)
+    if one.can_run and one.lacks:
+        mark = Run("▲", Tone.WARNING)
+    told = [one.lacks] if one.lacks else []
+    if one.can_run:
+        assert not isinstance(one.path, Unknown)
+        version = "version unknown" if isinstance(one.version, Unknown) else f"version {one.version}"
+        gpu = ["GPU memory by DMA-BUF or nvidia-peermem"] if one.dmabuf is True else []
+        told = [one.path, version, *gpu, *told]
+    text = wrapped(" · ".join(told), width - cells - 3, Tone.PLAIN if one.can_run else Tone.DIM)
+    lines: list[Line] = [(mark, Run(" "), Run(f"{one.tool:<{cells}}", Tone.TITLE), Run(" "), *text[0])]
+    return [*lines, *((Run(" " * (cells + 3)), *more) for more in text[1:])]

@@ -121,6 +121,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     DRIVER_README,
     ok="Every GPU has a driver",
     impact="CUDA cannot use this GPU.",
+    part_of=("nvidia-not-loaded",),
 )
 def without_driver(examination: Examination) -> Outcome:
     """Find GPUs without a kernel driver."""
@@ -258,6 +259,7 @@ def _config(examination: Examination, bdf: str) -> object:
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
     ok="NVML answers for every GPU that has a driver",
     impact="CUDA does not see this GPU.",
+    part_of=("xid-79-fell-off-bus", "gpu-driver-start-failed"),
 )
 def missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""

@@ -11,7 +11,7 @@ from probes.plans.rebuilding import rebuild_plan
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.module_need import missing_modules
-from probes.queries.modules import FILES, MODULES, PEERMEM, file_of, is_present, module_of, no_pair
+from probes.queries.modules import FILES, MODULES, PEERMEM, file_of, is_present, module_of, no_gpu_or_nic
 from probes.queries.references import DRIVER_GUIDE
 from probes.snapshot.examination import Examination
 
@@ -57,7 +57,8 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
         f"{', '.join(late)} was built for other kernels, not for {release}. Usually the kernel was updated "
         "and its headers were not installed.",
         *(
-            Evidence(f"/var/lib/dkms/{name}", f"built for {join_limited(elsewhere[name], 4)}") for name in late
+            Evidence(f"/var/lib/dkms/{name}", f"built for {join_limited(elsewhere[name], 4)}")
+            for name in late
         ),
         fix=rebuild_plan(release),
         severity=severity,
@@ -142,7 +143,7 @@ def driver_half_updated(examination: Examination) -> Outcome:
 
 def _driver_versions(examination: Examination) -> tuple[str, str] | Outcome:
     """Return the driver's version as loaded and as on disk; else the outcome that says why not."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     nvidia = module_of(examination, "nvidia")
@@ -211,7 +212,7 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
 )
 def initramfs_stale(examination: Examination) -> Outcome:
     """Compare loaded modules with their files by srcversion: a stale initramfs, or an update since boot."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     differing = []

@@ -11,7 +11,7 @@ from probes.plans.load_modules import load_plan, load_step
 from probes.plans.obstacles import bar_of
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
-from probes.queries.module_need import cost_of_missing, impact_of_missing, is_spare, refused_by
+from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
 from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
@@ -23,8 +23,8 @@ from probes.queries.modules import (
     mlx5_functions,
     mlx_functions,
     module_of,
-    no_pair,
-    state_seen,
+    no_gpu_or_nic,
+    state_evidence,
     unread_rules,
 )
 from probes.queries.references import DRIVER_GUIDE
@@ -65,17 +65,17 @@ def _absent(
     if isinstance(module, Unknown):
         return unknown_without(MODULES, module)
     if is_present(module):
-        return passed(state_seen(module))
+        return passed(state_evidence(module))
     if isinstance(devices, Unknown):
-        return unknown_without(PCI, devices, state_seen(module))
+        return unknown_without(PCI, devices, state_evidence(module))
     if module.state is not ModuleState.NOT_LOADED:
-        return unknown(f"needs a moment: {name} is being loaded or unloaded", state_seen(module))
+        return unknown(f"needs a moment: {name} is being loaded or unloaded", state_evidence(module))
     facts = examination.node.modules
     obstacle = "" if isinstance(facts, Unknown) else explain(facts, name)
     known_reason = bool(obstacle) and not obstacle.startswith("on disk")
     return found(
         f"{name} is not loaded: {obstacle[:LINE_LIMIT]}." if known_reason else why,
-        state_seen(module),
+        state_evidence(module),
         Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_bring(examination, module, package),
         devices=(name, *devices[:SHOWN]),
@@ -232,7 +232,7 @@ def _cost(examination: Examination, modules: list[KernelModule], usual: Severity
         return Severity.NOTE
     if not out:
         return Severity.WARNING
-    cost = cost_of_missing(examination, tuple(one.name for one in out))
+    cost = severity_of_missing(examination, tuple(one.name for one in out))
     return usual if cost is Severity.CRITICAL else cost
 
 
@@ -277,7 +277,7 @@ def _initramfs_steps(release: Maybe[str]) -> tuple[Step, ...]:
 )
 def module_blacklisted(examination: Examination) -> Outcome:
     """Check lines `blacklist X`; loading by name works in spite of them."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     modules = _watched(examination)
@@ -310,7 +310,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
 )
 def module_blacklisted_install(examination: Examination) -> Outcome:
     """Check lines `install X /bin/false`; they stop loading by name too."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     modules = _watched(examination)
@@ -344,7 +344,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
 )
 def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     """Check the kernel's own blacklist, which stops every attempt to load a module."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     modules = _watched(examination)

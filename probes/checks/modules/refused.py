@@ -10,8 +10,8 @@ from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.rebuilding import rebuild_plan
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
-from probes.queries.module_need import cost_of_missing, impact_of_missing, missing_modules
-from probes.queries.modules import FILES, MODULES, file_of, log_needed, log_of, log_seen
+from probes.queries.module_need import impact_of_missing, missing_modules, severity_of_missing
+from probes.queries.modules import FILES, MODULES, file_of, log_needed, message_evidence, module_messages
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
@@ -52,7 +52,7 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
         f"kernel.modules_disabled is 1; {without}. Only a reboot resets it.",
         Evidence(path, "1"),
         fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
-        severity=cost_of_missing(examination, missing) if missing else Severity.NOTE,
+        severity=severity_of_missing(examination, missing) if missing else Severity.NOTE,
         devices=missing,
         impact=impact_of_missing(examination, missing) if missing else "",
     )
@@ -117,7 +117,7 @@ def _refused_unsigned(
         refuses,
         *(Evidence(f"modinfo -F signer {file.name}", "nothing: unsigned") for file in files[:SHOWN]),
         fix=_sign_plan(examination),
-        severity=cost_of_missing(examination, names),
+        severity=severity_of_missing(examination, names),
         devices=names,
         impact=impact_of_missing(examination, names),
         part_of=part_of,
@@ -194,17 +194,17 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
         return unknown_without(MODULES, missing)
     if not missing:
         return passed(Evidence("/proc/modules", "every needed module is loaded"))
-    messages = log_of(examination, (LogKind.SIGNATURE_REJECTED,))
+    messages = module_messages(examination, (LogKind.SIGNATURE_REJECTED,))
     if isinstance(messages, Unknown):
         return log_needed(messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     return found(
         f"The kernel refused a module because it is unsigned or its key is not enrolled. "
         f"Not loaded: {', '.join(missing)}.",
-        *log_seen(examination, messages),
+        *message_evidence(examination, messages),
         fix=_sign_plan(examination),
-        severity=cost_of_missing(examination, missing),
+        severity=severity_of_missing(examination, missing),
         devices=missing,
         impact=impact_of_missing(examination, missing),
         part_of=("kernel-forbids-modules-lockdown", "secure-boot-unsigned"),
@@ -253,7 +253,7 @@ def module_wrong_vermagic(examination: Examination) -> Outcome:
         "package that was built for another kernel.",
         *(seen for _, seen in evidence[:SHOWN]),
         fix=rebuild_plan(release),
-        severity=cost_of_missing(examination, names),
+        severity=severity_of_missing(examination, names),
         devices=names,
         impact=impact_of_missing(examination, names),
     )

@@ -129,6 +129,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     ok="Every name in NCCL_IB_HCA is a NIC of this node",
     impact=FEWER_RAILS,
     data_path=True,
+    part_of=("nic-without-driver", "nic-without-rdma-device"),
 )
 def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     """Find entries that match no port, in lists with other entries that do."""

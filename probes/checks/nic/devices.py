@@ -59,6 +59,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     ok="Every NIC has a driver",
     impact="No program can use this NIC: one rail less, and none for GPUs that have no other near NIC.",
     data_path=True,
+    part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
 def without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
@@ -119,6 +120,7 @@ def passed_through(examination: Examination) -> Outcome:
     ok="Every NIC has an RDMA device",
     impact="The NIC carries Ethernet or IPoIB only. NCCL does not use it for RDMA, so one rail is missing.",
     data_path=True,
+    part_of=("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
 def without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""

@@ -17,7 +17,7 @@ from probes.queries.modules import (
     driver_version,
     has_efa_only,
     module_of,
-    no_ends,
+    no_gpu_or_rdma_device,
     peer_nics,
     release_of,
 )
@@ -72,7 +72,7 @@ def _roots(examination: Examination, *first: str) -> tuple[str, ...]:
 
 def _aside(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without GPU and NIC, or with EFA only, which has its own peer module."""
-    aside = no_ends(examination)
+    aside = no_gpu_or_rdma_device(examination)
     if aside is not None:
         return aside
     if has_efa_only(examination):

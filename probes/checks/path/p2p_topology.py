@@ -15,8 +15,8 @@ from probes.queries.modules import (
     PEERMEM,
     driver_version,
     log_needed,
-    log_of,
-    log_seen,
+    message_evidence,
+    module_messages,
 )
 from probes.snapshot.examination import Examination
 
@@ -83,12 +83,12 @@ def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Out
     aside = _before_check(examination)
     if aside is not None:
         return aside
-    messages = log_of(examination, (LogKind.P2P_REFUSED,), words=words)
+    messages = module_messages(examination, (LogKind.P2P_REFUSED,), words=words)
     if isinstance(messages, Unknown):
         return log_needed(messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
-    return found(cause, *log_seen(examination, messages), fix=fix)
+        return passed(*message_evidence(examination, messages))
+    return found(cause, *message_evidence(examination, messages), fix=fix)
 
 
 @AREA.check(

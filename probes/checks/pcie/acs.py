@@ -10,10 +10,10 @@ from probes.plans.acs import CHECK_CMDLINE, boot_option, fix_redirects
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through
 from probes.queries.acs_redirects import (
+    acs_exemption,
+    detour_marks,
     is_translated,
-    marked_by_detours,
     nics_by_bridge,
-    not_to_be_judged,
     redirects,
     redirects_of,
 )
@@ -24,16 +24,17 @@ from probes.queries.pcie_paths import (
     acs_evidence,
     acs_of,
     config_of,
-    for_guests,
     is_guest,
     labels,
     near_paths,
-    needs_place,
-    unread,
+    needs_platform,
+    passed_to_guests,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
@@ -53,23 +54,23 @@ _MANUAL = (
 )
 def acs_redirect_enabled(examination: Examination) -> Outcome:
     """Judge request and completion redirect of the switch ports where the path of GPU and NIC turns."""
-    aside = not_to_be_judged(examination)
+    aside = acs_exemption(examination)
     if aside is not None:
         return passed(aside)
     redirects_here = redirects_of(examination)
     bad, unknowns = redirects_here.ports, redirects_here.unknowns
     if not bad:
         return (
-            unread(unknowns)
+            unknown_because(unknowns)
             if unknowns
             else passed(Evidence("lspci -vvv", f"no redirect on {redirects_here.looked_at} switch ports"))
         )
     guest = is_guest(examination)
     evidence = first_distinct((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     if isinstance(guest, Unknown):
-        return unknown(needs_place(guest), *evidence)
-    devices = (*marked_by_detours(examination), *bad)
-    guests = for_guests(examination)
+        return unknown(needs_platform(guest), *evidence)
+    devices = (*detour_marks(examination), *bad)
+    guests = passed_to_guests(examination)
     if guests:
         return found(
             "This host passes devices through to virtual machines, and ACS keeps those apart. Do not clear "
@@ -145,7 +146,7 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
             devices=tuple(bad),
         )
     if unknowns:
-        return unread(unknowns)
+        return unknown_because(unknowns)
     if not relies:
         return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
     return passed(Evidence("lspci -vvv", "ATS is enabled on the NICs below ports that rely on it"))
@@ -175,13 +176,14 @@ def _enable_ats(nics: list[str]) -> Plan:
     "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
     ok="No unknown ACS option on the kernel command line",
     impact="ACS stays as firmware and kernel set it, although the option suggests otherwise.",
+    requires=(),
 )
 def acs_option_ignored(examination: Examination) -> Outcome:
     """Look for pci=noacs, which guides recommend and mainline kernels ignore."""
     kernel = examination.node.kernel
     cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
     if isinstance(cmdline, Unknown):
-        return unread([cmdline])
+        return unknown_because([cmdline])
     for word in cmdline.split():
         if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
             return found(

@@ -19,11 +19,12 @@ from probes.queries.pcie_paths import (
     functions_of,
     near_paths,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 # What rdma-core's rdma_topo wants on a Direct NIC platform, as (bits that are 1, bits that are 0):
 # kernel-boot/rdma_topo compute_acs.
@@ -71,7 +72,7 @@ def acs_direct_nic(examination: Examination) -> Outcome:
     if bad:
         return _wrong(_WANTED[_Shape.DMA], list(bad.values()), list(bad))
     if unknowns:
-        return unread(unknowns)
+        return unknown_because(unknowns)
     if not wanted:
         return unknown(
             "needs rdma_topo (rdma-core of 2025-10 or later): the GPU beside the DMA function was not found"

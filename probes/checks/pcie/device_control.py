@@ -15,15 +15,16 @@ from probes.queries.pcie_paths import (
     DEVICES,
     express_of,
     functions_of,
-    judged,
     labels,
     near_paths,
     nic_registers,
+    outcome_of,
     plural,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
 _ASPM = ("off", "L0s", "L1", "L0s L1")  # in the order of the register's two bits
@@ -53,7 +54,7 @@ def each_nic(
     if not nics:
         return passed(Evidence(DEVICES, "no NIC whose settings belong to this node"))
     plan = fix(bad) if fix is not None and bad else None
-    return judged(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, list(bad))
+    return outcome_of(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, list(bad))
 
 
 @AREA.check(
@@ -127,7 +128,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
                 bad[bdf] = Evidence(
                     f"lspci -vvv -s {bdf}", f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
                 )
-    return judged(
+    return outcome_of(
         "The firmware set a smaller MaxPayload on part of the path, and nothing splits packets between "
         "peers.",
         list(bad.values()),

@@ -12,17 +12,18 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, fo
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
-    ends,
     functions_of,
-    judged,
+    gpus_and_nics,
     labels,
     near_paths,
+    outcome_of,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
 _NO_AER = "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them (BMC log)"
@@ -57,10 +58,10 @@ def _name(examination: Examination, bdf: str) -> str:
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Judge non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
     facts = examination.pcie_errors
-    if not ends(examination):
+    if not gpus_and_nics(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
-        return unread([facts])
+        return unknown_because([facts])
     bad: list[Evidence] = []
     devices: list[str] = []
     unknowns: list[Unknown] = []
@@ -78,7 +79,7 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
                 devices.append(bdf)
     if not counted and not unknowns and facts.functions:
         return unknown(_NO_AER)
-    return judged(
+    return outcome_of(
         "Packets were lost or damaged since boot.",
         bad,
         unknowns,
@@ -101,10 +102,10 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
 def pcie_aer_correctable(examination: Examination) -> Outcome:
     """Judge corrected errors since boot; warn where they rose since the check before."""
     facts = examination.pcie_errors
-    if not ends(examination):
+    if not gpus_and_nics(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
-        return unread([facts])
+        return unknown_because([facts])
     earlier = examination.earlier_pcie_errors
     bad: list[Evidence] = []
     devices: list[str] = []
@@ -140,7 +141,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         evidence = first_distinct(bad, LIKE_THESE)
         return found(cause, *evidence, fix=_LOOK, severity=severity, devices=tuple(devices))
     if unknowns:
-        return unread(unknowns)
+        return unknown_because(unknowns)
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
 
@@ -163,7 +164,7 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     """Compare Device Status (DevSta: FatalErr) with the kernel's count of fatal errors."""
     spaces, counts = examination.config_space, examination.pcie_errors
     if isinstance(spaces, Unknown):
-        return unread([spaces])
+        return unknown_because([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
     unknowns: list[Unknown] = []
@@ -183,7 +184,7 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
         if not fatal:
             bad.append(Evidence(f"lspci -vvv -s {bdf}", f"DevSta: FatalErr+: {_name(examination, bdf)}"))
             devices.append(bdf)
-    return judged(
+    return outcome_of(
         "The device detected the error, but did not report it, or did so before the kernel handled AER.",
         bad,
         unknowns,
@@ -205,7 +206,7 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
     """Find functions whose extended configuration space (ACS, ATS) cannot be read."""
     spaces = examination.config_space
     if isinstance(spaces, Unknown):
-        return unread([spaces])
+        return unknown_because([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
     unknowns: list[Unknown] = []
@@ -220,7 +221,7 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
             devices.append(bdf)
         else:
             unknowns.append(fact)
-    return judged(
+    return outcome_of(
         "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
         "container.",
         bad,
@@ -251,7 +252,7 @@ def pcie_function_gone(examination: Examination) -> Outcome:
     """Find functions whose configuration reads as all ones; everyone may read the first 64 bytes."""
     spaces = examination.config_space
     if isinstance(spaces, Unknown):
-        return unread([spaces])
+        return unknown_because([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
     unknowns: list[Unknown] = []
@@ -263,7 +264,7 @@ def pcie_function_gone(examination: Examination) -> Outcome:
         if space.reason is Reason.DRIVER_ERROR:
             bad.append(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"))
             devices.append(bdf)
-    outcome = judged(
+    outcome = outcome_of(
         "The device has lost its link or its power, or it hangs.",
         bad,
         unknowns,

@@ -14,18 +14,19 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, found, pas
 from probes.queries.pcie_paths import (
     DEVICES,
     config_of,
-    ends,
+    gpus_and_nics,
     is_grace,
     is_guest,
     labels,
     near_paths,
-    needs_place,
+    needs_platform,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _GROUPS = "/sys/kernel/iommu_groups"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
@@ -48,7 +49,7 @@ def iommu_translated(examination: Examination) -> Outcome:
     """Judge the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace the SMMU belongs to the path"))
-    here = ends(examination)
+    here = gpus_and_nics(examination)
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     guest = is_guest(examination)
@@ -65,11 +66,11 @@ def iommu_translated(examination: Examination) -> Outcome:
             source = f"{_GROUPS}/{known(one.iommu_group, 0)}/type"
             bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
     if bad and isinstance(guest, Unknown):
-        return unknown(needs_place(guest), *first_distinct(bad.values(), LIKE_THESE))
+        return unknown(needs_platform(guest), *first_distinct(bad.values(), LIKE_THESE))
     if bad:
         return _translated(examination, bad)
     if unknowns:
-        return unread(unknowns)
+        return unknown_because(unknowns)
     types = sorted({known(one.iommu_type, "") for one in here.values()} - {""})
     return passed(Evidence(f"{_GROUPS}/*/type", ", ".join(types)) if types else _NO_GROUPS)
 
@@ -104,7 +105,7 @@ def _refused(examination: Examination) -> tuple[Evidence, ...]:
     log = examination.kernel_log
     if isinstance(log, Unknown):
         return ()
-    concerned = {bdf for one in ends(examination).values() for bdf in one.chain}
+    concerned = {bdf for one in gpus_and_nics(examination).values() for bdf in one.chain}
     messages = (one for one in reversed(log.messages) if one.kind is LogKind.IOMMU_FAULT)
     return first_distinct(Evidence(log.source, one.text) for one in messages if one.bdf in concerned)
 
@@ -143,7 +144,7 @@ def _is_direct(word: str, arm: bool) -> bool:
 )
 def vm_without_p2p(examination: Examination) -> Outcome:
     """Judge whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
-    here = ends(examination)
+    here = gpus_and_nics(examination)
     gpus = [one for one in here.values() if one.kind is PciKind.GPU]
     nics = [one for one in here.values() if one.kind is PciKind.NIC]
     if not gpus or not nics:
@@ -152,7 +153,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unknown(needs_place(guest))
+        return unknown(needs_platform(guest))
     if not guest:
         return passed(_NOT_A_GUEST)
     named = labels(examination)
@@ -193,12 +194,12 @@ def vm_without_p2p(examination: Examination) -> Outcome:
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
     """Judge ATSCtl of a guest's NICs."""
-    nics = [one for one in ends(examination).values() if one.kind is PciKind.NIC]
+    nics = [one for one in gpus_and_nics(examination).values() if one.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC here"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unknown(needs_place(guest))
+        return unknown(needs_platform(guest))
     if not guest:
         return passed(_NOT_A_GUEST)
     named = labels(examination)
@@ -235,5 +236,5 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             devices=tuple(bad),
         )
     if unknowns:
-        return unread(unknowns)
+        return unknown_because(unknowns)
     return passed(Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"))

@@ -14,18 +14,19 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
-    ends,
     functions_of,
+    gpus_and_nics,
     is_grace,
-    judged,
     labels,
+    outcome_of,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
-from probes.topology.paths import port_gbps
+from probes.topology.endpoints import port_gbps
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # from here on a GPU's link is at its full speed
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
@@ -74,7 +75,7 @@ def _links(examination: Examination) -> list[_Link]:
     functions = functions_of(examination)
     links: dict[str, _Link] = {}
     grace = is_grace(examination)
-    for end in ends(examination).values():
+    for end in gpus_and_nics(examination).values():
         if end.physical_function is not None:
             continue  # a virtual function has no link of its own
         if grace and end.kind is PciKind.GPU:
@@ -126,7 +127,7 @@ def _compared(
             bad.append(Evidence(f"{link.source}/{file}", shown))
             devices.append(link.lower.bdf)
     well = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
-    return judged(cause, bad, unknowns, well, _RESEAT, devices)
+    return outcome_of(cause, bad, unknowns, well, _RESEAT, devices)
 
 
 @AREA.check(
@@ -227,7 +228,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     good = f"{plural(seen - idle, 'GPU')} at full speed"
     if idle:
         good += f", {idle} idle at a lower one to save power (judged under load only)"
-    return judged(
+    return outcome_of(
         "A busy GPU raises its link to full speed; this one did not.",
         bad,
         unknowns,
@@ -282,7 +283,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
                 )
             )
             devices.append(link.lower.bdf)
-    return judged(
+    return outcome_of(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
         bad,
         unknowns,
@@ -316,7 +317,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     if isinstance(rdma, Unknown):
         if rdma.reason is Reason.NOT_THERE:
             return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
-        return unread([rdma])
+        return unknown_because([rdma])
     bad: list[Evidence] = []
     devices: list[str] = []
     links = {link.lower.bdf: link for link in _links(examination)}
@@ -334,7 +335,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
                 )
             )
             devices.extend((device.name, link.lower.bdf))
-    return judged(
+    return outcome_of(
         "Even at its best, the NIC's slot carries less than the port.",
         bad,
         [],

@@ -11,22 +11,24 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, found, pas
 from probes.queries.pcie_paths import (
     DEVICES,
     config_of,
-    ends,
+    gpus_and_nics,
     is_grace,
     is_guest,
-    judged,
     labels,
     near_paths,
-    needs_place,
+    needs_platform,
+    outcome_of,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
+from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.nccl_words import ORDER, Nccl
-from probes.topology.paths import Endpoint, Path, is_down
+from probes.topology.paths import Path
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _LEVELS = (
     "NVIDIA System Management Interface, nvidia-smi topo -m; NCCL user guide, NCCL_NET_GDR_LEVEL, "
@@ -45,7 +47,7 @@ def _judged_elsewhere(examination: Examination) -> Outcome | None:
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unknown(needs_place(guest))
+        return unknown(needs_platform(guest))
     if guest:
         return passed(
             Evidence(
@@ -62,7 +64,7 @@ def _nearest(examination: Examination) -> dict[str, Path]:
     devices = {one.name: one for one in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
     up = [nic.id for nic in topology.nics if not is_down(devices.get(nic.id))]
     nics = up or [nic.id for nic in topology.nics]
-    here = ends(examination)
+    here = gpus_and_nics(examination)
     nearest: dict[str, Path] = {}
     for gpu in topology.gpus:
         if gpu.id not in here:
@@ -104,7 +106,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
             bad.append(Evidence("nvidia-smi topo -m", shown))
             devices.append(gpu)
     if not bad:
-        return judged("", bad, unknowns, Evidence("nvidia-smi topo -m", good))
+        return outcome_of("", bad, unknowns, Evidence("nvidia-smi topo -m", good))
     lost = _near_ones_lost(examination, devices)
     if len(bad) == len(nearest):
         cause = "No GPU of this node has a nearer NIC."
@@ -232,7 +234,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
                 )
             )
             devices.extend((*(gpu.id for gpu in gpus), *sorted(nics)))
-    return judged(
+    return outcome_of(
         "There are fewer NICs than half the GPUs below this switch.",
         bad,
         [],
@@ -254,11 +256,11 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
 def numa_node_unknown(examination: Examination) -> Outcome:
     """Judge numa_node of GPUs and NICs, on a node with more than one NUMA node."""
     numa = examination.node.numa
-    here, named = ends(examination), labels(examination)
+    here, named = gpus_and_nics(examination), labels(examination)
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(numa, Unknown):
-        return unread([numa])
+        return unknown_because([numa])
     if len(numa.nodes) < 2:
         return passed(Evidence("/sys/devices/system/node/online", "one NUMA node"))
     bad: list[Evidence] = []
@@ -274,7 +276,7 @@ def numa_node_unknown(examination: Examination) -> Outcome:
             unknowns.append(one.numa_node)
     if not bad:
         if unknowns:
-            return unread(unknowns)
+            return unknown_because(unknowns)
         return passed(Evidence(f"{DEVICES}/*/numa_node", f"known for all {len(here)}"))
     guest = is_guest(examination)
     every = len(bad) == len(here)
@@ -314,8 +316,8 @@ def bar1_too_small(examination: Examination) -> Outcome:
     """Compare BAR1 of each GPU with its memory."""
     gpus = examination.node.gpus
     if isinstance(gpus, Unknown):
-        return unread([gpus])
-    here = ends(examination)
+        return unknown_because([gpus])
+    here = gpus_and_nics(examination)
     bad: list[Evidence] = []
     devices: list[str] = []
     unknowns: list[Unknown] = []
@@ -344,7 +346,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
         if grows
         else "The BIOS or hypervisor assigned a small BAR1, or this GPU has no larger one."
     )
-    return judged(
+    return outcome_of(
         cause,
         bad,
         unknowns,

@@ -12,10 +12,10 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.device_control import USUAL_READ_BYTES, raising
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
-from probes.queries.pcie_paths import judged, nic_registers, unread
+from probes.queries.pcie_paths import nic_registers, outcome_of, unknown_because, unknown_devices
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 
 @AREA.check(
@@ -98,7 +98,7 @@ def _among_equals(
     """Compare a fact among NICs of one board, and name those below the greatest."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
-        return unread([rdma])
+        return unknown_because([rdma])
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
     nics = nic_registers(examination)
     by_board: dict[str, dict[str, tuple[str, int]]] = {}
@@ -134,4 +134,4 @@ def _among_equals(
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
     )
-    return judged(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, low)
+    return outcome_of(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, low)

@@ -28,8 +28,8 @@ from probes.queries.modules import (
     PEERMEM,
     is_present,
     module_of,
-    no_peer_pair,
-    state_seen,
+    no_peermem_pair,
+    state_evidence,
     unread_rules,
 )
 from probes.snapshot.examination import Examination
@@ -79,14 +79,14 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
         return passed(*loaders)
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
         return passed(
-            state_seen(module), Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
+            state_evidence(module), Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
         )
     unread = _unread(examination)
     if unread:
         return unknown(f"needs root: {unread}")
     services = examination.services
     if isinstance(services, Unknown) and services.reason is not Reason.NOT_THERE:
-        return unknown_without("the systemd units", services, state_seen(module))
+        return unknown_without("the systemd units", services, state_evidence(module))
     spare = is_spare(examination)
     return found(
         "nvidia_peermem is loaded now, but no modules-load.d entry, no softdep line and no enabled systemd "
@@ -242,7 +242,7 @@ def _retired(examination: Examination) -> tuple[Plan | None, str]:
 
 def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
     """Return whether nv_peer_mem and nvidia_peermem are loaded."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     older, newer = module_of(examination, "nv_peer_mem"), module_of(examination, PEERMEM)
@@ -334,7 +334,7 @@ def _old_service(examination: Examination) -> Maybe[Service]:
 )
 def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
     """Check whether the old module's service is enabled."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     service = _old_service(examination)

@@ -15,13 +15,13 @@ from probes.queries.modules import (
     PEERMEM,
     is_present,
     log_needed,
-    log_of,
-    log_seen,
+    message_evidence,
+    module_messages,
     module_of,
-    no_peer_pair,
+    no_peermem_pair,
     ofed_numbers,
     ofed_of,
-    state_seen,
+    state_evidence,
 )
 from probes.snapshot.examination import Examination
 
@@ -92,7 +92,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
 )
 def peermem_lock_inversion(examination: Examination) -> Outcome:
     """Check for an OFED from 5.1 to before 5.3-1.0.0.1."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     module = module_of(examination, PEERMEM)
@@ -102,7 +102,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     if isinstance(older, Unknown):
         return unknown_without(MODULES, older)
     if not is_present(module) and not is_present(older):
-        return passed(state_seen(module))
+        return passed(state_evidence(module))
     ofed = ofed_of(examination)
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
@@ -119,7 +119,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     return found(
         "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order of the GPU driver.",
         seen,
-        state_seen(module if is_present(module) else older),
+        state_evidence(module if is_present(module) else older),
         fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
         severity=Severity.NOTE if is_spare(examination) else None,
@@ -136,21 +136,21 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
 )
 def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     """Check for a harmless message that alarms; drivers from 560 on do not print it."""
-    messages = log_of(examination, (LogKind.PEERMEM,), words=_FLOOD)
+    messages = module_messages(examination, (LogKind.PEERMEM,), words=_FLOOD)
     if isinstance(messages, Unknown):
         module = module_of(examination, PEERMEM)
         if not isinstance(module, Unknown) and not is_present(module):
-            return passed(state_seen(module))
+            return passed(state_evidence(module))
         return log_needed(messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     steps = (
         instruction("Update the NVIDIA driver to 560 or newer at the next opportunity"),
         load_step(examination, PEERMEM),
     )
     return found(
         "The module logs every region of a program that ended without freeing it. This is harmless.",
-        *log_seen(examination, messages)[:3],
+        *message_evidence(examination, messages)[:3],
         fix=Plan("Update the driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),
     )

@@ -22,7 +22,7 @@ from probes.queries.modules import (
     module_of,
     modules_dep,
     release_of,
-    state_seen,
+    state_evidence,
 )
 from probes.queries.references import PEERMEM_MANUAL
 from probes.snapshot.examination import Examination
@@ -58,14 +58,14 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk"))
-        return unknown_without(_FILE, module.on_disk, state_seen(module))
+        return unknown_without(_FILE, module.on_disk, state_evidence(module))
     obstacle = bar_of(examination, PEERMEM)
     return peermem_fault(
         examination,
         "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."
         if obstacle is None
         else f"Something blocks nvidia_peermem: {obstacle[:LINE_LIMIT]}.",
-        state_seen(module),
+        state_evidence(module),
         Evidence("modinfo -n nvidia_peermem", module.on_disk),
         fix=load_plan(examination, PEERMEM) if obstacle is None else None,
         part_of=(*PEERMEM_REASONS, "boot-load-race", "peermem-lost-after-driver-update"),
@@ -80,7 +80,7 @@ def _no_file(examination: Examination) -> KernelModule | Outcome:
     if not isinstance(module.on_disk, Unknown):
         return passed(Evidence("modinfo -n nvidia_peermem", module.on_disk))
     if module.on_disk.reason is not Reason.NOT_THERE:
-        return unknown_without(_FILE, module.on_disk, state_seen(module))
+        return unknown_without(_FILE, module.on_disk, state_evidence(module))
     return module
 
 

@@ -18,7 +18,15 @@ from probes.queries.module_need import (
     not_needed,
     peermem_fault,
 )
-from probes.queries.modules import OFED, PEERMEM, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.queries.modules import (
+    OFED,
+    PEERMEM,
+    log_needed,
+    message_evidence,
+    module_messages,
+    ofed_numbers,
+    ofed_of,
+)
 from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
 
@@ -165,14 +173,14 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     module = absent_peermem(examination)
     if isinstance(module, Outcome):
         return module
-    messages = log_of(examination, (LogKind.PEERMEM,), words="invalid")
+    messages = module_messages(examination, (LogKind.PEERMEM,), words="invalid")
     if isinstance(messages, Unknown):
         if need_of_peermem(examination) is Need.NOT_NEEDED:
             return not_needed(Need.NOT_NEEDED)
         return log_needed(messages)
     messages = tuple(one for one in messages if "param value" in one.text)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     steps = (
         instruction(
             "Correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
@@ -182,6 +190,6 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     return peermem_fault(
         examination,
         "An `options` line of modprobe.d sets an invalid value, so modprobe answers `Invalid argument`.",
-        *log_seen(examination, messages),
+        *message_evidence(examination, messages),
         fix=Plan("Correct the option", steps),
     )

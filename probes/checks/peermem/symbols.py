@@ -28,13 +28,13 @@ from probes.queries.modules import (
     file_of,
     is_present,
     log_needed,
-    log_of,
-    log_seen,
+    message_evidence,
+    module_messages,
     module_of,
     modules_dep,
-    no_peer_pair,
+    no_peermem_pair,
     ofed_of,
-    state_seen,
+    state_evidence,
 )
 from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
@@ -119,7 +119,7 @@ def _symbols(
     module = absent_peermem(examination)
     if isinstance(module, Outcome):
         return module
-    messages = log_of(examination, (kind,), modules=(PEERMEM,))
+    messages = module_messages(examination, (kind,), modules=(PEERMEM,))
     if isinstance(messages, Unknown):
         if need_of_peermem(examination) is Need.NOT_NEEDED:
             return not_needed(Need.NOT_NEEDED)
@@ -127,10 +127,11 @@ def _symbols(
     # -22 follows a symbol of another version, which the kernel names in the line before.
     messages = tuple(one for one in messages if (one.symbol or "").startswith("ib_") and one.number != -22)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     steps = rebuild_steps(examination)
     fix = Plan(title, steps, reversible=False)
-    return peermem_fault(examination, cause, *log_seen(examination, messages), fix=fix, part_of=part_of)
+    evidence = message_evidence(examination, messages)
+    return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
 @AREA.check(
@@ -149,7 +150,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     if isinstance(nvidia, Unknown):
         return unknown_without(MODULES, nvidia)
     if not is_present(nvidia):
-        return passed(state_seen(nvidia))
+        return passed(state_evidence(nvidia))
     file = file_of(examination, PEERMEM)
     version = file if isinstance(file, Unknown) else file.version
     if isinstance(version, Unknown):
@@ -213,7 +214,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
 
     OFED without kernel modules (mlnxofedinstall --user-space-only) is then deliberate and works.
     """
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     ofed, modules = ofed_of(examination), module_of(examination, "ib_core")

@@ -9,6 +9,7 @@ from probes.simulation.node.tree import Tree
 FIRST_RANK = 41000
 _OWN = 40000
 NCCL_VERSION = "2.27.7"
+_RESIDENT_KB = 18 << 20
 _UID, _USER, _SLURM_JOB = 1000, "alice", 4711
 
 
@@ -59,8 +60,9 @@ def add_rank(
     job = f"/slurm/uid_{_UID}/job_{_SLURM_JOB}/step_0/task_{gpu}"
     tree.add(f"{base}/cgroup", f"4:memory:{job}\n2:cpuset:{job}\n0::/system.slice/slurmd.service\n")
     tree.add(f"{base}/status", "Name:\tpython3\nState:\tR (running)\n"
-             f"Uid:\t{_UID}\t{_UID}\t{_UID}\t{_UID}\n"
-             "CapEff:\t0000000000000000\n")  # fmt: skip
+             f"Uid:\t{_UID}\t{_UID}\t{_UID}\t{_UID}\nVmRSS:\t{_RESIDENT_KB} kB\n"
+             f"CapEff:\t0000000000000000\nCpus_allowed_list:\t{_cpus_near(tree, gpu)}\n")  # fmt: skip
+    tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(seconds)}\n")
     tree.add(f"{base}/limits", limits())
     given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
     tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
@@ -75,6 +77,18 @@ def add_rank(
         f"7f{number:02x}00000000-7f{number:02x}00100000 r-xp 00000000 08:01 {number} {path}\n"
         for number, path in enumerate(mapped)
     ))  # fmt: skip
+
+
+def _cpus_near(tree: Tree, gpu: int) -> str:
+    """The CPUs of a GPU's NUMA node, to which the launcher binds its rank."""
+    nodes = tree.description.numa
+    numa = tree.gpus[gpu].numa if gpu < len(tree.gpus) else 0
+    return nodes[numa].cpus if numa < len(nodes) else ""
+
+
+def _times(seconds: float) -> str:
+    """Fields 3 to 22 of /proc/PID/stat: a training process keeps about two CPUs busy."""
+    return f"R 1 {'0 ' * 9}{round(seconds * 170)} {round(seconds * 30)} 0 0 20 0 64 0 0"
 
 
 def library_directory(tree: Tree) -> str:

@@ -11,10 +11,13 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import READ_LIMIT_BYTES, Host
-from probes.recording.recording_host import RecordingHost
+from probes.host.usage import ProcessUsage
+from probes.recording.recording_host import Moment, RecordingHost
+from probes.recording.redaction import Identifiers
 from probes.recording.replay_host import RecordedHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
+from probes.simulation.node.processes import FIRST_RANK
 from probes.snapshot.rates import Reading, port_rates
 from probes.snapshot.rates import read as take_reading
 from probes.snapshot.verdict import judge
@@ -65,7 +68,7 @@ def test_moving_back_shows_the_earlier_figures_again() -> None:
 
 def take_at(host: RecordedHost, node: Node, moment: int) -> Reading:
     host.seek(moment)
-    return take_reading(host, node)
+    return take_reading(host, node, with_interfaces=True)
 
 
 class TickingClock(SteppedClock):
@@ -244,3 +247,37 @@ def test_the_origin_says_what_was_recorded_and_when(source: str, marks: list[str
     assert origin.source is Source.RECORDED
     for mark in [*marks, "2023-11-14 22:13 UTC"]:
         assert mark in origin.label
+
+
+def test_the_use_of_processes_and_interfaces_is_recorded() -> None:
+    """Redacted, too: user names become tokens, figures stay."""
+    moments: list[Moment] = []
+    recorder = RecordingHost(SimulatedHost("hgx-h100", clock=SteppedClock()), moments.append)
+    usage = recorder.process_usage([FIRST_RANK])[FIRST_RANK]
+    counters = recorder.interface_counters(["ens1np0"])["ens1np0"]
+    recorder.end_moment()
+    host = RecordedHost(read(archive_of(moments)))
+    assert host.process_usage([FIRST_RANK])[FIRST_RANK] == usage
+    assert host.interface_counters(["ens1np0"])["ens1np0"] == counters
+    identifiers = Identifiers(redact=True)
+    redacted = RecordedHost(read(archive_of([identifiers.take(moment) for moment in moments])))
+    shown = redacted.process_usage([FIRST_RANK])[FIRST_RANK]
+    assert isinstance(usage, ProcessUsage)
+    assert shown == replace(usage, user="user-1")
+
+
+def test_a_recording_of_files_alone_still_names_the_users() -> None:
+    """Recordings of 0.1 have /etc/passwd and /proc/PID/status, and no figures."""
+    moments: list[Moment] = []
+    recorder = RecordingHost(SimulatedHost("hgx-h100", clock=SteppedClock()), moments.append)
+    recorder.read("/etc/passwd")
+    recorder.read(f"/proc/{FIRST_RANK}/status")
+    recorder.end_moment()
+    host = RecordedHost(read(archive_of(moments)))
+    usage = host.process_usage([FIRST_RANK])[FIRST_RANK]
+    assert isinstance(usage, ProcessUsage)
+    assert usage.user == "alice"
+    assert isinstance(usage.cpu_seconds, Unknown)
+    counters = host.interface_counters(["ens1np0"])["ens1np0"]
+    assert isinstance(counters, Unknown)
+    assert counters.reason is Reason.NOT_RECORDED

@@ -2,12 +2,12 @@
 
 import itertools
 
-from tui.runtime.examination_schedule import LONGEST_SECONDS, ExaminationPace, ReadingPace
+from tui.runtime.examination_schedule import LONGEST_SECONDS, ExaminationSchedule, ReadingSchedule
 
 
 def examinations(changes: set[int], seconds: int) -> list[int]:
     """The seconds at which the node is examined, asked once a second."""
-    pace = ExaminationPace()
+    pace = ExaminationSchedule()
     found = []
     for now in range(seconds):
         if now in changes:
@@ -38,7 +38,7 @@ def test_a_node_that_changes_all_the_time_is_examined_every_half_minute() -> Non
 
 
 def test_readings_that_keep_up_keep_their_interval() -> None:
-    pace = ReadingPace()
+    pace = ReadingSchedule()
     for _ in range(10):
         pace.note_reading(0.02)
     assert pace.interval(0.1) == 0.1
@@ -46,7 +46,7 @@ def test_readings_that_keep_up_keep_their_interval() -> None:
 
 
 def test_a_node_that_cannot_keep_up_is_read_less_often_and_it_says_so() -> None:
-    pace = ReadingPace()
+    pace = ReadingSchedule()
     for _ in range(30):
         pace.note_reading(0.5)
     assert 0.9 < pace.interval(0.1) <= 1.0
@@ -54,6 +54,6 @@ def test_a_node_that_cannot_keep_up_is_read_less_often_and_it_says_so() -> None:
 
 
 def test_one_slow_reading_changes_little() -> None:
-    pace = ReadingPace()
+    pace = ReadingSchedule()
     pace.note_reading(0.5)
     assert pace.word(1.0) == "every 1 s"

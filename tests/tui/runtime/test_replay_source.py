@@ -15,7 +15,7 @@ from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.files.recording_file import chunks_of
-from tui.runtime.replay_source import Replay
+from tui.runtime.replay_source import ReplaySource
 from tui.screens.overview.screen import PANELS
 
 SIZES = [(80, 24), (120, 40)]
@@ -23,7 +23,7 @@ SIZES = [(80, 24), (120, 40)]
 
 def replay_app(content: bytes) -> GdrtopApp:
     host = RecordedHost(read(content))
-    return GdrtopApp(lambda: host, host.origin, None, Replay(host))
+    return GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
 
 
 def recording_of(name: str = "hgx-h100", count: int = 8) -> bytes:
@@ -102,21 +102,21 @@ async def test_it_plays_by_itself_pauses_and_stops_at_the_end() -> None:
         await at(pilot, 1, 3)
         await pilot.press("space")
         assert "PAUSED" in shown(pilot, "verdict")
-        app.tick()
+        app.readings.tick()
         await at(pilot, 1, 3)
         await pilot.press("space")
         assert "PAUSED" not in shown(pilot, "verdict")
-        app.tick()
+        app.readings.tick()
         await at(pilot, 2, 3)
-        app.tick()
+        app.readings.tick()
         await at(pilot, 3, 3)
         assert "END" in shown(pilot, "verdict")
-        app.tick()
+        app.readings.tick()
         await at(pilot, 3, 3)
         await pilot.press("space")
         await at(pilot, 1, 3)
         assert "END" not in shown(pilot, "verdict")
-        assert not app.paused
+        assert not app.readings.paused
 
 
 async def test_arrows_select_and_take_another_partner() -> None:
@@ -192,7 +192,7 @@ async def test_leaving_while_it_records_keeps_the_file(
         await pilot.press("R")
         await until(pilot, lambda: "REC 1 " in shown(pilot, "verdict"))
         await pilot.press("q")
-    recorded = app.end_recording()
+    recorded = app.readings.end_recording()
     assert recorded is not None
     (file,) = tmp_path.iterdir()
     assert str(file) in str(recorded)

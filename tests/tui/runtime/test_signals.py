@@ -37,7 +37,7 @@ app = GdrtopApp(lambda: host, host.origin)
 try:
     app.run()
 finally:
-    app.end_actions()
+    app.quitting.finish()
 (notes / "left").touch()
 """
 

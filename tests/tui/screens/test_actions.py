@@ -38,7 +38,7 @@ async def test_the_node_is_examined_again_for_the_actions_and_for_the_doctor() -
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
-        state = pilot.app.actions_state
+        state = pilot.app.actions.state
         first = state.examination
         await pilot.press("r")
         await until(pilot, lambda: state.examination is not first)
@@ -187,7 +187,7 @@ async def test_quitting_waits_for_the_step_under_way() -> None:
         assert app.is_running
         host.let_one_go()
         await until(pilot, lambda: not app.is_running)
-    app.end_actions()
+    app.quitting.finish()
     assert len(host.obeyed) == 1
 
 

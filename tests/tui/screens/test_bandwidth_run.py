@@ -11,7 +11,7 @@ from tests.tui.acting import NODE, is_on, on, seen
 from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
 from tests.tui.measuring import HEADING, begun, measured, met, over, planned, row, scripted, set_up, started
 from tui.bandwidth.console import MOST_LINES
-from tui.bandwidth.events import Measured
+from tui.bandwidth.events import SampleReceived
 from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
@@ -162,8 +162,8 @@ async def test_a_hangup_ends_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         await set_up(pilot, clock)
         await started(pilot)
         await met(pilot, clock, processes)
-        app._hang_up("the terminal has gone")
-    app.end_actions()
+        app.quitting.hang_up("the terminal has gone")
+    app.quitting.finish()
     assert len(processes.started) == 2
     assert all(process.was_ended for process in processes.started)
 
@@ -286,7 +286,7 @@ async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
         screen = pilot.app.screen
         assert isinstance(screen, BandwidthRunScreen)
         sample = Sample("RDMA_Write", "", size_bytes=1 << 20, gbps=386.0)
-        screen.state.take([Measured(sample, float(second)) for second in range(1000)])
+        screen.state.take([SampleReceived(sample, float(second)) for second in range(1000)])
         screen.draw()
         await until(pilot, lambda: "601 s" in seen(pilot, "chart"))
         assert " 1 s" not in seen(pilot, "chart")

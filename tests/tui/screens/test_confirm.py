@@ -11,7 +11,7 @@ from tests.probes.recording.recordings import recorded
 from tests.tui.acting import NODE, QuickHost, asked, ended, is_on, listed, on, seen
 from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
 from tui.app import GdrtopApp
-from tui.runtime.replay_source import Replay
+from tui.runtime.replay_source import ReplaySource
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.history.screen import HistoryScreen
@@ -73,13 +73,13 @@ async def test_read_only_shows_and_runs_nothing() -> None:
 async def test_a_recording_shows_and_runs_nothing() -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost(NODE, clock=clock), clock, 2)
-    app = GdrtopApp(lambda: host, host.origin, None, Replay(host))
+    app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "1/2" in shown(pilot, "verdict"))
         await pilot.press("x")
         await on(pilot, ActionsScreen)
         await until(pilot, lambda: "this is a recording" in seen(pilot, "summary"))
-        await asked(pilot, next(one.id for one in app.actions_state.offers if one.plan is not None))
+        await asked(pilot, next(one.id for one in app.actions.state.offers if one.plan is not None))
         await pilot.press("enter", "y")
         assert is_on(pilot, ConfirmScreen)
 

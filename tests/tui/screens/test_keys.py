@@ -32,8 +32,8 @@ PANEL_DIGITS = {"1", "2", "3", "4", "5", "6"}
 def all_screens() -> list[type[Screen[object]]]:
     """Every screen of the program."""
     found = set()
-    for module in pkgutil.iter_modules(tui.screens.__path__):
-        members = inspect.getmembers(importlib.import_module(f"tui.screens.{module.name}"), inspect.isclass)
+    for module in pkgutil.walk_packages(tui.screens.__path__, "tui.screens."):
+        members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
         found |= {one for _, one in members if issubclass(one, Screen) and one.__module__.startswith("tui.")}
     return sorted(found, key=lambda one: one.__name__)
 
@@ -164,7 +164,7 @@ async def test_keys_move_the_selection_and_the_selected_pane_follows(size: tuple
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=size) as pilot:
         await listed(pilot, clock)
         assert isinstance(pilot.app, GdrtopApp)
-        state = pilot.app.actions_state
+        state = pilot.app.actions.state
         names = [offer.id for offer in state.offers]
         for key, wanted in (("end", names[-1]), ("g", names[0]), ("G", names[-1]), ("home", names[0])):
             await pilot.press(key)
@@ -189,7 +189,7 @@ async def test_a_click_selects() -> None:
         )
         await pilot.click("#offers", offset=(6, row + 1))
         await pilot.pause()
-        assert pilot.app.actions_state.selected == "unload-peermem"
+        assert pilot.app.actions.state.selected == "unload-peermem"
         assert "Unload nvidia_peermem" in seen(pilot, "selected")
 
 
@@ -215,7 +215,7 @@ async def test_a_filter_selects_a_possible_action_first() -> None:
     async with stepped_app(QuickHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
         assert isinstance(pilot.app, GdrtopApp)
-        state = pilot.app.actions_state
+        state = pilot.app.actions.state
         await pilot.press("slash", *"load")
         shown = [offer for offer in state.offers if "load" in f"{offer.id} {offer.title}".lower()]
         assert shown[0].plan is None

@@ -1,0 +1,248 @@
+"""Runs a confirmed action, shows it on its console, and has the node checked again afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tui.runtime.background import DRAW_SECONDS
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from probes.base.plan import Plan
+    from tui.actions.dispatcher import Prepared
+    from tui.controllers.action_worker import ActionWorker
+    from tui.controllers.context import AppContext
+    from tui.runtime.sampler import Examined
+    from tui.screens.run.state import RunState
+
+REST_SECONDS = 10.0  # a read may never return; the kernel then refuses to unload the driver
+_WAIT_BEYOND_STEP_SECONDS = 10.0
+
+
+class ActionRunController:
+    """The newest run of an action, and its console."""
+
+    name = "An action"
+    key = "x"
+
+    def __init__(self, context: AppContext, worker: ActionWorker) -> None:
+        self._context, self._app, self._worker = context, context.app, worker
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether a run has begun and not ended."""
+        return self._worker.state is not None and self._worker.state.ended is None
+
+    # Running
+
+    def start(self, prepared: Prepared, typed: str) -> None:
+        """Run what was confirmed, unless something else is running."""
+        from tui.screens.run.screen import RunScreen
+        from tui.screens.run.state import RunState
+        from widgets.doctor.changes import Judged
+
+        examination = self._context.doctor.examination
+        if self._context.warn_if_busy():
+            return
+        if examination is None:
+            self._context.notify("The node is being checked. Try again in a moment.", "warning")
+            return
+        before = Judged(examination.verdict, self._context.doctor.findings)
+        state = RunState(prepared, self._context.origin, before)
+        self._worker.start(
+            prepared,
+            typed,
+            state,
+            on_ready=lambda: self._app.set_timer(DRAW_SECONDS, self._take_events),
+            get_password=partial(self._get_password, prepared.title),
+            around=self._sampler_rests(prepared.plan),
+        )
+        self._app.switch_screen(RunScreen(state))
+        self._context.overview.tell_acting(state.word)
+
+    @contextmanager
+    def _sampler_rests(self, plan: Plan) -> Iterator[None]:
+        """Keep the sampler off the driver while a plan unloads it; entered in the run's thread."""
+        from tui.actions.guards import unloads_driver
+
+        if not unloads_driver(plan):
+            yield
+            return
+        self._context.sampler.rest(REST_SECONDS)
+        try:
+            yield
+        finally:
+            self._context.sampler.resume()
+
+    def _get_password(self, title: str) -> bool:
+        """Let sudo ask on the terminal; called in the run's thread."""
+        from tui.actions.sudo_password import ask_on_terminal, wait_for_password
+
+        ask = partial(ask_on_terminal, self._app.suspend, title)
+        return wait_for_password(self._app.call_later, ask, lambda: self._context.is_leaving)
+
+    def _take_events(self) -> None:
+        state = self._worker.state
+        if state is None:
+            return
+        had_ended = state.ended is not None
+        state.take(self._worker.take())
+        self._draw(state)
+        if state.ended is None or had_ended:
+            return
+        if self._context.is_leaving:
+            self._app.exit()
+        elif state.wants_look:
+            self._context.sampler.look_again()
+        self._notify_end(state)
+
+    def _notify_end(self, state: RunState) -> None:
+        from tui.screens.run.screen import RunScreen
+
+        if state.ended is not None and not isinstance(self._app.screen, RunScreen):
+            outcome = state.ended.outcome.value.capitalize()
+            self._context.notify(f"{outcome}. Press {self.key} to see it.", title=state.prepared.title)
+
+    def note_examination(self, report: Examined) -> None:
+        """Show what the run has changed, if this is the check after it."""
+        from widgets.doctor.changes import Judged
+
+        state, examination = self._worker.state, report.examination
+        if report.looked_again and state is not None:
+            findings = self._context.doctor.findings
+            after = None if examination is None else Judged(examination.verdict, findings)
+            state.looked_again(after, report.failure)
+            self._draw(state)
+
+    # The console
+
+    def toggle_console(self) -> bool:
+        """Show the console of a run whose end was not seen, or leave a console; return whether either."""
+        from tui.screens.run.screen import RunScreen
+
+        state, screen = self._worker.state, self._app.screen
+        if state is not None and not state.was_seen and not self._is_console(screen, state):
+            self._show_console(state)
+            return True
+        if isinstance(screen, RunScreen):
+            self._app.pop_screen()
+            return True
+        return False
+
+    def _show_console(self, state: RunState) -> None:
+        from tui.screens.run.screen import RunScreen
+
+        if any(self._is_console(screen, state) for screen in self._app.screen_stack):
+            while not self._is_console(self._app.screen, state):
+                self._app.pop_screen()
+        else:
+            self._app.push_screen(RunScreen(state))
+
+    def _is_console(self, screen: Screen[Any], state: RunState) -> bool:
+        from tui.screens.run.screen import RunScreen
+
+        return isinstance(screen, RunScreen) and screen.state is state
+
+    def _draw(self, state: RunState) -> None:
+        from tui.screens.run.screen import RunScreen
+
+        self._context.overview.tell_acting(state.word)
+        for screen in self._context.shown(RunScreen):
+            screen.draw()
+
+    def note_end_seen(self) -> None:
+        """Note that the end of the run was on the screen."""
+        state = self._worker.state
+        if state is not None:
+            state.was_seen = True
+            self._context.overview.tell_acting(state.word)
+
+    # Stopping
+
+    def ask_to_stop(self) -> None:
+        """Ask before the run is stopped; the second time, before its step is abandoned."""
+        from tui.screens.ask import YES
+
+        def stop(answer: str | None) -> None:
+            if answer == YES:
+                self._stop()
+
+        state = self._worker.state
+        if state is None or state.ended is not None:
+            return
+        if state.is_stopping:
+            self._context.ask(
+                "gdrtop stops after the running step. Stop waiting for it? The step may go on.",
+                "Stop waiting for this step",
+                then=stop,
+            )
+        else:
+            self._context.ask("Stop the action?", "Stop after the running step", then=stop)
+
+    def _stop(self) -> None:
+        """Stop after the running step; the second time, without waiting for it."""
+        state = self._worker.state
+        if state is None or state.ended is not None:
+            return
+        if state.want_stop():
+            self._worker.abandon_step()
+        else:
+            self._worker.stop("it was stopped at the console")
+        self._draw(state)
+
+    def cancel(self) -> None:
+        """Stop after the running step."""
+        state = self._worker.state
+        if state is not None and not state.is_stopping:
+            self._stop()
+
+    # Leaving
+
+    def leave(self) -> None:
+        """Stop after the running step, then quit."""
+        state = self._worker.state
+        if state is None or self._context.is_leaving:
+            return
+        self._context.is_leaving = state.is_leaving = True
+        if not state.is_stopping:
+            state.want_stop()
+        self._worker.stop("gdrtop was quit")
+        self._show_console(state)
+        self._draw(state)
+
+    def stop(self, why: str) -> None:
+        """Begin no further step."""
+        self._worker.stop(why)
+
+    @property
+    def defers_exit(self) -> bool:
+        """Return whether a step is running: it must not be cut short by a signal."""
+        return self._worker.is_running
+
+    def close(self) -> None:
+        """Send no more events to the screen."""
+        self._worker.mute()
+
+    def finish(self) -> None:
+        """Wait for the running step, no longer than a step may take."""
+        if not self._worker.is_running:
+            return
+        from tui.actions.runner import STEP_SECONDS
+
+        self._worker.stop("gdrtop was quit")
+        with suppress(OSError, AttributeError):
+            print(
+                "gdrtop: waiting for the running step to end (Ctrl-C: stop waiting)",
+                file=sys.stderr,
+                flush=True,
+            )
+        try:
+            self._worker.wait(STEP_SECONDS + _WAIT_BEYOND_STEP_SECONDS)
+        except KeyboardInterrupt:
+            self._worker.abandon_step()
+            self._worker.wait(_WAIT_BEYOND_STEP_SECONDS)

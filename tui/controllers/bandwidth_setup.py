@@ -1,0 +1,217 @@
+"""Before a bandwidth test: plans it, loads earlier results, and asks if running jobs would be affected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from probes.base.origin import Source
+from tui.controllers.bandwidth_worker import BandwidthWorker
+
+if TYPE_CHECKING:
+    from probes.bandwidth.model.planned_test import Series
+    from probes.bandwidth.model.result import Result
+    from probes.bandwidth.tools.command import Refused
+    from probes.snapshot.examination import Examination
+    from tui.controllers.context import AppContext
+    from tui.runtime.sampler import Examined
+    from tui.screens.bandwidth_setup.state import SetupState, ToRun
+
+
+class BandwidthSetupController:
+    """The settings of the next test. `start` runs what was planned."""
+
+    def __init__(
+        self, context: AppContext, worker: BandwidthWorker, start: Callable[[SetupState], object]
+    ) -> None:
+        self._context, self._app, self._worker, self._start = context, context.app, worker, start
+        self.state: SetupState | None = None
+        self._results_wanted = True
+        self._checked: ToRun | None = None  # the series whose impact was checked last
+
+    def show(self) -> None:
+        """Show the settings, preset to what is selected on the overview."""
+        from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+        from tui.screens.bandwidth_setup.state import SetupState
+
+        setup = self.state = self.state or SetupState(self._context.origin)
+        setup.refusal = self._worker.refusal
+        setup.chosen.preset(*self._context.overview.selected_pair)
+        setup.do_not_run()
+        examination = self._context.doctor.examination
+        if examination is not None:
+            self._take_examination(setup, examination)
+        is_outdated = examination is None or examination.node.taken_at < self._context.probed_at
+        if not setup.refusal and is_outdated:
+            self._context.sampler.ask_examination()
+        self._context.show(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
+
+    def cancel(self) -> None:
+        """Do not run what was about to run."""
+        if self.state is not None:
+            self.state.do_not_run()
+
+    def draw(self) -> None:
+        """Draw the screen, if it is open."""
+        from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+
+        for screen in self._context.shown(BandwidthSetupScreen):
+            screen.draw()
+
+    def _fail(self, message: str) -> None:
+        if self.state is not None:
+            self.state.fail(message)
+            self.draw()
+
+    # The plan
+
+    def note_examination(self, report: Examined) -> None:
+        """Plan again: other tests may be possible."""
+        if self.state is None:
+            return
+        if report.examination is None:
+            self.state.fail(report.failure)
+        elif self.state.to_run is None:
+            self._take_examination(self.state, report.examination)
+            self.plan()
+        self.draw()
+
+    def _take_examination(self, setup: SetupState, examination: Examination) -> None:
+        is_first = setup.examination is None
+        setup.take(examination)
+        if is_first:
+            self._load_baseline(setup)
+
+    def plan(self) -> None:
+        """Plan the tests of the settings, unless a series is about to run."""
+        setup = self.state
+        if setup is None or setup.examination is None or setup.refusal or setup.to_run is not None:
+            return
+        examination, request = setup.examination, setup.chosen.request
+        setup.now = self._worker.now()
+        setup.set_earlier(self._worker.kept, self._worker.unread)
+
+        def take(planned: Series | Refused) -> None:
+            if setup.chosen.request == request:
+                setup.planned = planned
+                self._find_affected(setup, examination)
+                self.draw()
+
+        self._worker.plan(examination, request, take, self._fail)
+
+    def _find_affected(self, setup: SetupState, examination: Examination) -> None:
+        from probes.bandwidth.model.planned_test import Series
+
+        newest, before = self._context.overview.newest_readings
+        if isinstance(setup.planned, Series) and newest is not None:
+            current = replace(examination, reading=newest)
+            setup.affected_by = self._worker.affected_by(current, setup.planned, before)
+
+    # Earlier results
+
+    def load_results_once(self) -> None:
+        """Load the saved results after the first probe."""
+        if self._results_wanted and self._context.origin.source in (Source.LIVE, Source.SIMULATED):
+            self._results_wanted = False
+            self.load_results()
+
+    def load_results(self) -> None:
+        """Load the saved results and the baseline."""
+
+        def take(results: tuple[Result, ...]) -> None:
+            self._context.overview.take_measured(results)
+            if self.state is not None:
+                self.state.set_earlier(results, self._worker.unread)
+                self._load_baseline(self.state)
+
+        self._worker.load(take, self._report_not_loaded)
+
+    def _load_baseline(self, setup: SetupState) -> None:
+        def take(baseline: tuple[Result, ...], why_none: str) -> None:
+            setup.set_baseline(baseline, why_none)
+            self.draw()
+
+        if setup.examination is not None and not setup.refusal:
+            from probes.bandwidth.results.baseline import machine_type
+
+            self._worker.baseline(machine_type(setup.examination), take, self._report_not_loaded)
+
+    def _report_not_loaded(self, message: str) -> None:
+        self._context.report_error(f"Earlier bandwidth results could not be read: {message}")
+
+    # Starting
+
+    def run_planned(self) -> None:
+        """Run the planned series, after a check of which jobs it would affect."""
+        from probes.bandwidth.model.planned_test import Series
+        from tui.screens.bandwidth_setup.state import ToRun
+
+        setup = self.state
+        if setup is not None and setup.examination is not None and isinstance(setup.planned, Series):
+            self._check_then_start(setup, ToRun(setup.examination, setup.planned))
+
+    def run_again(self, series: Series) -> None:
+        """Run an earlier series again, after a check of which jobs it would affect now."""
+        from tui.screens.bandwidth_setup.state import ToRun
+
+        setup = self.state
+        if setup is not None and setup.examination is not None:
+            self._check_then_start(setup, ToRun(setup.examination, series, is_again=True))
+
+    def _check_then_start(self, setup: SetupState, to_run: ToRun) -> None:
+        """Wait for two readings after our own last test, whose traffic is no job's."""
+        if self._context.warn_if_busy():
+            return
+        setup.to_run = to_run
+        self._checked = None
+        self._context.sampler.ask()
+        self.draw()
+
+    def note_reading(self) -> None:
+        """Check the impact of the series that is about to run, once there are two readings for it."""
+        setup = self.state
+        if setup is None or setup.to_run is None or not setup.is_looking:
+            return
+        newest, before = self._context.overview.newest_readings
+        if newest is None or before is None or before.at < self._worker.ended_at:
+            self._context.sampler.ask()
+            return
+        to_run = setup.to_run
+        if self._checked is to_run:
+            return
+        self._checked = to_run
+
+        def take(examination: Examination, affected: tuple[str, ...]) -> None:
+            if setup.to_run is to_run:  # else it was canceled
+                setup.to_run = replace(to_run, examination=examination, affected_by=affected)
+                self._ask_or_start(setup)
+
+        def fail(message: str) -> None:
+            setup.do_not_run()
+            self._fail(message)
+
+        current = replace(to_run.examination, reading=newest)
+        self._worker.check_impact(current, to_run.series, before, take, fail)
+
+    def _ask_or_start(self, setup: SetupState) -> None:
+        if setup.is_asking:
+            self._show_question(setup)
+            self.draw()
+        else:
+            self._start(setup)
+
+    def _show_question(self, setup: SetupState) -> None:
+        """Show the settings, where the question is, also for a series that runs again."""
+        from tui.screens.bandwidth_run.screen import BandwidthRunScreen
+        from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+
+        if isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
+            if isinstance(self._app.screen, BandwidthRunScreen):
+                self._app.pop_screen()
+            self._context.show(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
+
+    def confirm(self) -> None:
+        """Run the series although jobs would be affected."""
+        if self.state is not None and self.state.is_asking:
+            self._start(self.state)

@@ -1,0 +1,110 @@
+"""What the controllers share: the node, its sampler, and the app's screens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from tui.screens.doctor.state import DoctorState
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual.screen import Screen
+
+    from probes.base.origin import Origin
+    from probes.host.protocol import Host
+    from tui.runtime.sampler import Sampler
+    from tui.screens.overview.screen import OverviewScreen
+
+    S = TypeVar("S", bound=Screen[Any])
+
+
+class Activity(Protocol):
+    """An action or a series of bandwidth tests. Only one is active at a time: each would spoil the other."""
+
+    name: str  # as the subject of a sentence
+    key: str  # shows it
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether it has begun and its end has not been shown."""
+
+    @property
+    def defers_exit(self) -> bool:
+        """Return whether SIGTERM and SIGHUP must not end gdrtop yet, even after its screen has closed."""
+
+    def cancel(self) -> None:
+        """Stop it without quitting."""
+
+    def leave(self) -> None:
+        """Stop it, show it, and quit when it has ended."""
+
+    def stop(self, why: str) -> None:
+        """Stop it at once."""
+
+    def close(self) -> None:
+        """The screen has closed: send no more events to it."""
+
+    def finish(self) -> None:
+        """Stop it and wait for its end, after the screen has closed."""
+
+
+class AppContext:
+    """The node, its sampler, and the app's screens."""
+
+    def __init__(self, app: App[None], origin: Origin, sampler: Sampler, overview: OverviewScreen) -> None:
+        self.app, self.origin, self.sampler, self.overview = app, origin, sampler, overview
+        self.doctor = DoctorState()
+        self.host: Host | None = None  # until the sampler has opened the node
+        self.probed_at = 0.0  # seconds since 1970, of the newest probe
+        self.is_leaving = False
+        self.activities: tuple[Activity, ...] = ()
+
+    # Activities
+
+    @property
+    def active(self) -> Activity | None:
+        """Return what is running, if anything is."""
+        return next((activity for activity in self.activities if activity.is_active), None)
+
+    def warn_if_busy(self) -> bool:
+        """Return whether something is running, after a warning that names it."""
+        active = self.active
+        if active is not None:
+            self.notify(f"{active.name} is running. Press {active.key} to see it.", "warning")
+        return active is not None
+
+    # Screens
+
+    def notify(
+        self,
+        message: str,
+        severity: Literal["information", "warning", "error"] = "information",
+        title: str = "",
+        timeout: float | None = None,
+    ) -> None:
+        """Show a notification; its text is not markup."""
+        self.app.notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def report_error(self, message: str) -> None:
+        """Show an error."""
+        self.notify(message, "error")
+
+    def shown(self, kind: type[S]) -> list[S]:
+        """Return the open screens of a kind, also those below others."""
+        return [screen for screen in self.app.screen_stack if isinstance(screen, kind)]
+
+    def show(self, kind: type[S], make: Callable[[], S]) -> None:
+        """Go back to an open screen of this kind, or open one."""
+        if self.shown(kind):
+            while not isinstance(self.app.screen, kind):
+                self.app.pop_screen()
+        else:
+            self.app.push_screen(make())
+
+    def ask(self, question: str, yes: str, cancel: str = "", *, then: Callable[[str | None], None]) -> None:
+        """Ask a question whose keys y and K do what `yes` and `cancel` say."""
+        from tui.screens.ask import AskScreen
+
+        if not isinstance(self.app.screen, AskScreen):
+            self.app.push_screen(AskScreen(question, yes, cancel), then)

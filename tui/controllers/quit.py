@@ -1,0 +1,86 @@
+"""Quits in order: asks if something is running, stops it, and waits for what must not be cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from tui.runtime.signals import ExitSignals
+from tui.runtime.terminal import TerminalDriver
+
+if TYPE_CHECKING:
+    from tui.controllers.context import AppContext
+
+
+class QuitController:
+    """Quits by key, by signal, and when the terminal goes away."""
+
+    def __init__(self, context: AppContext) -> None:
+        self._context, self._app = context, context.app
+        self._signals = ExitSignals(self.hang_up, self._stop_waiting_for_terminal)
+
+    def watch_signals(self) -> None:
+        """Handle SIGTERM and SIGHUP from now on."""
+        self._signals.watch(asyncio.get_running_loop())
+
+    def quit(self) -> None:
+        """Quit; ask first if something is running."""
+        from tui.screens.ask import CANCEL, YES
+
+        active = self._context.active
+        if active is None:
+            self._leave()
+            return
+
+        def answered(answer: str | None) -> None:
+            if answer == YES:
+                self._leave()
+            elif answer == CANCEL and (active := self._context.active) is not None:
+                active.cancel()
+
+        self._context.ask(
+            f"{active.name} is running. Stop it and quit gdrtop?",
+            "Stop it, then quit",
+            "Stop it, and stay in gdrtop",
+            then=answered,
+        )
+
+    def _leave(self) -> None:
+        active = self._context.active
+        if active is None:
+            self._app.exit()
+        else:
+            active.leave()
+
+    def hang_up(self, why: str) -> None:
+        """Stop everything at once, and quit."""
+        self._context.is_leaving = True
+        for activity in self._context.activities:
+            activity.stop(why)
+        self._app.exit()
+
+    def _stop_waiting_for_terminal(self) -> None:
+        if isinstance(self._app._driver, TerminalDriver):
+            self._app._driver.leave()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether output still waits for a terminal that takes none; Python would wait for it too."""
+        return isinstance(self._app._driver, TerminalDriver) and self._app._driver.is_stuck
+
+    def close(self) -> None:
+        """The screen has closed."""
+        self._context.is_leaving = True
+        for activity in self._context.activities:
+            activity.close()
+        if not any(activity.defers_exit for activity in self._context.activities):
+            self._signals.restore()
+
+    def finish(self) -> None:
+        """Wait for what is running, after the screen has closed."""
+        self._context.is_leaving = True
+        with ExitStack() as stack:
+            stack.callback(self._signals.restore)
+            for activity in reversed(self._context.activities):
+                stack.callback(activity.finish)

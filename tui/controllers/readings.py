@@ -1,0 +1,200 @@
+"""Decides when the node is read and checked: the interval, a pause, a recording and the position in it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from probes.host.progress import quiet_seconds
+from tui.runtime.examination_schedule import ExaminationSchedule, ReadingSchedule
+from tui.runtime.sampler import (
+    Failed,
+    Probed,
+    ReadingSource,
+    RecordingEnded,
+    RecordingState,
+    Replayed,
+    Sampled,
+)
+
+if TYPE_CHECKING:
+    from textual.timer import Timer
+
+    from probes.host.protocol import Host
+    from tui.controllers.context import AppContext
+    from tui.runtime.live_source import LiveSource
+    from tui.runtime.recorder import Recorded
+    from tui.runtime.replay_source import ReplaySource
+
+LONGEST_INTERVAL_SECONDS = 60.0
+SHORTEST_INTERVAL_SECONDS = 0.1
+SILENCE_SECONDS = 3.0
+
+
+class ReadingsController:
+    """The sampler's timer and source.
+
+    `interval` is in seconds; with None the node is read only on request.
+    """
+
+    def __init__(self, context: AppContext, interval: float | None, replay: ReplaySource | None) -> None:
+        self._context = context
+        self.interval = interval
+        self.paused = False
+        self._replay = replay
+        self._live: LiveSource | None = None
+        self._timer: Timer | None = None
+        self._shown_moment = 0
+        self._examination_schedule = ExaminationSchedule()
+        self._reading_schedule = ReadingSchedule()
+        self._asked_at = -LONGEST_INTERVAL_SECONDS
+
+    def source(self, host: Host) -> ReadingSource:
+        """Return what the sampler reads: the recording, or the node; called in the sampler's thread."""
+        if self._replay is not None:
+            return self._replay
+        from tui.runtime.live_source import LiveSource
+
+        self._live = LiveSource(host)
+        return self._live
+
+    def start(self) -> None:
+        """Open the node and read it from now on."""
+        self._context.sampler.start()
+        self._restart_timer()
+
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        if self.interval is not None:
+            self._timer = self._context.app.set_interval(self.interval, self.tick)
+
+    def tick(self) -> None:
+        """Ask for the next reading; called once per interval."""
+        silence = self._context.sampler.silent_for()
+        self._context.overview.tell_silence(
+            silence if silence >= SILENCE_SECONDS else 0.0, is_slow=quiet_seconds() < SILENCE_SECONDS
+        )
+        if self.paused:
+            return
+        if self._replay is None:
+            self._ask_if_due()
+        elif self._replay.position < self._replay.last:
+            self._replay.move(self._replay.position + 1)
+            self._context.sampler.ask()
+
+    def _ask_if_due(self) -> None:
+        now = time.monotonic()
+        if (
+            self.interval is None
+            or now - self._asked_at >= self._reading_schedule.interval(self.interval) - 0.05
+        ):
+            self._asked_at = now
+            self._context.sampler.ask()
+
+    # What was read
+
+    def show(self, report: Probed | Sampled | Replayed | Failed) -> None:
+        """Show a report on the overview, and adapt the interval to the time that it took."""
+        if isinstance(report, Replayed):
+            self._shown_moment = report.moment
+            if self._replay is not None and self._replay.position != report.moment:
+                self._context.sampler.ask()  # the position has changed meanwhile
+            self.show_state()
+        with self._context.app.batch_update():
+            self._context.overview.take(report)
+        if isinstance(report, Probed):
+            self._asked_at = time.monotonic()  # a probe's time does not count as a reading's
+        elif isinstance(report, Sampled) and self._replay is None:
+            self._reading_schedule.note_reading(time.monotonic() - self._asked_at)
+            self.show_state()
+        for part in parts_of(report):
+            if isinstance(part, Probed):
+                self._context.probed_at = part.node.taken_at
+                self._examination_schedule.note_change()
+
+    def ask(self) -> None:
+        """Ask for one reading now."""
+        self._context.sampler.ask()
+
+    def ask_examination_if_due(self) -> None:
+        """Ask for a check if the node has changed since the last one."""
+        if self.interval is not None and self._examination_schedule.is_due(time.monotonic()):
+            self._context.sampler.ask_examination()
+
+    def show_state(self) -> None:
+        """Show the interval, the pause, or the position in a recording."""
+        if self.paused:
+            state = "PAUSED"
+        else:
+            state = "" if self.interval is None else self._reading_schedule.word(self.interval)
+        if self._replay is not None:
+            if self._shown_moment == self._replay.last:
+                state = "END"
+            elif state == "every 1 s":  # the speed at which it was recorded
+                state = ""
+            state = f"{self._shown_moment + 1}/{self._replay.last + 1} {state}".rstrip()
+        self._context.overview.tell_pace(state)
+
+    # Recording
+
+    def toggle_recording(self) -> None:
+        """Start recording this node, or stop."""
+        if self._live is not None:
+            self._live.toggle_recording()
+            self._context.sampler.ask()
+
+    def show_recording(self, report: RecordingState | RecordingEnded) -> None:
+        """Show how long the recording is, or how it ended."""
+        if isinstance(report, RecordingState):
+            state = f"REC {report.moments} · {report.size_bytes / 1000:.0f} kB"
+            self._context.overview.tell_recording(state)
+            return
+        self._context.overview.tell_recording("")
+        self._context.notify(
+            report.what, "error" if report.failed else "information", title="Recording", timeout=20
+        )
+
+    def end_recording(self) -> Recorded | None:
+        """End a running recording after the app; RecordingError if it cannot be written."""
+        return self._live.close() if self._live is not None else None
+
+    # Keys
+
+    def toggle_pause(self) -> None:
+        """Pause or resume; at the end of a recording, start it again."""
+        self.paused = not self.paused
+        if self._replay is not None and self._replay.position == self._replay.last:
+            self.paused = False
+            self._replay.move(0)
+            self._context.sampler.ask()
+        self.show_state()
+
+    def move(self, step: int) -> None:
+        """Move in a recording by a number of moments, and pause there."""
+        if self._replay is not None:
+            self._move_to(self._replay, self._replay.position + step)
+
+    def move_to_end(self, side: int) -> None:
+        """Move to the first moment of a recording (-1) or the last (1), and pause there."""
+        if self._replay is not None:
+            self._move_to(self._replay, self._replay.last if side > 0 else 0)
+
+    def _move_to(self, replay: ReplaySource, moment: int) -> None:
+        replay.move(moment)
+        self.paused = True
+        self.show_state()
+        self._context.sampler.ask()
+
+    def scale_interval(self, factor: float) -> None:
+        """Multiply the interval, within its limits."""
+        if self.interval is not None:
+            wanted = self.interval * factor
+            self.interval = min(LONGEST_INTERVAL_SECONDS, max(SHORTEST_INTERVAL_SECONDS, wanted))
+            self._restart_timer()
+            self.show_state()
+
+
+def parts_of(report: Probed | Sampled | Replayed | Failed) -> tuple[Probed | Sampled | Failed, ...]:
+    """Return the parts of a report, in the order of time."""
+    return report.reports if isinstance(report, Replayed) else (report,)
