@@ -62,9 +62,9 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     """Check that Fabric Manager runs on a machine with NVSwitches."""
     switches = _switches(examination)
     service = _service(examination, _MANAGER)
-    if isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE:
-        if isinstance(service.path, Unknown):
-            return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
+    is_absent = isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE
+    if is_absent and isinstance(service.path, Unknown):
+        return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
     state = need(service.state, _SERVICES, quote=False)
     if state is ServiceState.ACTIVE:
         return passed(_state(_MANAGER, "active"))
