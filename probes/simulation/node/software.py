@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
+from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.simulation.node.packages import grow_packages
 from probes.simulation.node.processes import NCCL_VERSION, library_directory
 from probes.simulation.node.tree import Tree
@@ -15,7 +15,6 @@ PERFTEST_PROGRAM = (
 _BUILT_HERE = "/usr/local/bin"
 _PLACES = {"gdrcopy": "/usr/bin"}  # from NVIDIA's repository; it has no package of the others
 _PACKAGES = {f"/usr/bin/{name}": ("gdrcopy-tests", "2.5-1") for name in GDRCOPY}
-_OF_PACKAGE = {"gdrcopy": GDRCOPY, "nvbandwidth": (NVBANDWIDTH,), "nccl-tests": NCCL_TESTS}
 
 SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
@@ -26,7 +25,7 @@ def grow_software(tree: Tree) -> None:
         tree.add(f"/usr/bin/{name}", PERFTEST_PROGRAM)
         tree.commands.setdefault(name, lambda argv, seconds: "Version: 6.23\n")
     for package in tree.description.tests:
-        for name in _OF_PACKAGE[package]:
+        for name in programs_of(package):
             tree.add(f"{_PLACES.get(package, _BUILT_HERE)}/{name}", b"\x7fELF")
     grow_packages(tree, _PACKAGES)
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
