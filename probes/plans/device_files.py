@@ -14,7 +14,7 @@ from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import load_plan
 from probes.plans.obstacles import bar_of
-from probes.queries.evidence_list import several
+from probes.queries.evidence_list import join_limited
 from probes.queries.modules import is_present, module_of
 from probes.snapshot.examination import Examination
 
@@ -59,7 +59,7 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         steps.append(Step("Make udev set owner and mode by its rules", rules))
     if unknown:
         steps.append(
-            instruction(f"Drain the node and reboot it: sysfs shows no number for {several(unknown)}.")
+            instruction(f"Drain the node and reboot it: sysfs shows no number for {join_limited(unknown)}.")
         )
     if not has_directory:
         steps.append(_OTHERS)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from probes.base.plan import Plan, instruction
 from probes.facts.gpu.gpus import Gpu
-from probes.queries.evidence_list import several
+from probes.queries.evidence_list import join_limited
 
 
 def mig_off(gpus: Sequence[Gpu]) -> Plan:
     """Say how MIG is turned off where these GPUs are meant for training over several GPUs."""
     first = gpus[0].bdf
-    named = several(f"GPU{gpu.index}" for gpu in gpus)
+    named = join_limited(f"GPU{gpu.index}" for gpu in gpus)
     return Plan(
         "Turn MIG off, only if these GPUs are meant for training over several GPUs",
         (

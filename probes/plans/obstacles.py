@@ -8,7 +8,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_blockers import bar
 from probes.facts.kernel.modules import KernelModule, ModuleState
-from probes.queries.modules import file_of, is_present, log_of, module_of
+from probes.queries.modules import file_of, is_present, module_messages, module_of
 from probes.snapshot.examination import Examination
 
 
@@ -49,7 +49,7 @@ def refused_before(examination: Examination, name: str) -> str:
     Symbols do not change until a module is rebuilt, so that the next modprobe fails likewise.
     """
     kinds = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION)
-    messages = log_of(examination, kinds, modules=(name,))
+    messages = module_messages(examination, kinds, modules=(name,))
     if isinstance(messages, Unknown) or not messages:
         return ""
     return f"the kernel refused it before ({messages[-1].text}); rebuild it for the RDMA stack that runs"

@@ -204,7 +204,7 @@ class GdrcopyOutput:
             times = [number for number in numbers if number is not None]
             if len(times) != len(numbers) or len(times) != len(self._latencies):
                 return ()
-            latencies = tuple(Latency(us, of) for us, of in zip(times, self._latencies, strict=True))
+            latencies = tuple(Latency(of, us) for us, of in zip(times, self._latencies, strict=True))
             return (
                 Sample(
                     what=row["what"],
@@ -218,7 +218,7 @@ class GdrcopyOutput:
         us = parse_number(trip["us"]) if trip else None
         if us is None:
             return ()
-        return (Sample(what="round trip CPU–GPU", raw=clean_line(line), latencies=(Latency(us, "average"),)),)
+        return (Sample(what="round trip CPU–GPU", raw=clean_line(line), latencies=(Latency("average", us),)),)
 
     def _of_suite(self, line: str) -> tuple[Output, ...]:
         total = _TOTAL.match(line)

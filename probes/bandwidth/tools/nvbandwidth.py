@@ -257,7 +257,7 @@ def _row(
 def _sample(name: str, variant: str, number: float, description: re.Match[str], line: str) -> Sample:
     unit = description["unit"]
     if unit in _MICROSECONDS:
-        latency = Latency(number * _MICROSECONDS[unit], "sum" if variant == "sum" else "average")
+        latency = Latency("sum" if variant == "sum" else "average", number * _MICROSECONDS[unit])
         return Sample(what=name, raw=clean_line(line), variant=variant, latencies=(latency,))
     return Sample(what=name, raw=clean_line(line), variant=variant, gbps=in_gbps(number, unit))
 

@@ -184,9 +184,9 @@ class PerftestOutput:
             elif name == "tps average":
                 rate = number
             elif column["t"]:
-                latencies.append(Latency(number, _LATENCIES[column["t"]]))
+                latencies.append(Latency(_LATENCIES[column["t"]], number))
             elif column["percentile"]:
-                latencies.append(Latency(number, f"{column['percentile']} %"))
+                latencies.append(Latency(f"{column['percentile']} %", number))
         if size is None or iterations is None:
             return ()
         if iterations and rate == 0 and average == 0:

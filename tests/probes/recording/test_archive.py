@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from probes.facts.node import probe_node
 from probes.recording.archive import MAX_TOTAL_BYTES
 from probes.recording.format import RecordingError
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read as take_reading
 from tests.probes.recording.recordings import archive_of, moments_of, read
@@ -112,7 +112,7 @@ def test_of_a_file_cut_short_everything_before_the_cut_is_shown(kept: float) -> 
     complete = read(whole)
     assert "damaged: its first" in recording.damage
     assert recording.moments == complete.moments[: len(recording.moments)]
-    host, same = RecordedHost(recording), RecordedHost(complete)
+    host, same = ReplayHost(recording), ReplayHost(complete)
     for number in range(len(recording.moments)):
         host.seek(number)
         same.seek(number)
@@ -195,25 +195,25 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: packed(("manifest.json", jsonl(MANIFEST)), ("moments/000007.jsonl", jsonl(HEAD))),
         "moment 7 does not follow",
     ),
-    "no question": (lambda: with_moment({"x": 1}), "moment 0, line 2: a question of no known kind"),
-    "an unknown question": (lambda: with_moment({"ask": "write", "of": "/x"}), "no known kind: 'write'"),
+    "no question": (lambda: with_moment({"x": 1}), "moment 0, line 2: unknown kind of question"),
+    "an unknown question": (lambda: with_moment({"ask": "write", "of": "/x"}), "question: 'write'"),
     "no answer": (lambda: with_moment({"ask": "file", "of": "/x"}), "no answer"),
-    "a number for text": (lambda: with_moment({"ask": "file", "of": "/x", "answer": 1}), "text was expected"),
-    "text for a number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": "1"}), "int was"),
-    "a huge number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": 1 << 70}), "int was"),
+    "a number for text": (lambda: with_moment({"ask": "file", "of": "/x", "answer": 1}), "expected text"),
+    "text for a number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": "1"}), "an integer"),
+    "a huge number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": 1 << 70}), "an integer"),
     "infinity": (
         lambda: with_moment({"ask": "size", "of": "/x", "answer": float("inf")}),
         "not JSON",
     ),
     "a path among names": (
         lambda: with_moment({"ask": "names", "of": "/x", "answer": ["../../etc"]}),
-        "no names",
+        "invalid file name",
     ),
     "a reason that is none": (
         lambda: with_moment({"ask": "size", "of": "/x", "answer": {"unknown": ["a"]}}),
-        "no known reason",
+        "expected a known reason",
     ),
-    "half a dataclass": (lambda: with_moment({"ask": "nvml", "answer": {"gpus": [{}]}}), "NvmlGpu has no"),
+    "half a dataclass": (lambda: with_moment({"ask": "nvml", "answer": {"gpus": [{}]}}), "gpus[0].index: is"),
     "a blob that is not there": (lambda: with_moment({"ask": "file", "of": "/x", "blob": "0" * 64}), "blob"),
     "a blob of another checksum": (
         lambda: packed(("manifest.json", jsonl(MANIFEST)), ("blobs/" + "0" * 64, b"x")),
@@ -248,7 +248,7 @@ def test_hostile_text_in_answers_is_cleaned_where_a_host_would_clean_it() -> Non
             {"ask": "size", "of": "/x", "answer": {"unknown": "not there", "detail": "\x1b]0;x\x07"}},
         )
     )
-    host = RecordedHost(recording)
+    host = ReplayHost(recording)
     assert "\x1b" not in str(host.run(["x"]))
     assert "\x1b" not in str(host.size("/x"))
 
@@ -275,7 +275,7 @@ def test_fields_that_a_later_version_adds_are_not_recorded_or_passed_over() -> N
         (name, b"\n".join(map(changed, content.splitlines())) if name.startswith("moments") else content)
         for name, content in members
     ]
-    live = RecordedHost(read(packed(*members))).nvml_live()
+    live = ReplayHost(read(packed(*members))).nvml_live()
     assert isinstance(live, tuple)
     assert str(live[0].power_watts) == "not recorded"
 
@@ -289,7 +289,7 @@ def only_recording_errors(content: bytes) -> None:
     assert refusal.isprintable()
     if refusal:
         return
-    host = RecordedHost(recording)
+    host = ReplayHost(recording)
     node = probe_node(host)
     take_reading(host, node)
 

@@ -59,7 +59,7 @@ def test_of_all_sizes_the_fastest_row_of_collectives_the_bus() -> None:
     collective = [Sample("all_reduce", "", gbps=100.0, bus_gbps=gbps) for gbps in (175.0, 170.0)]
     assert headline(collective, NcclSettings((0, 1))) == collective[0]
     latencies = [
-        Sample("RDMA_Write", "", size_bytes=size, latencies=(Latency(2.0, "min"),)) for size in (4, 2)
+        Sample("RDMA_Write", "", size_bytes=size, latencies=(Latency("min", 2.0),)) for size in (4, 2)
     ]
     assert headline(latencies, ALL_SIZES) == latencies[1]
     assert headline([], ENDLESS) is None

@@ -39,7 +39,7 @@ def test_every_number_of_real_files(path: Path) -> None:
     ]
     rows = re.findall(r"^(gdr_copy_\w+) +(\d+) +([\d.]+)$", text, re.M)
     assert [(one.what, one.size_bytes, one.latencies) for one in found if one.what.startswith("gdr_")] == [
-        (what, int(size), (Latency(float(us), "average"),)) for what, size, us in rows
+        (what, int(size), (Latency("average", float(us)),)) for what, size, us in rows
     ]
 
 
@@ -52,7 +52,7 @@ def test_the_size_of_old_versions_is_the_buffers() -> None:
 
 def test_the_newest_columns() -> None:
     (sample,) = samples(NEWEST)
-    assert sample.latencies == (Latency(0.1014, "median"), Latency(0.1011, "min"))
+    assert sample.latencies == (Latency("median", 0.1014), Latency("min", 0.1011))
     assert (sample.size_bytes, sample.iterations) == (4, 10000)
 
 
