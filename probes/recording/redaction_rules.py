@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from probes.facts.jobs.processes import FAMILIES, SINGLES, parse_maps
+from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
 from probes.facts.kernel.log import recognise
 from probes.facts.kernel.release import unpack
 from probes.facts.pci.capabilities import (
