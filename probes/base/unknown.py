@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn, TypeVar, Union
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Reason(Enum):
@@ -71,3 +72,8 @@ def all_of(answers: Iterable[Maybe[bool]]) -> Maybe[bool]:
         elif not answer:
             return False
     return True if unknown is None else unknown
+
+
+def map_known(fact: Maybe[T], read: Callable[[T], Maybe[U]]) -> Maybe[U]:
+    """Return what `read` makes of a known fact; an unknown fact stays as it is."""
+    return fact if isinstance(fact, Unknown) else read(fact)

@@ -10,7 +10,8 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.snapshot.gdr_use import GdrUse
 from probes.snapshot.rates import Reading
-from probes.topology.paths import Nccl, Topology
+from probes.topology.nccl_words import Nccl
+from probes.topology.paths import Topology
 
 # NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
 # (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).

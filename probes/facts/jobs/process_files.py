@@ -39,7 +39,7 @@ _CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}
 
 
 def parse_program(cmdline: bytes) -> Maybe[str]:
-    """The base name of the program in a /proc/PID/cmdline, of an interpreter's script or module; no argument.
+    """Return the base name of the program in a /proc/PID/cmdline, of an interpreter's script or module; no argument.
 
     A process may overwrite its command line with a title of many words, of which only the first counts.
     """
@@ -56,7 +56,7 @@ def _base_name(path: str) -> str:
 
 
 def _script(arguments: Sequence[str], interpreter: str) -> str:
-    """The script or module that an interpreter runs; "" where the code is an argument or standard input."""
+    """Return the script or module that an interpreter runs; "" where the code is an argument or standard input."""
     is_python = interpreter.startswith(("python", "pypy"))
     rest = iter(arguments)
     for argument in rest:
@@ -80,7 +80,7 @@ def _script(arguments: Sequence[str], interpreter: str) -> str:
 
 
 def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
-    """The job that the paths in /proc/PID/cgroup name, or SLURM_JOB_ID; "" where there is none."""
+    """Return the job that the paths in /proc/PID/cgroup name, or SLURM_JOB_ID; "" if there is none."""
     if match := _SLURM_JOB.search(cgroup):
         return f"Slurm job {match['id']}"
     if re.fullmatch(r"[0-9]{1,10}", slurm_job_id):
@@ -103,7 +103,7 @@ class Status:
 
 
 def parse_status(text: str) -> Status:
-    """State, effective user, CAP_IPC_LOCK, parent; the kernel escapes a name that tries to forge a line."""
+    """Return state, effective user, CAP_IPC_LOCK, parent; the kernel escapes a name that tries to forge a line."""
     uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
     state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
     capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
@@ -118,7 +118,7 @@ def parse_status(text: str) -> Status:
 
 
 def parse_environment(content: bytes) -> dict[str, str]:
-    """The variables of the families, of `NAME=value` pieces that end in NUL; values cut at 256 characters."""
+    """Return the variables of the families, of `NAME=value` pieces that end in NUL; values cut at 256 characters."""
     found: dict[str, str] = {}
     for piece in content.split(b"\0"):
         name, equals, value = piece.partition(b"=")
@@ -133,7 +133,7 @@ def _keep(found: dict[str, str], name: str, value: str) -> None:
 
 
 def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
-    """The libraries of GPUs and RDMA among the mapped files, in the order of the addresses, each once.
+    """Return the libraries of GPUs and RDMA among the mapped files, in the order of the addresses, each once.
 
     A file that was replaced on disk since has " (deleted)" behind its name.
     """

@@ -133,7 +133,7 @@ def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
 
 
 def name_of(process: Process) -> str:
-    """The process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
+    """Return the process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
     return _named((process,))
 
 
@@ -169,7 +169,7 @@ def user_of(process: Process) -> str:
 
 
 def _without_first(host: Host) -> Unknown:
-    """Why process 1 is not listed, and others may be missing with it: /proc is mounted with hidepid."""
+    """Return why process 1 is not listed, and others may be missing with it: /proc is mounted with hidepid."""
     if host.origin.source is Source.LIVE and not host.is_root():
         return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid keeps the processes of others out")
     return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing: others may be, too")
@@ -180,13 +180,13 @@ def _is_pid(name: str) -> bool:
 
 
 def _is_program(host: Host, pid: int) -> bool:
-    """Whether this is no kernel thread: those have no command line."""
+    """Return whether this is no kernel thread: those have no command line."""
     cmdline = host.read_bytes(f"/proc/{pid}/cmdline", 4096)
     return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is Reason.MALFORMED
 
 
 def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
-    """The GPU and RDMA device files a process has open, each once."""
+    """Return the GPU and RDMA device files a process has open, each once."""
     names = host.names(f"/proc/{pid}/fd")
     if isinstance(names, Unknown):
         return names
@@ -250,7 +250,7 @@ def _process(
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
-    """Whether process `own` is the parent, or a parent's parent."""
+    """Return whether process `own` is the parent, or a parent's parent."""
     for _ in range(_MAX_ANCESTORS):
         if isinstance(parent, Unknown) or parent <= 1:
             return False

@@ -143,7 +143,7 @@ def _names(host: Host, directory: str) -> tuple[str, ...]:
 
 
 def _bdf(host: Host, link: str) -> str:
-    """The PCI function above a device: of a subfunction, that of its parent."""
+    """Return the PCI function above a device: of a subfunction, that of its parent."""
     parts = _BDF.findall(known(host.resolve(link), ""))
     return parts[-1] if parts else ""
 
@@ -164,7 +164,7 @@ def _netdev(host: Host, name: str) -> Netdev | None:
 
 
 def _ssh_sessions(reader: _Reader) -> Iterator[tuple[str, list[_Connection]]]:
-    """The sessions with connections: first ours, then the others together."""
+    """Return the sessions with connections: first ours, then the others together."""
     own = _own_connections(reader.host)
     ports = {_SSH_PORT, *(port for _, _, port in own)}
     mine: list[_Connection] = []
@@ -243,7 +243,7 @@ def _socket_address(word: str) -> Address:
 
 
 def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
-    """The root where it lies behind the network, and the addresses of its servers; None: not known."""
+    """Return the root where it lies behind the network, and the addresses of its servers; None: not known."""
     mount = None
     for line in reader.text("/proc/self/mountinfo").split("\n"):
         words = line.split()
@@ -286,7 +286,7 @@ def _first_address(text: str) -> Address | None:
 
 
 def _block_servers(host: Host, device: str, layers: int) -> Iterator[tuple[str, Address | None]]:
-    """The servers of a block device, through device mapper and RAID."""
+    """Return the servers of a block device, through device mapper and RAID."""
     path = known(host.resolve(device), "")
     slaves = known(host.names(f"{path}/slaves"), ())
     if slaves and layers:

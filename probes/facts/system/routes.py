@@ -63,7 +63,7 @@ def carriers(
 
 
 def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -> list[str]:
-    """The netdevs of the longest prefix; of those, of the lowest metric."""
+    """Return the netdevs of the longest prefix; of those, of the lowest metric."""
     wide = _wide(address)
     fitting = [route for route in routes if wide in route.network]
     if not fitting:

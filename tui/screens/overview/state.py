@@ -321,10 +321,10 @@ class OverviewState:
         """What each GPU's path to its best NIC gave last."""
         if not self._measured or self._topology is None:
             return {}
-        from widgets.bandwidth.measured_drawing import short_measured
+        from widgets.bandwidth.result import short_result
 
         best = ((gpu, nics[0]) for gpu, nics in self._topology.best_nics.items() if nics)
-        found = {pair[0]: short_measured(self._measured[pair]) for pair in best if pair in self._measured}
+        found = {pair[0]: short_result(self._measured[pair]) for pair in best if pair in self._measured}
         return {gpu: run for gpu, run in found.items() if run.text}
 
     def _refcnts(self) -> dict[str, Maybe[int]]:
@@ -479,9 +479,9 @@ class OverviewState:
         lines = path_drawing.draw(topology, path, width, is_detour)
         result = self._measured.get((path.a, path.b)) or self._measured.get((path.b, path.a))
         if result is not None:
-            from widgets.bandwidth.measured_drawing import draw_measured
+            from widgets.bandwidth.result import draw_last_result
 
-            lines[1:1] = draw_measured(result, self._taken_at, width)
+            lines[1:1] = draw_last_result(result, self._taken_at, width)
         if self._selected:
             lines = [*path_drawing.partners_line(topology, self._selected, width), *lines]
         return [*detail, (), *lines] if alone and detail else [*lines, *detail]
