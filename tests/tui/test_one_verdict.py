@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from probes.bandwidth.model.limits import of_pair
+from probes.bandwidth.model.limits import limit_of_pair
 from probes.base.unknown import Unknown
 from probes.checks.summary import exit_status, found_of, summed_up
 from probes.facts.rdma.devices import RdmaFacts
@@ -22,7 +22,7 @@ from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
 from tui.cli import main
 from tui.commands.check import check_json
-from tui.commands.topo import topology_json
+from tui.commands.topo_json import topology_json
 from tui.runtime.sampler import Probed, Sampled
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Tone
@@ -92,7 +92,7 @@ def shares(examination: Examination) -> Iterator[tuple[str, float]]:
         for nic in best:
             if by_pxn and topology.paths[gpu.id, nic].nccl not in (Nccl.PIX, Nccl.PXB, Nccl.P2C):
                 continue
-            limit = of_pair(examination, gpu.id, nic, 1, False).gbps
+            limit = limit_of_pair(examination, gpu.id, nic, 1, False).gbps
             place = Place(examination, nic, 1, gpu.id)
             gbps = min(sustained(place, nic_reads, False) for nic_reads in (False, True))
             if not isinstance(limit, Unknown):

@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.processes import parse_program
+from probes.facts.jobs.process_files import parse_program
 from probes.host.command import CommandOutput
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question

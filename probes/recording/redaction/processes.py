@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.facts.jobs.processes import FAMILIES, SINGLES, parse_maps
+from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
 from probes.recording.redaction.basic_rules import decoded, figures, words
 from probes.recording.redaction.tokens import ARGUMENT, HOST, JOB, PROGRAM, VARIABLE, Tokens
 from probes.recording.redaction.words import PROGRAMS, VARIABLES

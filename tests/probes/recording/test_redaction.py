@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.facts.jobs.processes import parse_program
+from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import parse_config, unpack
 from probes.facts.node import probe_node
 from probes.facts.pci.capabilities import ConfigSpace
