@@ -86,8 +86,8 @@ class Codec:
 
     def _written(self, value: Any) -> list[str]:
         if type(value) not in self.sparse:
-            return [one.name for one in fields(value)]
-        return [one.name for one in fields(value) if getattr(value, one.name) != one.default]
+            return [member.name for member in fields(value)]
+        return [member.name for member in fields(value) if getattr(value, member.name) != member.default]
 
     def _encode_items(self, items: dict[str, object]) -> dict[str, Any]:
         encoded: dict[str, Any] = {name: self.encode(value) for name, value in items.items()}
@@ -263,4 +263,4 @@ def _hints(kind: Any) -> dict[str, Any]:
 @cache
 def _fields(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
     """Return name, type hint and default of each field; MISSING if it has no default."""
-    return tuple((one.name, _hints(kind)[one.name], one.default) for one in fields(kind))
+    return tuple((member.name, _hints(kind)[member.name], member.default) for member in fields(kind))

@@ -46,10 +46,10 @@ class History:
             return values
         last = self._newest // seconds
         for at, value in zip(reversed(self._times), reversed(self._values), strict=True):
-            place = count - 1 - (last - at // seconds)
-            if place < 0:
+            index = count - 1 - (last - at // seconds)
+            if index < 0:
                 break
-            if place < count:
-                before = values[int(place)]
-                values[int(place)] = value if before is None else max(before, value)
+            if index < count:
+                before = values[int(index)]
+                values[int(index)] = value if before is None else max(before, value)
         return values

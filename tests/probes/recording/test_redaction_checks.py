@@ -51,7 +51,7 @@ def test_verdict_and_findings_are_those_of_the_node(name: str) -> None:
     watch.read()
     recorder.end_moment()
     identifiers = Identifiers(redact=True)
-    redacted = [identifiers.take(moment) for moment in moments]
+    redacted = [identifiers.apply(moment) for moment in moments]
     plain, told = judged(moments), judged(redacted)
     changed = [
         f"{one}: {plain[2][one]} became {told[2][one]}" for one in plain[2] if plain[2][one] != told[2][one]
