@@ -30,7 +30,7 @@ def origin_of(manifest: Manifest) -> Origin:
     return Origin(Source.RECORDED, f"{name}, {began}{redacted}")
 
 
-class RecordedHost:
+class ReplayHost:
     """A recorded node; what a probe asks and the recording lacks is "not recorded"."""
 
     def __init__(self, recording: Recording) -> None:
