@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import ModuleFacts, Rung
@@ -47,7 +47,7 @@ def write_topology(host: Host, out: TextIO, as_json: bool = False, ascii_only: b
     examination = examine(host)
     node, topology = examination.node, examination.topology
     found = findings(examination)
-    verdict = summed_up(examination.verdict, found)
+    verdict = summarize(examination.verdict, found)
     if as_json:
         write_json(topology_json(node, topology, verdict, host.wall_clock()), out)
         return

@@ -37,10 +37,10 @@ _MELLANOX = 0x15B3
 @AREA.check(
     "acs-direct-nic",
     Severity.WARNING,
-    "ACS is not set as this platform's ConnectX needs it",
+    "ACS is not set as this platform's ConnectX requires",
     "rdma-core, kernel-boot/rdma_topo, "
     "https://github.com/linux-rdma/rdma-core/blob/master/kernel-boot/rdma_topo",
-    ok="ACS is set as rdma_topo requires it, or not needed here",
+    ok="ACS is set as rdma_topo requires, or not needed here",
     impact="The driver refuses to map GPU memory for the NIC, transfers fail, or they detour through the "
     "CPU.",
     data_path=True,
@@ -128,7 +128,7 @@ def _wrong(cause: str, evidence: list[Evidence], ports: list[str]) -> Outcome:
         cause,
         *first_distinct(evidence, LIKE_THESE),
         fix=Plan(
-            "Set ACS as rdma_topo requires it",
+            "Set ACS as rdma_topo requires",
             (
                 # Without -n it changes files below /etc/default/grub.d: the admin decides on that.
                 instruction(

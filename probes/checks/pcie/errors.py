@@ -124,9 +124,9 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     if tally.faults:
         tally.faults.sort(key=lambda fault: not fault.value.startswith("+"))
         cause = (
-            "The errors are rising now: a link is bad."
+            "The errors are still rising, so a link is bad."
             if risen
-            else "A link has had errors since boot. A second check shows whether they still rise."
+            else "A link has had errors since boot. Check again to see whether they still rise."
         )
         severity = Severity.WARNING if risen else None
         return replace(tally.outcome(cause, tally.faults[0], _FIND_LINK), severity=severity)

@@ -145,7 +145,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
         "current_link_width",
         lambda link: (link.width, link.best[1]),
         "",
-        "The link lost lanes during training: bad seating, riser, cable or slot.",
+        "The link lost lanes during training. Common reasons are a loose card, riser or cable.",
         "with all lanes",
     )
 
@@ -168,7 +168,8 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
         "current_link_speed",
         lambda link: (link.speed, link.best[0]),
         " GT/s",
-        "The link fell back to a lower speed during training: a marginal signal, riser or retimer.",
+        "The link fell back to a lower speed during training. Common reasons are a weak signal, riser or "
+        "retimer.",
         "at the full speed of both ends",
     )
 
