@@ -31,7 +31,7 @@ def redirects_off(examination: Examination) -> Plan | str:
     if not found.ports:
         if found.unknowns:
             return reason_of(found.unknowns[0])
-        return f"no redirect on the {found.looked_at} switch ports between GPUs and NICs"
+        return f"no redirect on the {found.checked} switch ports between GPUs and NICs"
     if any(is_translated(examination, path) for path in near_paths(examination)):
         option = pass_through_option(examination)
         return f"the IOMMU translates, so clearing ACS alone does not help: boot with {option} first"

@@ -52,7 +52,7 @@ def test_every_offer_has_a_plan_or_says_why_not(node: str) -> None:
         assert "\n" not in offer.title
         assert (offer.plan is None) == bool(offer.why_not)
         assert "\n" not in offer.why_not
-        assert "a fault of gdrtop" not in offer.why_not
+        assert "a bug in gdrtop" not in offer.why_not
 
 
 @pytest.mark.parametrize("node", NODES)
