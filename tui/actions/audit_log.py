@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,11 @@ from typing import Any, Protocol
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
 from tui.actions.events import Outcome
+from tui.files.append_file import AppendFile
+from tui.files.xdg import STATE, own_directory
 
+ROOTS_LOG = "/var/log/gdrtop/actions.jsonl"
+_READ_BYTES = 1 << 20
 _WORD_LIMIT = 4096
 _MOST_STEPS = 256
 _RUNS = itertools.count(1)  # of this process: two runs of one second are two
@@ -26,16 +31,28 @@ class AuditError(Exception):
 
 
 class AuditFile(Protocol):
-    """Where the lines are kept."""
+    """Where the lines are stored."""
 
     def append(self, line: str) -> None:
-        """Adds one line, on the disk when this returns; AuditError where it cannot be."""
+        """Append a line and sync it to disk; AuditError if that fails."""
 
     def lines(self) -> list[str]:
-        """The newest lines, the oldest first."""
+        """Return the newest lines, oldest first."""
 
     def why_unread(self) -> str:
-        """Why a log that is there is not read, a sentence; "" where it is read, or is not there."""
+        """Return why an existing log cannot be read, as a sentence, or ""."""
+
+
+def own_log() -> str:
+    """Return the log of this user: root's below /var/log, a user's in the XDG state directory."""
+    return ROOTS_LOG if os.geteuid() == 0 else os.path.join(own_directory(STATE), "actions.jsonl")
+
+
+class AuditLogFile(AppendFile):
+    """A log on disk; everybody may read root's."""
+
+    def __init__(self, path: str, owner: int | None = None) -> None:
+        super().__init__(path, "the log", AuditError, _READ_BYTES, owner, all_may_read=os.geteuid() == 0)
 
 
 @dataclass(frozen=True)

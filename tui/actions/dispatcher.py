@@ -17,8 +17,18 @@ from probes.host.protocol import Host
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
-from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
-from tui.actions.audit_log import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
+from tui.actions.audit_log import (
+    ROOTS_LOG,
+    Actor,
+    Audit,
+    AuditFile,
+    AuditLogFile,
+    PastRun,
+    is_taken_back,
+    own_log,
+    past_runs,
+    undo_plan,
+)
 from tui.actions.events import Event, Outcome, RunEnded
 from tui.actions.guards import (
     Clearance,
@@ -87,7 +97,7 @@ class Dispatcher:
         self._commands: Commands | None = None
 
     def _own_log(self) -> AuditFile:
-        return LogOnDisk(own_log()) if self._host.origin.source is Source.LIVE else MemoryLog()
+        return AuditLogFile(own_log()) if self._host.origin.source is Source.LIVE else MemoryLog()
 
     @property
     def refusal(self) -> str:
@@ -159,7 +169,7 @@ class Dispatcher:
         """Return our own runs and root's, the newest first; and why a log could not be read."""
         logs = [self._log]
         if self._host.origin.source is Source.LIVE and own_log() != ROOTS_LOG:
-            logs.append(LogOnDisk(ROOTS_LOG, owner=0))
+            logs.append(AuditLogFile(ROOTS_LOG, owner=0))
         runs = [run for log in logs for run in past_runs(log.lines())]
         unread = tuple(filter(None, (log.why_unread() for log in logs)))
         runs = [self._with_running(run) for run in runs]

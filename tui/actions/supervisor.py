@@ -28,8 +28,7 @@ from probes.base.plan import FileChange, Plan, Step
 from probes.base.unknown import Reason, Unknown
 from probes.host.command import TRUSTED_PATH, find_command
 from probes.host.local import LocalHost
-from tui.actions.audit_file import LogOnDisk
-from tui.actions.audit_log import Actor, Audit
+from tui.actions.audit_log import Actor, Audit, AuditLogFile
 from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
 from tui.actions.runner import LocalCommands, Runner
 from tui.runtime.lock import ActionLock, LockTaken, open_own_directory
@@ -246,7 +245,7 @@ def main(path: str) -> None:
     write({"event": "supervisor"})
     try:
         with ActionLock(order.directory) as lock:
-            audit = Audit(LogOnDisk(order.log), dataclasses.replace(order.actor, pid=os.getpid()))
+            audit = Audit(AuditLogFile(order.log), dataclasses.replace(order.actor, pid=os.getpid()))
             commands = LocalCommands(keep=(lock.descriptor,))
             runner = Runner(LocalHost(), commands, audit, lambda event: write(event_json(event)))
             # Handlers, not SIG_IGN, which the steps would inherit.

@@ -9,7 +9,7 @@ from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, asked, bdfs_of, gpus_of, names_of, needs_nvml
 from probes.facts.gpu.gpus import Gpu, is_vgpu
 from probes.nccl.settings import parse_level
-from probes.plans.mig import mig_off
+from probes.plans.gpu import mig_off
 from probes.queries.evidence_list import at_most
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
 from probes.queries.jobs import RESTARTS, about, affected, jobs_of

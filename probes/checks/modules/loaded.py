@@ -7,8 +7,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.module_blockers import explain, loads_nothing
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.load_modules import load_plan, load_step
-from probes.plans.obstacles import bar_of
+from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.evidence_list import SHOWN, several
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
 from probes.queries.module_need import cost_of_missing, impact_of_missing, is_spare, refused_by
@@ -85,7 +84,7 @@ def _absent(
 
 def _bring(examination: Examination, module: KernelModule, package: str) -> Plan | None:
     """Return a plan that loads or installs a module; None: something else blocks it."""
-    if bar_of(examination, module.name) is None:
+    if blocker_of(examination, module.name) is None:
         return load_plan(examination, module.name)
     if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None

@@ -7,7 +7,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.rebuilding import rebuild_plan
+from probes.plans.driver import rebuild_plan
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.module_need import cost_of_missing, impact_of_missing, missing_modules

@@ -5,8 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, plan_or_none
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GpuDirectFacts, PathState
-from probes.plans.load_modules import load_peermem
-from probes.plans.obstacles import refused_before
+from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
 from probes.queries.modules import PEERMEM, no_ends, no_pair
 from probes.snapshot.examination import Examination

@@ -8,9 +8,8 @@ from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.modules import KernelModule
 from probes.plans.common import SWAP_ENDS_JOBS
-from probes.plans.load_modules import load_plan, load_step
-from probes.plans.obstacles import bar_of
-from probes.plans.rebuilding import rebuild_plan
+from probes.plans.driver import rebuild_plan
+from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.driver_version import DRIVER_VERSION
 from probes.queries.evidence_list import SHOWN, STAGED
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unsure_without
@@ -59,7 +58,7 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
         if module.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk"))
         return unsure_without(_FILE, module.on_disk, state_seen(module))
-    obstacle = bar_of(examination, PEERMEM)
+    obstacle = blocker_of(examination, PEERMEM)
     return peermem_fault(
         examination,
         "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."

@@ -7,8 +7,8 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
-from probes.plans.rebuilding import rebuild_steps
 from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.simulation.host import SimulatedHost
-from tui.actions.audit_file import LogOnDisk, own_log
-from tui.actions.audit_log import Actor, Audit, AuditError, is_taken_back, past_runs, undo_plan
+from tui.actions.audit_log import (
+    Actor,
+    Audit,
+    AuditError,
+    AuditLogFile,
+    is_taken_back,
+    own_log,
+    past_runs,
+    undo_plan,
+)
 from tui.actions.dispatcher import Dispatcher, MemoryLog
 from tui.actions.events import Outcome
 from tui.screens.history.state import HistoryState
@@ -157,7 +165,7 @@ def test_no_values_in_a_log_stop_the_screen(lines: list[dict[str, object]]) -> N
 
 def test_the_log_is_appended_to_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "state" / "gdrtop" / "actions.jsonl"
-    log = LogOnDisk(str(path))
+    log = AuditLogFile(str(path))
     log.append("one")
     log.append("two")
     assert [line for line in log.lines() if line] == ["one", "two"]
@@ -168,16 +176,16 @@ def test_a_log_that_others_may_write_is_neither_believed_nor_added_to(tmp_path: 
     path = tmp_path / "actions.jsonl"
     path.write_text("{}\n")
     path.chmod(0o666)
-    log = LogOnDisk(str(path))
+    log = AuditLogFile(str(path))
     assert log.lines() == []
-    with pytest.raises(AuditError, match=r"actions\.jsonl.*others may write"):
+    with pytest.raises(AuditError, match=r"actions\.jsonl.*other users may write"):
         log.append("one")
     runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
     assert not runs
     state = HistoryState("h100-07", SimulatedHost("hgx-h100").origin)
     state.take(runs, unread)
     told = " ".join(plain(line) for line in state.list_lines(200))
-    assert "others may write it too (mode 0666)" in told
+    assert "other users may write to it (mode 0666)" in told
     assert "Nothing was run" not in told
 
 
@@ -186,19 +194,19 @@ def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
     target.write_text("")
     (tmp_path / "actions.jsonl").symlink_to(target)
     with pytest.raises(AuditError):
-        LogOnDisk(str(tmp_path / "actions.jsonl")).append("one")
+        AuditLogFile(str(tmp_path / "actions.jsonl")).append("one")
     assert target.read_text() == ""
 
 
 def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AuditError, match="cannot be written"):
-        LogOnDisk(str(tmp_path / "file" / "actions.jsonl")).append("one")
+        AuditLogFile(str(tmp_path / "file" / "actions.jsonl")).append("one")
 
 
 def test_a_full_log_begins_anew_and_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.files.append_file.FULL_BYTES", 10)
-    log = LogOnDisk(str(tmp_path / "actions.jsonl"))
+    log = AuditLogFile(str(tmp_path / "actions.jsonl"))
     for text in ("first line", "second line", "third line"):
         log.append(text)
     assert [line for line in log.lines() if line] == ["third line"]

@@ -17,8 +17,7 @@ from probes.base.unknown import Reason, Unknown
 from tests.tui.actions.test_runner import free, until
 from tests.tui.test_cli import ROOT
 from tui.actions import supervisor
-from tui.actions.audit_file import LogOnDisk
-from tui.actions.audit_log import Actor, past_runs
+from tui.actions.audit_log import Actor, AuditLogFile, past_runs
 from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
 from tui.actions.supervisor import DetachedRun, Order
 from tui.runtime.lock import ActionLock
@@ -44,7 +43,7 @@ def harmless_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_of(tmp_path: Path) -> list[str]:
-    return LogOnDisk(str(tmp_path / "log.jsonl")).lines()
+    return AuditLogFile(str(tmp_path / "log.jsonl")).lines()
 
 
 def test_a_detached_run_is_followed_to_its_end(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_list_has_one_action_a_line_with_what_is_possible(capsys: pytest.Cap
 def test_the_list_is_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--demo", "hgx-h100", "--list")
     assert "…" not in out
-    assert "no redirect on the 16 switch ports between GPUs and NICs" in out
+    assert "none of the 16 switch ports between GPUs and NICs has a redirect enabled" in out
 
 
 def test_the_list_is_the_same_without_the_option_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
