@@ -4,32 +4,39 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= hgx-h100
 
-.PHONY: demo test test-slow test-vm lint bench screenshots clean
+.PHONY: help demo test test-slow test-all test-vm lint bench screenshots man clean
 
-demo: $(VENV)/.installed
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.installed ## the dashboard on a simulated node; DEMO=gb200 chooses another one
 	$(BIN)/gdrtop --demo $(DEMO)
 
-test: lint
-	$(BIN)/python -m pytest -n logical
+test: lint ## ruff, mypy, codespell and the fast tests
+	$(BIN)/python -m pytest -n logical --dist worksteal
 
-# What takes minutes.
-test-slow: $(VENV)/.developing
-	$(BIN)/python -m pytest -m slow -n logical
+test-slow: $(VENV)/.developing ## the slow tests only
+	$(BIN)/python -m pytest -m slow -n logical --dist worksteal
 
-# The virtual GPU node: a real kernel in QEMU. Needs root once, to make its disk; see tests/node_vm/README.md.
-test-vm: $(VENV)/.developing
+test-all: test test-slow ## the fast and the slow tests
+
+test-vm: $(VENV)/.developing ## a virtual GPU node with a real kernel; needs root once, see tests/node_vm/README.md
 	$(BIN)/python -m tests.node_vm.prerequisites
 	$(BIN)/python -m pytest -m node_vm -n 2 --dist loadgroup --durations 12 tests/node_vm
 
-lint: $(VENV)/.developing
+lint: $(VENV)/.developing ## ruff, mypy and codespell
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/codespell
 
-bench: $(VENV)/.developing
+bench: $(VENV)/.developing ## the time and memory budgets, each against a peer in the same run
 	$(BIN)/python -m tests.perf
 
-screenshots: $(VENV)/.developing
+screenshots: $(VENV)/.developing ## the pictures in screenshots/
 	$(BIN)/python -m tests.screenshots
+
+man: $(VENV)/.developing ## the man page, from the command line and the manual
+	$(BIN)/python -m tests.man_page
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -47,5 +54,5 @@ $(VENV)/.developing: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
-clean:
+clean: ## remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis snapshot_report.html dist

@@ -71,7 +71,7 @@ IMPORT_ORDER = (
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth"),
-    ("tui/files",),
+    ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
     ("tui/bandwidth",),

@@ -6,101 +6,94 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from probes.base.text import printable
-from probes.checks.gpu import devices as gpu
-from probes.checks.gpu import driver as gpu_driver
-from probes.checks.gpu import modes as gpu_modes
-from probes.checks.gpu import nvlink
-from probes.checks.gpu import xids as gpu_log
-from probes.checks.modules import builds as module_builds
-from probes.checks.modules import loaded as modules
-from probes.checks.modules import refused as module_refusal
-from probes.checks.nccl import files as nccl_files
-from probes.checks.nccl import gdr_level as nccl_level
-from probes.checks.nccl import gid as nccl_gid
-from probes.checks.nccl import library as nccl_library
-from probes.checks.nccl import network as nccl_network
-from probes.checks.nccl import other_settings as job_settings
-from probes.checks.nic import counter_limits, counters, port_rates
-from probes.checks.nic import devices as nic
-from probes.checks.nic import kernel_log as nic_log
-from probes.checks.nic import port_state as ports
-from probes.checks.nic import roce_gids as roce
-from probes.checks.nic import roce_mtu as roce_packets
-from probes.checks.path import dmabuf
-from probes.checks.path import gdr_path as path
-from probes.checks.path import p2p_topology as p2p
-from probes.checks.pcie import area as pcie
-from probes.checks.peermem import boot as peermem_boot
-from probes.checks.peermem import in_use as peermem_use
-from probes.checks.peermem import on_disk as peermem
-from probes.checks.peermem import parameters as peermem_parameters
-from probes.checks.peermem import symbols as peermem_build
-from probes.checks.system import device_files, kubernetes, libraries
-from probes.checks.system import memlock as environment
-from probes.checks.system import perftest as tools
-from probes.queries.finding import Area, Check, Evidence, Finding, NotKnown, Outcome, Severity, Status, unsure
-from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
+from probes.checks.gpu import devices as gpu_devices
+from probes.checks.gpu import driver, modes, nvlink, xids
+from probes.checks.modules import builds, loaded, refused
+from probes.checks.nccl import files, gdr_level, gid, library, network, other_settings
+from probes.checks.nic import (
+    counter_limits,
+    counters,
+    kernel_log,
+    port_rates,
+    port_state,
+    roce_gids,
+    roce_mtu,
+)
+from probes.checks.nic import devices as nic_devices
+from probes.checks.path import dmabuf, gdr_path, p2p_topology
+from probes.checks.pcie import (
+    acs,
+    acs_direct_nic,
+    device_control,
+    errors,
+    iommu,
+    links,
+    placement,
+    read_requests,
+)
+from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
+from probes.checks.system import device_files, kubernetes, libraries, memlock, perftest
+from probes.queries.finding import (
+    Area,
+    Check,
+    CheckEnded,
+    Evidence,
+    Finding,
+    Outcome,
+    Severity,
+    Status,
+    end_with,
+    unknown,
+)
 from probes.snapshot.examination import Examination
 
+# A new file of checks gets its line here. The order is the order of findings with the same severity.
 AREAS: tuple[Area, ...] = (
-    path.AREA,  # whether it works at all comes before the reasons
-    modules.AREA,
-    module_refusal.AREA,
-    module_builds.AREA,
-    peermem.AREA,
-    peermem_build.AREA,
-    peermem_parameters.AREA,
-    peermem_boot.AREA,
-    peermem_use.AREA,
+    gdr_path.AREA,  # whether GPUDirect RDMA works at all comes before the reasons
+    loaded.AREA,
+    refused.AREA,
+    builds.AREA,
+    on_disk.AREA,
+    symbols.AREA,
+    parameters.AREA,
+    boot.AREA,
+    in_use.AREA,
     dmabuf.AREA,
-    p2p.AREA,
-    pcie.AREA,
-    *(
-        nic.AREA,
-        ports.AREA,
-        port_rates.AREA,
-        roce.AREA,
-        roce_packets.AREA,
-        counters.AREA,
-        counter_limits.AREA,
-        nic_log.AREA,
-    ),
-    *(gpu.AREA, gpu_driver.AREA, gpu_modes.AREA, nvlink.AREA, gpu_log.AREA),
-    environment.AREA,
+    p2p_topology.AREA,
+    errors.AREA,
+    acs.AREA,
+    acs_direct_nic.AREA,
+    iommu.AREA,
+    placement.AREA,
+    links.AREA,
+    device_control.AREA,
+    read_requests.AREA,
+    nic_devices.AREA,
+    port_state.AREA,
+    port_rates.AREA,
+    roce_gids.AREA,
+    roce_mtu.AREA,
+    counters.AREA,
+    counter_limits.AREA,
+    kernel_log.AREA,
+    gpu_devices.AREA,
+    driver.AREA,
+    modes.AREA,
+    nvlink.AREA,
+    xids.AREA,
+    memlock.AREA,
     device_files.AREA,
     kubernetes.AREA,
-    nccl_level.AREA,
-    nccl_network.AREA,
-    nccl_gid.AREA,
-    nccl_library.AREA,
-    nccl_files.AREA,
-    job_settings.AREA,
-    tools.AREA,
+    gdr_level.AREA,
+    network.AREA,
+    gid.AREA,
+    library.AREA,
+    files.AREA,
+    other_settings.AREA,
+    perftest.AREA,
     libraries.AREA,
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
-
-# A finding -> the findings that cause it wherever both are found. Checks name others per node (part_of).
-_CAUSES: dict[str, tuple[str, ...]] = {
-    "no-gdr-path": (
-        "nvidia-not-loaded",
-        "mlx5-core-not-loaded",
-        "mlx4-core-not-loaded",
-        "ib-core-not-loaded",
-        "ib-uverbs-not-loaded",
-        "mlx5-ib-not-loaded",
-        "mlx4-ib-not-loaded",
-        "gpu-too-old-for-gdr",
-        *DMABUF_MISSING,
-        *PEERMEM_MISSING,
-        "dmabuf-gpu-too-old",
-    ),
-    "gpu-without-driver": ("nvidia-not-loaded",),
-    "gpu-missing-from-nvml": ("xid-79-fell-off-bus", "gpu-driver-start-failed"),
-    "nic-without-driver": ("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
-    "nccl-ib-hca-entry-without-device": ("nic-without-driver", "nic-without-rdma-device"),
-    "nic-without-rdma-device": ("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
-}
 
 _STATUSES = (Status.FOUND, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
@@ -126,7 +119,7 @@ def _under_their_roots(
     causes = {}
     for check, outcome in outcomes:
         if outcome.status is Status.FOUND:
-            named = (*outcome.part_of, *_CAUSES.get(check.id, ()))
+            named = (*outcome.part_of, *check.part_of)
             causes[check.id] = next((one for one in named if one in at_fault and one != check.id), "")
     tops = {name: _top(name, causes, at_fault) for name in at_fault}
     for one in all_findings:
@@ -164,12 +157,14 @@ def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
+        for precondition in check.requires:
+            end_with(precondition(examination))
         return check.judge(examination)
-    except NotKnown as not_known:
-        return not_known.outcome
+    except CheckEnded as ended:
+        return ended.outcome
     except Exception as error:  # a check that fails says so, and spoils no other
         message = printable(f"{type(error).__name__}: {error}", 200)
-        return unsure("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
+        return unknown("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
 
 
 def _finding(check: Check, outcome: Outcome) -> Finding:

@@ -10,8 +10,8 @@ from probes.facts.pci.capabilities import Acs
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through_option
 from probes.plans.register_writes import why_no_setpci
-from probes.queries.acs_redirects import REDIRECTS, is_translated, not_to_be_judged, redirects_of
-from probes.queries.pcie_paths import for_guests, is_guest, near_paths, reason_of
+from probes.queries.acs_redirects import REDIRECTS, acs_exemption, is_translated, redirects_of
+from probes.queries.pcie_paths import is_guest, near_paths, passed_to_guests, reason_of
 from probes.snapshot.examination import Examination
 
 _DRAIN = "DMA of running jobs, because its path changes (drain the node first)"
@@ -24,18 +24,18 @@ def redirects_off(examination: Examination) -> Plan | str:
     pci = examination.node.pci
     if isinstance(pci, Unknown):
         return f"the PCI functions could not be read: {pci}"
-    exempt = not_to_be_judged(examination)
+    exempt = acs_exemption(examination)
     if exempt is not None:
         return exempt.value
     found = redirects_of(examination)
     if not found.ports:
-        if found.unknown:
-            return reason_of(found.unknown[0])
+        if found.unknowns:
+            return reason_of(found.unknowns[0])
         return f"none of the {found.looked_at} switch ports between GPUs and NICs has a redirect enabled"
     if any(is_translated(examination, path) for path in near_paths(examination)):
         option = pass_through_option(examination)
         return f"the IOMMU translates DMA, so clearing ACS alone does not help; boot with {option} first"
-    guest, guests = is_guest(examination), for_guests(examination)
+    guest, guests = is_guest(examination), passed_to_guests(examination)
     if isinstance(guest, Unknown):
         return f"it is unknown whether this is a virtual machine, where ACS must stay on: {guest}"
     if guests:

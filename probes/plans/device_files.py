@@ -13,7 +13,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import blocker_of, load_plan
-from probes.queries.evidence_list import several
+from probes.queries.evidence_list import join_limited
 from probes.queries.modules import is_present, module_of
 from probes.snapshot.examination import Examination
 
@@ -58,7 +58,7 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         steps.append(Step("Apply the udev rules for owner and mode", rules))
     if unknown:
         steps.append(
-            instruction(f"Drain and reboot the node: sysfs shows no device number for {several(unknown)}.")
+            instruction(f"Drain and reboot the node: sysfs has no device number for {join_limited(unknown)}.")
         )
     if not has_directory:
         steps.append(_OTHER_FILES)

@@ -14,7 +14,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.services import Service, ServiceState
-from probes.queries.evidence_list import several
+from probes.queries.evidence_list import join_limited
 from probes.snapshot.examination import Examination
 
 _DAEMON = "nvidia-persistenced"
@@ -37,7 +37,7 @@ def persistence_on(examination: Examination) -> Plan | str:
         elif not mode:
             off.append(gpu)
     if not off:
-        return unknown[0] if unknown else f"persistence mode is already on for all {len(gpus)} GPUs"
+        return unknown[0] if unknown else f"persistence mode is on for all {len(gpus)} GPUs"
     services = examination.services
     daemon = services if isinstance(services, Unknown) else services.services[_DAEMON]
     if isinstance(daemon, Unknown):
@@ -101,7 +101,7 @@ def mig_off(gpus: Sequence[Gpu]) -> Plan:
     program uses the GPU, the new mode is pending until a reset (NVML, nvmlDeviceSetMigMode).
     """
     first = gpus[0].bdf
-    named = several(f"GPU{gpu.index}" for gpu in gpus)
+    named = join_limited(f"GPU{gpu.index}" for gpu in gpus)
     return Plan(
         "Turn MIG off, if these GPUs are meant for multi-GPU training",
         (

@@ -17,9 +17,9 @@ from probes.queries.modules import (
     gpu_functions,
     has_efa_only,
     is_present,
-    log_of,
     mlx4_functions,
     mlx5_functions,
+    module_messages,
     module_of,
     ofed_numbers,
     ofed_of,
@@ -209,7 +209,7 @@ def refused_before(examination: Examination, name: str) -> str:
     Symbols do not change until a module is rebuilt, so the next modprobe would fail the same way.
     """
     kinds = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION)
-    messages = log_of(examination, kinds, modules=(name,))
+    messages = module_messages(examination, kinds, modules=(name,))
     if isinstance(messages, Unknown) or not messages:
         return ""
     return f"the kernel refused it before ({messages[-1].text}); rebuild it for the running RDMA stack"

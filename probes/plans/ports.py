@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
-from probes.queries.evidence_list import several
+from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import functions_of
 from probes.queries.port_condition import Condition, condition_of
 from probes.queries.ports import Port, ports_of
@@ -92,7 +92,7 @@ def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -
     for card in cards:
         here = [port for port in ports if _card(_physical(examination, port)) == card]
         steps += _card_steps(examination, here, kind)
-        interrupted.append(several(_ports_of_card(examination, card)))
+        interrupted.append(join_limited(_ports_of_card(examination, card)))
     return Plan(
         "Set the link type and reset the NIC",
         tuple(steps),
@@ -111,7 +111,7 @@ def _card_steps(examination: Examination, ports: Sequence[Port], kind: str) -> t
     other, layer = ("1", "Ethernet") if kind == "2" else ("2", "InfiniBand")
     return (
         Step(
-            f"Set {several(port.name for port in ports)} to {layer} at the next reset of the card",
+            f"Set {join_limited(port.name for port in ports)} to {layer} at the next reset of the card",
             (*command, *(f"{name}={kind}" for name in parameters)),
             undo=reset,
         ),
@@ -159,11 +159,11 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
     roce = [port for port in ports if port.is_ethernet]
     steps = [_zero_step(port) for port in ports if not port.is_ethernet]
     if roce:
-        netdevs = several(known(port.facts.netdev, f"the netdev of {port.name}") for port in roce)
+        netdevs = join_limited(known(port.facts.netdev, f"the netdev of {port.name}") for port in roce)
         steps.append(
             instruction(
                 f"Read the wider counters of ethtool -S ({netdevs}), such as rx_symbol_err_phy. The counters "
-                f"of RoCE ports ({several(port.name for port in roce)}) cannot be reset.",
+                f"of RoCE ports ({join_limited(port.name for port in roce)}) cannot be reset.",
                 needs_root=False,
             )
         )

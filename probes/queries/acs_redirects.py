@@ -32,7 +32,7 @@ class Redirects:
     """The switch ports where paths between GPUs and near NICs turn."""
 
     ports: dict[str, Acs]  # those that redirect, by BDF
-    unknown: tuple[Unknown, ...]  # why others could not be read
+    unknowns: tuple[Unknown, ...]  # why others could not be read
     looked_at: int
 
 
@@ -44,18 +44,18 @@ def redirects(acs: Acs) -> bool:
 def redirects_of(examination: Examination) -> Redirects:
     """The ports that redirect, but for those whose NICs go past by what they have translated themselves."""
     ports: dict[str, Acs] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     nics = nics_by_bridge(examination, near_paths(examination))
     for bridge, behind in nics.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
-            unknown.append(acs)
+            unknowns.append(acs)
         elif acs is not None and redirects(acs) and not _goes_past(examination, acs, behind):
             ports[bridge] = acs
-    return Redirects(ports, tuple(unknown), len(nics))
+    return Redirects(ports, tuple(unknowns), len(nics))
 
 
-def not_to_be_judged(examination: Examination) -> Evidence | None:
+def acs_exemption(examination: Examination) -> Evidence | None:
     """Where redirects are as they should be, or are not this node's matter; None: nowhere of these."""
     if any(map(is_dma_function, functions_of(examination).values())):
         return Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic")
@@ -95,7 +95,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     ACS redirects send it there, and so does a translating IOMMU: an address that it has to translate lies in
     no window of the switch. Empty on Grace, on Direct NIC platforms and in virtual machines.
     """
-    if not_to_be_judged(examination) is not None:
+    if acs_exemption(examination) is not None:
         return frozenset()
     bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
     return frozenset(
@@ -108,7 +108,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     )
 
 
-def marked_by_detours(examination: Examination) -> tuple[str, ...]:
+def detour_marks(examination: Examination) -> tuple[str, ...]:
     """Return what a drawing marks on these detours: switches (upstream ports), GPUs and NICs, by id."""
     functions, bent = functions_of(examination), detours(examination)
     marks: list[str] = []

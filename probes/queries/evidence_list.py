@@ -18,21 +18,21 @@ STAGED = (
 """The impact of a node without GPUDirect RDMA."""
 
 
-def several(words: Iterable[str], most: int = SHOWN) -> str:
+def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
     """Each once, as "mlx5_0, mlx5_1 and 3 more"."""
     each = tuple(dict.fromkeys(words))
     more = f" and {len(each) - most} more" if len(each) > most else ""
     return ", ".join(each[:most]) + more
 
 
-def few(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
+def first_distinct(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
     """Each once; what is left out is counted where the first of that was seen."""
     each = tuple(dict.fromkeys(evidence))
     left = each[SHOWN:]
     return (*each[:SHOWN], Evidence(left[0].source, f"and {len(left)} {more}")) if left else each
 
 
-def at_most(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+def first_n(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
     """All as they come, twice what was seen twice; what is left out is counted where the first was seen."""
     every = tuple(evidence)
     left = every[SHOWN:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+# A condition of a check: the outcome if the check cannot or need not run, else None.
+Precondition: TypeAlias = "Callable[[Examination], Outcome | None]"
 
 
 class Severity(Enum):
@@ -44,7 +46,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found on one node; made by `found`, `passed` and `unsure`."""
+    """What one check found on one node; made by `found`, `passed` and `unknown`."""
 
     status: Status
     evidence: tuple[Evidence, ...] = ()
@@ -70,6 +72,8 @@ class Check:
     ok: str = ""  # the title of a passed check: what is well, "nvidia driver is loaded"
     impact: str = ""  # what the user loses, with a figure where known
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
+    part_of: tuple[str, ...] = ()  # as in Outcome, on every node
+    requires: tuple[Precondition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,9 @@ def passed(*evidence: Evidence) -> Outcome:
     return Outcome(Status.PASSED, evidence)
 
 
-def unsure(needs: str, *evidence: Evidence) -> Outcome:
-    """Whether it is wrong cannot be said; `needs` is what it would take ("needs root: …")."""
-    return Outcome(Status.UNKNOWN, evidence, needs)
+def unknown(reason: str, *evidence: Evidence) -> Outcome:
+    """Whether it is wrong cannot be said; `reason` is what it would take ("needs root: …")."""
+    return Outcome(Status.UNKNOWN, evidence, reason)
 
 
 def needs(what: str, why: Unknown | str) -> str:
@@ -125,14 +129,14 @@ def needs(what: str, why: Unknown | str) -> str:
     return f"needs {what} ({why})"
 
 
-def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
+def unknown_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
     """Report a check that could not run for want of `what`, with the details as evidence."""
     seen = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
-    return unsure(needs(what, why), *evidence, *seen)
+    return unknown(needs(what, why), *evidence, *seen)
 
 
-class NotKnown(Exception):
-    """A fact that a check needs is unknown; the registry turns it into the check's outcome."""
+class CheckEnded(Exception):
+    """A check's outcome is settled before its last line; the registry catches this and takes the outcome."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.cause)
@@ -143,18 +147,32 @@ def need(fact: Maybe[T], what: str, *evidence: Evidence) -> T:
     """Return the fact, or end the check as unknown ("needs root: the kernel log").
 
     Raises:
-        NotKnown: the fact is unknown; only checks may call this, for the registry alone catches it.
+        CheckEnded: the fact is unknown. Only checks may call this, because only the registry catches it.
     """
     if isinstance(fact, Unknown):
-        raise NotKnown(unsure_without(what, fact, *evidence))
+        raise CheckEnded(unknown_without(what, fact, *evidence))
     return fact
 
 
-class Area:
-    """The checks of one file, in the order in which they stand there."""
+def end_with(outcome: Outcome | None) -> None:
+    """End the check with this outcome; go on if there is none.
 
-    def __init__(self, name: str) -> None:
+    Raises:
+        CheckEnded: there is an outcome. Only checks may call this, because only the registry catches it.
+    """
+    if outcome is not None:
+        raise CheckEnded(outcome)
+
+
+class Area:
+    """The checks of one file, in the order in which the file defines them.
+
+    Checks run only where every precondition in `requires` returns None.
+    """
+
+    def __init__(self, name: str, requires: tuple[Precondition, ...] = ()) -> None:
         self.name = name
+        self.requires = requires
         self.checks: list[Check] = []
 
     def check(
@@ -167,13 +185,15 @@ class Area:
         ok: str = "",
         impact: str = "",
         data_path: bool = False,
+        part_of: tuple[str, ...] = (),
+        requires: tuple[Precondition, ...] | None = None,
     ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
-        """Makes a function over an Examination the area's check with this id."""
+        """Register a function over an Examination as the area's check with this id."""
+        conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            self.checks.append(
-                Check(name, self.name, severity, title, reference, judge, ok, impact, data_path)
-            )
+            texts = (name, self.name, severity, title, reference)
+            self.checks.append(Check(*texts, judge, ok, impact, data_path, part_of, conditions))
             return judge
 
         return add

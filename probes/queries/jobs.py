@@ -11,8 +11,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.platform import Environment
-from probes.queries.evidence_list import few
-from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import first_distinct
+from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Topology
@@ -125,7 +125,7 @@ def settle(
     if seen:
         return found(
             about(affected(jobs, seen), cause),
-            *few(seen),
+            *first_distinct(seen),
             fix=fix,
             severity=severity,
             devices=devices,
@@ -134,7 +134,7 @@ def settle(
             part_of=part_of,
         )
     if jobs.unseen or jobs.unread:
-        return unsure(jobs.unseen or jobs.unread)
+        return unknown(jobs.unseen or jobs.unread)
     return no_fault(jobs)
 
 

@@ -8,8 +8,8 @@ from probes.base.plan import Plan
 from probes.base.unknown import Unknown
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
-from probes.queries.evidence_list import KERNEL_LOG, at_most, several
-from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
+from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.snapshot.examination import Examination
 
 _BOOT_SECONDS = 60.0
@@ -29,13 +29,13 @@ def log_messages(
     """The messages of a kind in the kernel log; else the outcome."""
     log = examination.kernel_log
     if isinstance(log, Unknown):
-        return _no_such_device(examination, kind) or unsure(needs_log(log))
+        return _no_such_device(examination, kind) or unknown(needs_log(log))
     chosen = [one for one in log.messages if one.kind is kind and wanted(one)]
     if chosen:
         return chosen
     # Of every Xid the latest are kept, so that one which is not there has not been.
     if kind is not LogKind.XID and log.counts.get(kind, 0) > sum(one.kind is kind for one in log.messages):
-        return unsure(
+        return unknown(
             f"needs older kernel messages: {log.counts[kind]} were logged, and only the latest are kept"
         )
     return passed(Evidence(log.source, f"no such message ({kind.value}){_how_far(log)}"))
@@ -67,7 +67,7 @@ def said(examination: Examination, messages: list[KernelMessage]) -> tuple[Evide
     """The messages as evidence, the latest first."""
     log = examination.kernel_log
     source = "dmesg" if isinstance(log, Unknown) else log.source
-    return at_most(Evidence(source, one.text) for one in reversed(messages))
+    return first_n(Evidence(source, one.text) for one in reversed(messages))
 
 
 def marked(messages: list[KernelMessage]) -> tuple[str, ...]:
@@ -84,5 +84,5 @@ def of_log(
 ) -> Outcome:
     """Report what the messages mean, with the messages as evidence."""
     bdfs = marked(messages)
-    where = f"{several(bdfs)}: " if bdfs else ""
+    where = f"{join_limited(bdfs)}: " if bdfs else ""
     return found(f"{where}{cause}", *said(examination, messages), fix=fix, severity=severity, devices=bdfs)

@@ -11,7 +11,7 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import loads_nothing
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.modules import (
     DMABUF,
     MODULES,
@@ -23,9 +23,9 @@ from probes.queries.modules import (
     mlx5_functions,
     mlx_functions,
     module_of,
-    no_peer_pair,
+    no_peermem_pair,
     peer_nics,
-    state_seen,
+    state_evidence,
 )
 from probes.snapshot.examination import Examination
 
@@ -75,7 +75,7 @@ class Need(Enum):
 
 def need_of_peermem(examination: Examination) -> Maybe[Need]:
     """Return whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF is usable."""
-    if no_peer_pair(examination) is not None:
+    if no_peermem_pair(examination) is not None:
         return Need.NOT_NEEDED
     direct, modules = examination.node.gpudirect, examination.node.modules
     if isinstance(direct, Unknown):
@@ -111,11 +111,11 @@ def _nic_modules(examination: Examination) -> tuple[str, ...]:
     return tuple(name for name, cards in families if not isinstance(cards, Unknown) and cards)
 
 
-def unsure_of_need(need: Unknown) -> Outcome:
+def unknown_need(need: Unknown) -> Outcome:
     """Report that it is unknown whether the node needs nvidia_peermem."""
     if need.source == PROC_MODULES and need.detail.endswith(_FIRST):
-        return unsure(f"needs {need.detail.removesuffix(_FIRST)} to be loaded")
-    return unsure_without(DMABUF, need)
+        return unknown(f"needs {need.detail.removesuffix(_FIRST)} to be loaded")
+    return unknown_without(DMABUF, need)
 
 
 def not_needed(need: Need, *evidence: Evidence) -> Outcome:
@@ -136,7 +136,7 @@ def peermem_fault(
     """
     need = need_of_peermem(examination)
     if isinstance(need, Unknown):
-        return unsure_of_need(need)
+        return unknown_need(need)
     if need is Need.NOT_NEEDED:
         return not_needed(need, *evidence)
     wanted = need is Need.WANTED
@@ -232,28 +232,28 @@ def _not_built(examination: Examination, name: str) -> list[str]:
 
 def absent_peermem(examination: Examination) -> KernelModule | Outcome:
     """Return nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
     if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+        return unknown_without(MODULES, module)
     for one in (module, older):
         if not isinstance(one, Unknown) and is_present(one):
-            return passed(state_seen(one))
+            return passed(state_evidence(one))
     return module
 
 
 def loaded_peermem(examination: Examination) -> KernelModule | Outcome:
     """Return nvidia_peermem where it is loaded; else the outcome that says so."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+        return unknown_without(MODULES, module)
     if not is_present(module):
-        return passed(state_seen(module))
+        return passed(state_evidence(module))
     return module
 
 
@@ -282,7 +282,7 @@ def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     return tuple(left)
 
 
-def cost_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
+def severity_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
     """Return what it costs that these modules are not loaded."""
     if any(name != PEERMEM for name in names):
         return Severity.CRITICAL

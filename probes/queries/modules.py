@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import (
@@ -18,11 +19,12 @@ from probes.facts.kernel.modules import (
 )
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN
-from probes.queries.finding import Evidence, Outcome, passed, unsure_without
+from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown, unknown_without
 from probes.snapshot.examination import Examination
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
+DRIVER_VERSION = "/proc/driver/nvidia/version"
 LINE_LIMIT = 200  # characters of a line of modprobe.d
 # What a check is missing, in the same words everywhere.
 MODULES, FILES = "the kernel modules", "modinfo of the module files"
@@ -48,7 +50,7 @@ def unread_rules(modules: ModuleFacts) -> str:
     return ", ".join(path[:LINE_LIMIT] for path in modules.rules_unread[:4])
 
 
-def state_seen(module: KernelModule) -> Evidence:
+def state_evidence(module: KernelModule) -> Evidence:
     """Return the state of a module and its source."""
     state = module.state
     return Evidence(PROC_MODULES, f"{module.name}: {state if isinstance(state, Unknown) else state.value}")
@@ -68,7 +70,7 @@ def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
     )
 
 
-def log_of(
+def module_messages(
     examination: Examination, kinds: Collection[LogKind], words: str = "", modules: Collection[str] = ()
 ) -> Maybe[tuple[KernelMessage, ...]]:
     """Return the kernel messages of these kinds, about these modules (or any), with these words."""
@@ -82,7 +84,7 @@ def log_of(
     )
 
 
-def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> tuple[Evidence, ...]:
+def message_evidence(examination: Examination, messages: tuple[KernelMessage, ...]) -> tuple[Evidence, ...]:
     """Return the latest messages as evidence, or that there is none."""
     log = examination.kernel_log
     source = "dmesg" if isinstance(log, Unknown) else log.source
@@ -95,7 +97,7 @@ def log_seen(examination: Examination, messages: tuple[KernelMessage, ...]) -> t
 
 def log_needed(log: Unknown) -> Outcome:
     """Report that only the kernel log could decide the check."""
-    return unsure_without(KERNEL_LOG, log)
+    return unknown_without(KERNEL_LOG, log)
 
 
 def mlx5_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
@@ -137,7 +139,7 @@ def has_efa_only(examination: Examination) -> bool:
     return bool(hardware) and all(one.driver == "efa" for one in hardware) and not mlx_functions(examination)
 
 
-def no_peer_pair(examination: Examination) -> Outcome | None:
+def no_peermem_pair(examination: Examination) -> Outcome | None:
     """Return the outcome for a node where no GPU and NIC can use nvidia_peermem; None: there is a pair."""
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
@@ -159,7 +161,7 @@ def _gpus(pci: PciFacts) -> tuple[str, ...]:
     )
 
 
-def no_pair(examination: Examination) -> Outcome | None:
+def no_gpu_or_nic(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without a GPU or without an RDMA NIC; None: both are there."""
     gpus, nics = gpu_functions(examination), mlx_functions(examination)
     if not isinstance(gpus, Unknown) and not gpus:
@@ -169,7 +171,7 @@ def no_pair(examination: Examination) -> Outcome | None:
     return None
 
 
-def no_ends(examination: Examination) -> Outcome | None:
+def no_gpu_or_rdma_device(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without a GPU or an RDMA device; None: both are there, or unread."""
     node, topology = examination.node, examination.topology
     if isinstance(node.pci, Unknown):
@@ -203,3 +205,16 @@ def ofed_numbers(release: str) -> tuple[int, ...] | None:
     pattern = r"MLNX_OFED_LINUX-(\d{1,2})\.(\d{1,2})-(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?:\.\d+)?"
     match = re.fullmatch(pattern, release)
     return tuple(int(number) for number in match.groups()) if match else None
+
+
+def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]:
+    """Return the version of the loaded NVIDIA driver, as written and as numbers; a check ends without it."""
+    gpus = examination.node.gpus
+    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
+    if isinstance(version, Unknown) and version.reason is Reason.NOT_THERE:
+        raise CheckEnded(passed(Evidence(DRIVER_VERSION, "not there: the driver is not loaded")))
+    written = need(version, "the driver's version")
+    numbers = parse_driver_version(written)
+    if numbers is None:
+        raise CheckEnded(unknown(f"needs the driver's version (malformed: {written})"))
+    return written, numbers

@@ -10,8 +10,8 @@ from probes.facts.pci.capabilities import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.local import TREE_ONLY
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Evidence, Outcome, found, needs, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Evidence, Outcome, found, needs, passed, unknown
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path
@@ -31,7 +31,17 @@ def functions_of(examination: Examination) -> dict[str, PciFunction]:
     return {} if isinstance(pci, Unknown) else pci.functions
 
 
-def ends(examination: Examination) -> dict[str, PciFunction]:
+def unknown_devices(examination: Examination) -> Outcome | None:
+    """Return the outcome where the GPUs or NICs of the node are unknown; None: they are known."""
+    node = examination.node
+    if isinstance(node.pci, Unknown):
+        return unknown_because([node.pci])
+    if isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE:
+        return None if examination.topology.nics else unknown_because([node.rdma])
+    return None
+
+
+def gpus_and_nics(examination: Examination) -> dict[str, PciFunction]:
     """GPUs and RDMA NICs, without those handed to virtual machines."""
     functions = functions_of(examination)
     topology = examination.topology
@@ -43,7 +53,7 @@ def ends(examination: Examination) -> dict[str, PciFunction]:
     }
 
 
-def for_guests(examination: Examination) -> tuple[str, ...]:
+def passed_to_guests(examination: Examination) -> tuple[str, ...]:
     """Return the functions that this host passes to virtual machines: ACS isolates those.
 
     A vGPU host passes shares of its GPUs: virtual functions, or mediated devices of nvidia_vgpu_vfio.
@@ -71,7 +81,7 @@ def labels(examination: Examination) -> dict[str, str]:
 
 def near_paths(examination: Examination) -> list[Path]:
     """The paths from a GPU to a NIC that go through PCIe switches alone: PIX and PXB."""
-    topology, here = examination.topology, ends(examination)
+    topology, here = examination.topology, gpus_and_nics(examination)
     bdfs = {nic.id: nic.bdf for nic in topology.nics}
     return [
         topology.paths[gpu.id, nic.id]
@@ -116,7 +126,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def needs_place(guest: Unknown) -> str:
+def needs_platform(guest: Unknown) -> str:
     """What a check needs that judges bare metal and virtual machines differently."""
     return f"needs the platform, bare metal or virtual machine: {guest}"
 
@@ -150,7 +160,7 @@ def nic_registers(examination: Examination) -> dict[str, Maybe[PciExpress]]:
     """The PCI Express capability of each NIC; a virtual function's settings are its physical function's."""
     return {
         bdf: express_of(examination, bdf)
-        for bdf, one in ends(examination).items()
+        for bdf, one in gpus_and_nics(examination).items()
         if one.kind is PciKind.NIC and one.physical_function is None
     }
 
@@ -169,32 +179,32 @@ def acs_evidence(bdf: str, acs: Acs) -> Evidence:
     return Evidence(f"setpci -s {bdf} ECAP_ACS+6.w", f"{acs.control:04x} ({acs.on})")
 
 
-def judged(
+def outcome_of(
     cause: str,
     bad: Sequence[Evidence],
-    unknown: Sequence[Unknown],
+    unknowns: Sequence[Unknown],
     good: Evidence,
     fix: Plan | None = None,
     devices: Sequence[str] = (),
 ) -> Outcome:
     """Found where anything is bad, unknown where something could not be read, else passed."""
     if bad:
-        return found(cause, *few(bad, LIKE_THESE), fix=fix, devices=tuple(dict.fromkeys(devices)))
-    if unknown:
-        return unread(unknown)
+        return found(cause, *first_distinct(bad, LIKE_THESE), fix=fix, devices=tuple(dict.fromkeys(devices)))
+    if unknowns:
+        return unknown_because(unknowns)
     return passed(good)
 
 
-def unread(unknown: Sequence[Unknown]) -> Outcome:
+def unknown_because(unknowns: Sequence[Unknown]) -> Outcome:
     """What could not be read, with its reason: "needs root: PCI config beyond 64 bytes"."""
     # Each once: a file stands behind several facts.
-    distinct = list(dict.fromkeys(unknown))
+    distinct = list(dict.fromkeys(unknowns))
     seen = (Evidence(one.source or "gdrtop", str(one)) for one in distinct)
     first = distinct[0]
     words = needs(first.source, first) if TREE_ONLY in first.detail else reason_of(first)
-    return unsure(words, *few(seen, LIKE_THESE))
+    return unknown(words, *first_distinct(seen, LIKE_THESE))
 
 
-def reason_of(unknown: Unknown) -> str:
+def reason_of(fact: Unknown) -> str:
     """Why it could not be read, with the file where the reason alone says too little."""
-    return str(unknown) if unknown.detail or not unknown.source else f"{unknown}: {unknown.source}"
+    return str(fact) if fact.detail or not fact.source else f"{fact}: {fact.source}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
-from probes.queries.evidence_list import several
+from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.examination import Examination
 from probes.topology.paths import is_down
@@ -80,7 +80,7 @@ def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[Port
 
 def names(of: Iterable[Port]) -> str:
     """The ports' names, as many as are shown."""
-    return several(port.name for port in of)
+    return join_limited(port.name for port in of)
 
 
 def devices_of(of: Iterable[Port]) -> tuple[str, ...]:

@@ -107,9 +107,9 @@ class ArchiveWriter:
         new: set[str] = set()
         for question, answer in moment.answers.items():
             encoded = encode(question, answer)
-            if len(encoded.line) >= MAX_LINE_BYTES:
+            if len(encoded.text) >= MAX_LINE_BYTES:
                 continue  # a path or command of that length is no question of ours
-            lines.append(encoded.line)
+            lines.append(encoded.text)
             if encoded.blob_name and encoded.blob_name not in self._blobs | new:
                 new.add(encoded.blob_name)
                 members.append((f"blobs/{encoded.blob_name}", encoded.blob, moment.at))

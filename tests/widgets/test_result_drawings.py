@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.inventory import inventory
 from probes.bandwidth.tools.samples import (
@@ -22,7 +22,7 @@ from probes.bandwidth.tools.samples import (
     Sample,
 )
 from tests.probes.bandwidth.planning.test_series import lacking, node
-from tests.probes.bandwidth.results import failed, judged, latency, result
+from tests.probes.bandwidth.sample_results import failed, judged, latency, result
 from widgets.bandwidth.inventory_drawing import draw_inventory
 from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
@@ -110,7 +110,7 @@ def test_what_it_proves_is_told_where_it_is_known() -> None:
 
 
 def test_a_latency_is_no_bandwidth() -> None:
-    row = Sample("x", "x", size_bytes=2, latencies=(Latency(2.1, "typical"), Latency(2.9, "99 %")))
+    row = Sample("x", "x", size_bytes=2, latencies=(Latency("typical", 2.1), Latency("99 %", 2.9)))
     told = text(draw_result(latency(2.1, figure=row), (), 100))
     assert "2.10 µs with messages of 2 B, 99 % within 2.90 µs" in told
     assert "Gb/s" not in told
@@ -156,7 +156,7 @@ ODD = st.sampled_from(
         result(60.0),
         failed(),
         latency(2.0),
-        judged(result(100.0), Verdict.UNKNOWN, "not known"),
+        judged(result(100.0), Rating.UNKNOWN, "not known"),
         result(None),
         result(None, tool="gdrcopy_sanity"),
         result(tool="all_reduce_perf"),
@@ -193,11 +193,13 @@ def test_latencies_have_their_own_columns() -> None:
 
 
 def test_collectives_and_copies_are_named() -> None:
-    row = Sample("all_reduce", "x", "in-place", 8, 1.0, bus_gbps=1.75, time_us=3.0, wrong=0)
+    row = Sample(
+        "all_reduce", "x", variant="in-place", size_bytes=8, gbps=1.0, bus_gbps=1.75, time_us=3.0, wrong=0
+    )
     heading, line = draw_rows([row], 100)
     assert plain(heading).split() == ["bytes", "Gb/s", "bus", "Gb/s", "time", "µs", "wrong"]
     assert plain(line).split() == ["8", "1.00", "1.75", "3.00", "0", "in-place"]
-    copies = draw_rows([Sample("host_to_device", "x", "CPU 0 → GPU 0", gbps=440.0)], 100)
+    copies = draw_rows([Sample("host_to_device", "x", variant="CPU 0 → GPU 0", gbps=440.0)], 100)
     assert "CPU 0 → GPU 0" in plain(copies[1])
 
 

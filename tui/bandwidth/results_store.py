@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.baseline import baseline_with, of_other_type, product_of
+from probes.bandwidth.results.baseline import other_type_hint, product_of, updated_baseline
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Origin, Source
@@ -89,7 +89,7 @@ class KeptOnDisk:
             found = self._listed(machine)
         except NotKept as error:
             return str(error)
-        return "" if found else of_other_type(machine, self._types_like(machine))
+        return "" if found else other_type_hint(machine, self._types_like(machine))
 
     def _listed(self, machine: str) -> list[Result | None]:
         """A baseline as it stands in its file, None what is no result; NotKept where it cannot be read."""
@@ -140,7 +140,7 @@ class KeptOnDisk:
     def save_baseline(self, results: tuple[Result, ...]) -> str:
         """Puts what was measured in its machine type's baseline; the file. NotKept where it cannot be."""
         try:
-            new = baseline_with(results, self._before)
+            new = updated_baseline(results, self._before)
         except NotKept as error:
             raise NotKept(f"{error}: it is not overwritten; move it away first") from None
         if isinstance(new, Refused):

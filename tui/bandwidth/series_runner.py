@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import judge
+from probes.bandwidth.model.rating import rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result, load_of
-from probes.bandwidth.results.headline import figure_of, stalls
-from probes.bandwidth.results.machine_type import machine_type
+from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.headline import headline, stalls
 from probes.bandwidth.tools.other_commands import NcclSettings
 from probes.bandwidth.tools.samples import HOST_MEMORY, Sample
 from probes.base.origin import origin_word
@@ -93,8 +93,8 @@ class SeriesRun:
         seconds = self._host.monotonic() - began
         settings = test.settings
         load = load_of(settings)
-        figure = figure_of(meeting.samples, settings)
-        judgement = judge(figure or _NOTHING, test.limit, _host_memory(test, earlier))
+        figure = headline(meeting.samples, settings)
+        judgement = rate(figure or _NOTHING, test.limit, _host_memory(test, earlier))
         uneven = stalls(meeting.samples, settings)
         ending, trouble = meeting.ending()
         platform = self._examination.node.platform
@@ -113,7 +113,7 @@ class SeriesRun:
             size_bytes=load.size_bytes,
             queue_pairs=load.queue_pairs,
             is_bidirectional=load.is_bidirectional,
-            commands=tuple(shlex.join(end.command.argv) for end in test.ends),
+            commands=tuple(shlex.join(end.command.argv) for end in test.processes),
             ending=ending,
             samples=tuple(meeting.samples[-MOST_SAMPLES:]),
             facts=tuple(meeting.facts),

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.request import Choice
+from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.planning.affected_jobs import felt_by
-from probes.bandwidth.planning.series import series_of
-from probes.bandwidth.results.baseline import baseline_with, of_other_type
+from probes.bandwidth.planning.affected_jobs import affected_by
+from probes.bandwidth.planning.series import plan_series
+from probes.bandwidth.results.baseline import other_type_hint, updated_baseline
 from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Source
 from probes.base.unknown import Unknown
@@ -85,11 +85,11 @@ class KeptInMemory:
 
     def no_baseline(self, machine: str) -> str:
         """Whether only another type of the same product has one."""
-        return "" if machine in self._baselines else of_other_type(machine, tuple(self._baselines))
+        return "" if machine in self._baselines else other_type_hint(machine, tuple(self._baselines))
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
         """Keeps what was measured as the baseline."""
-        new = baseline_with(results, self.baseline)
+        new = updated_baseline(results, self.baseline)
         if isinstance(new, Refused):
             raise NotKept(new.reason)
         self._baselines[new.machine] = new.results
@@ -117,24 +117,24 @@ class Bench:
         """Why nothing at all is measured on this host; "" where tests are possible."""
         return no_actions_here(self._host.origin, self._read_only)
 
-    def series(self, examination: Examination, choice: Choice) -> Series | Refused:
+    def series(self, examination: Examination, request: Request) -> Series | Refused:
         """The tests of a wish, on a TCP port that is free now."""
         port = free_port(self._host, PERFTEST_PORT)
         # Where the sockets cannot be seen, perftest itself says that its port is taken.
-        return series_of(examination, choice, PERFTEST_PORT if isinstance(port, Unknown) else port)
+        return plan_series(examination, request, PERFTEST_PORT if isinstance(port, Unknown) else port)
 
     def felt_by(
         self, examination: Examination, series: Series, before: Reading | None = None
     ) -> tuple[str, ...]:
         """Who would feel it, a line each: to be asked for before it is run."""
-        return felt_by(examination, series.tests, before)
+        return affected_by(examination, series.tests, before)
 
     def felt_now(
         self, examination: Examination, series: Series, before: Reading | None
     ) -> tuple[Examination, tuple[str, ...]]:
         """The same by the processes of this moment; the examination with these."""
         seen = with_processes(self._host, examination)
-        return seen, felt_by(seen, series.tests, before)
+        return seen, affected_by(seen, series.tests, before)
 
     def run(
         self,
@@ -164,7 +164,7 @@ class Bench:
             for _ in range(2):
                 # The second time nothing is left of our own: a GPU's utilisation is a mean of up to a second.
                 seen, before = look_again(self._host, examination, self._pause)
-                felt = felt_by(seen, (test,), before)
+                felt = affected_by(seen, (test,), before)
                 if not felt:
                     break
             return felt

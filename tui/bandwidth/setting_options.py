@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.bandwidth.model.request import MemoryPath, Scope, Setup
+from probes.bandwidth.model.request import MemoryPath, Mode, Scope
 from probes.bandwidth.planning.defaults import active_port
 from probes.bandwidth.planning.inventory import inventory
 from probes.base.unknown import Unknown
@@ -30,10 +30,10 @@ _TESTS = {
     **{name: f"NCCL {name.removesuffix('_perf').replace('_', '-')}" for name in NCCL_TESTS},
 }
 _SETUPS = {
-    Setup.LOOPBACK: "loopback: both ends on this node",
-    Setup.SERVER: "server: wait here for a peer",
-    Setup.CLIENT: "client: connect to a server on the peer",
-    Setup.BOTH_ENDS: "both ends: start the peer by SSH",
+    Mode.LOOPBACK: "loopback: both ends on this node",
+    Mode.SERVER: "server: wait here for a peer",
+    Mode.CLIENT: "client: connect to a server on the peer",
+    Mode.BOTH_ENDS: "both ends: start the peer by SSH",
 }
 _MEMORIES = {
     MemoryPath.BEST: "GPU memory, by this node's best path",
@@ -82,7 +82,7 @@ def setups() -> list[Option]:
 
 def memories(setup: object) -> list[Option]:
     """Whose memory; one end alone cannot begin one test after another."""
-    compares = setup in (Setup.LOOPBACK, Setup.BOTH_ENDS)
+    compares = setup in (Mode.LOOPBACK, Mode.BOTH_ENDS)
     return [Option(one, text) for one, text in _MEMORIES.items() if compares or one is not MemoryPath.COMPARE]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.bandwidth.model.request import Choice, MemoryPath, Scope, Setup
+from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.bandwidth.tools.command import is_host
 from probes.bandwidth.tools.ssh import host_of
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
@@ -26,7 +26,7 @@ class Settings:
         self.selected = "test"
         self._values: dict[str, object] = {
             "test": PERFTEST[0],
-            "setup": Setup.LOOPBACK,
+            "setup": Mode.LOOPBACK,
             "memory": MemoryPath.BEST,
             "scope": Scope.PAIR,
             "seconds": SECONDS[0],
@@ -50,7 +50,7 @@ class Settings:
             self._values["nic"] = nic
 
     @property
-    def choice(self) -> Choice:
+    def request(self) -> Request:
         """The wish as it stands."""
         tool = self._tool
         scope = self._value("scope")
@@ -59,13 +59,13 @@ class Settings:
         gpu, nic = self._word("gpu"), self._word("nic")
         if tool in NCCL_TESTS:
             through = self._value("through") is True
-            return Choice(tool=tool, over_network=through, nic=nic if through else None)
+            return Request(tool=tool, over_network=through, nic=nic if through else None)
         if tool not in PERFTEST:
-            return Choice(tool=tool, scope=scope, gpu=gpu if one else None, binds=self._binds)
+            return Request(tool=tool, scope=scope, gpu=gpu if one else None, binds=self._binds)
         setup, memory, size = self._value("setup"), self._value("memory"), self._value("size")
-        assert isinstance(setup, Setup)
+        assert isinstance(setup, Mode)
         assert isinstance(memory, MemoryPath)
-        return Choice(
+        return Request(
             tool=tool,
             setup=setup,
             scope=scope,
@@ -73,7 +73,7 @@ class Settings:
             gpu=gpu if one and memory is not MemoryPath.HOST else None,
             nic=nic if one else None,
             far_nic=self._word("far nic"),
-            peer="" if setup in (Setup.LOOPBACK, Setup.SERVER) else self.peer,
+            peer="" if setup in (Mode.LOOPBACK, Mode.SERVER) else self.peer,
             size_bytes=size if isinstance(size, int) and size != ALL_SIZES else None,
             all_sizes=size == ALL_SIZES,
             duration_s=self._number("seconds"),
@@ -111,7 +111,7 @@ class Settings:
     def set_peer(self, text: str) -> str:
         """Take the peer's name; why not, where it is none."""
         text = text.strip()
-        by_ssh = self._value("setup") is Setup.BOTH_ENDS
+        by_ssh = self._value("setup") is Mode.BOTH_ENDS
         if text and not (host_of(text) if by_ssh else is_host(text)):
             return f"{text[:80]!r} is not a host name or address" + (" or user@host" if by_ssh else "")
         self.peer = text
@@ -157,11 +157,11 @@ class Settings:
         setup = self._value("setup")
         is_host = self._value("memory") is MemoryPath.HOST
         rows = ["test", "setup"]
-        if setup in (Setup.CLIENT, Setup.BOTH_ENDS):
+        if setup in (Mode.CLIENT, Mode.BOTH_ENDS):
             rows.append("peer")
         if is_one:
             rows.extend(["nic"] if is_host else ["gpu", "nic"])
-        if setup is not Setup.SERVER and (is_one or setup is not Setup.LOOPBACK):
+        if setup is not Mode.SERVER and (is_one or setup is not Mode.LOOPBACK):
             rows.append("far nic")
         rows.extend(["memory", "scope"] if self._has_scopes else ["memory"])
         rows.append("size")
@@ -180,7 +180,7 @@ class Settings:
             "gpu": lambda: setup_options.gpus(self._examination),
             "nic": lambda: setup_options.nics(self._examination, gpu),
             "far nic": lambda: setup_options.far_nics(
-                self._examination, self._value("nic"), setup is Setup.LOOPBACK
+                self._examination, self._value("nic"), setup is Mode.LOOPBACK
             ),
             "memory": lambda: setup_options.memories(setup),
             "scope": lambda: setup_options.scopes(self._tool),
@@ -210,7 +210,7 @@ class Settings:
     def _has_scopes(self) -> bool:
         """One end alone cannot begin one test after another."""
         tool, setup = self._tool, self._values["setup"]
-        return tool not in (*PERFTEST, *NCCL_TESTS) or setup in (Setup.LOOPBACK, Setup.BOTH_ENDS)
+        return tool not in (*PERFTEST, *NCCL_TESTS) or setup in (Mode.LOOPBACK, Mode.BOTH_ENDS)
 
     def _word(self, row: str) -> str | None:
         value = self._value(row) if row in self._rows() else None
@@ -231,7 +231,7 @@ class Settings:
         labels = {
             "gpu": "GPU",
             "nic": "NIC",
-            "far nic": "Second NIC" if self._value("setup") is Setup.LOOPBACK else "Peer's NIC",
+            "far nic": "Second NIC" if self._value("setup") is Mode.LOOPBACK else "Peer's NIC",
             "scope": "Pairs" if self._tool in PERFTEST else "GPUs",
             "size": "Message size",
             "seconds": "Duration",

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 
-from probes.bandwidth.model.planned_test import End, PlannedTest
+from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.tools.failure_patterns import CAUSE, SYMPTOM
-from probes.bandwidth.tools.failures import Memory, Output, Trouble, explain
+from probes.bandwidth.tools.failures import Failure, Memory, Output, explain
 from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
 from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
 from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
@@ -57,7 +57,7 @@ def parser_of(tool: str) -> Parser:
 class _Running:
     """One end that was started."""
 
-    def __init__(self, end: End, process: Process) -> None:
+    def __init__(self, end: PlannedProcess, process: Process) -> None:
         self.end, self.process = end, process
         self.parser = parser_of(end.command.tool)
         self.waits_since: float | None = None
@@ -77,10 +77,10 @@ class Meeting:
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._first_row_at: float | None = None
         self._is_complete = self._is_cancelled = False
-        self._not_begun: Trouble | None = None
+        self._not_begun: Failure | None = None
         self.samples: list[Sample] = []
         self.facts: list[Fact] = []
-        self._troubles: list[Trouble] = []
+        self._troubles: list[Failure] = []
 
     def __enter__(self) -> Meeting:
         port = self._test.tcp_port
@@ -88,9 +88,9 @@ class Meeting:
         if not isinstance(taken, Unknown) and port in taken:
             # Else the client would go to whoever listens there.
             told = f"another process now listens on TCP port {port}: set the test up again"
-            self._not_begun = Trouble(told, taken[port], CAUSE)
+            self._not_begun = Failure(told, taken[port], CAUSE)
         else:
-            self._start(self._test.ends[0])
+            self._start(self._test.processes[0])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,12 +116,12 @@ class Meeting:
             self._is_complete = True
             return False
         if self._may_start_next(now):
-            self._start(self._test.ends[len(self._running)])
+            self._start(self._test.processes[len(self._running)])
         return not self._is_over(now)
 
     # Starting
 
-    def _start(self, end: End, tries: int = 1) -> None:
+    def _start(self, end: PlannedProcess, tries: int = 1) -> None:
         argv = end.command.argv
         self._hear(EndStarted(end.name, argv))
         running = _Running(end, self._processes.start(argv, self._test.time_limit_s))
@@ -131,7 +131,7 @@ class Meeting:
     def _may_start_next(self, now: float) -> bool:
         """Whether another end is to come, and the one before it waits for it."""
         last = self._running[-1]
-        if len(self._running) == len(self._test.ends) or last.ended_at is not None:
+        if len(self._running) == len(self._test.processes) or last.ended_at is not None:
             return False
         if last.waits_since is None:
             return False
@@ -190,12 +190,12 @@ class Meeting:
                 self._first_row_at = now
             self.samples.append(told)
             self._hear(Measured(told, now - self._first_row_at))
-        elif isinstance(told, Trouble) and len(self._troubles) < _MOST_FACTS:
+        elif isinstance(told, Failure) and len(self._troubles) < _MOST_FACTS:
             self._troubles.append(told)
 
     def _measures(self, one: _Running) -> bool:
         """The last end's rows count: both ends of a test may print the same ones."""
-        return one.end is self._test.ends[-1]
+        return one.end is self._test.processes[-1]
 
     # Ending
 
@@ -215,7 +215,7 @@ class Meeting:
         ended = [one.process.ended for one in self._running if one.ended_at is not None]
         return any(one is not None and one.exit_status != 0 for one in ended)
 
-    def ending(self) -> tuple[Ending, Trouble | None]:
+    def ending(self) -> tuple[Ending, Failure | None]:
         """How it ended, and why where it failed or left something behind; after the meeting was left."""
         if self._not_begun is not None:
             return Ending.FAILED, self._not_begun
@@ -229,7 +229,7 @@ class Meeting:
         trouble = self._without_figure()
         return (Ending.DONE, None) if trouble is None else (Ending.FAILED, trouble)
 
-    def _without_figure(self) -> Trouble | None:
+    def _without_figure(self) -> Failure | None:
         """Tools end with status 0 though they measured nothing, or only one direction of two."""
         settings = self._test.settings
         if isinstance(settings, GdrcopySettings) and settings.tool == SANITY:
@@ -240,29 +240,29 @@ class Meeting:
             if missing:
                 why = next((one.value for one in self.facts if one.about is About.WAIVED), "")
                 text = f"{missing[0]} gave no figure{f': waived: {why}' if why else ''}"
-                return told or Trouble(text, "", SYMPTOM)
+                return told or Failure(text, "", SYMPTOM)
         if not self.samples:
-            return told or Trouble("it ended without a figure", "", SYMPTOM)
+            return told or Failure("it ended without a figure", "", SYMPTOM)
         return None
 
-    def _left_behind(self) -> Trouble | None:
+    def _left_behind(self) -> Failure | None:
         """A process that could not be ended: nobody may take the node for idle."""
         for one in self._running:
             ended = one.process.ended
             if ended is not None and STILL_THERE in ended.why:
-                return Trouble(f"{one.end.name}: {ended.why}", "", CAUSE)
+                return Failure(f"{one.end.name}: {ended.why}", "", CAUSE)
         return None
 
-    def _trouble(self) -> Trouble | None:
+    def _trouble(self) -> Failure | None:
         statuses: list[int] = []
         for one in self._running:
             ended = one.process.ended
             if ended is not None and ended.exit_status is None:
-                return Trouble(f"{one.end.name}: {ended.why}", "", CAUSE)
+                return Failure(f"{one.end.name}: {ended.why}", "", CAUSE)
             # What was ended here after the other end had gone ended well enough.
             if ended is not None and one.ended_at is not None and ended.exit_status:
                 if ended.why:
-                    return explain(self._lines, None, self._memory()) or Trouble(ended.why, "", CAUSE)
+                    return explain(self._lines, None, self._memory()) or Failure(ended.why, "", CAUSE)
                 statuses.append(ended.exit_status)
         return explain(self._lines, statuses[0] if statuses else 0, self._memory())
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.against_earlier import changes, when
-from probes.bandwidth.results.comparison import meaning
+from probes.bandwidth.results.against_earlier import changes, local_time
+from probes.bandwidth.results.comparison import conclusions
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.tools import Perftest
@@ -66,7 +66,7 @@ def ticket_text(
         lines += [(), *_test(number, result, changes(result, kept, baseline))]
     for one in left_out:
         lines += [(), *wrapped(f"left out: {one.title}: {one.reason}", _WIDTH)]
-    told = meaning(results, left_out)
+    told = conclusions(results, left_out)
     if told:
         lines += [(), line("what it means")]
         for sentence in told:
@@ -78,7 +78,7 @@ def ticket_text(
 
 
 def _test(number: int, result: Result, comparisons: Sequence[str]) -> list[Line]:
-    head = f"[{number}] {when(result.taken_at)}, {result.seconds:.0f} s, {result.setup}"
+    head = f"[{number}] {local_time(result.taken_at)}, {result.seconds:.0f} s, {result.setup}"
     if result.origin != _LIVE:
         head += f", SIMULATED ({result.origin})"
     lines: list[Line] = [line(head)]

@@ -88,17 +88,17 @@ class BandwidthSetupController:
         setup = self.state
         if setup is None or setup.examination is None or setup.refusal or setup.to_run is not None:
             return
-        examination, choice = setup.examination, setup.chosen.choice
+        examination, request = setup.examination, setup.chosen.request
         setup.now = self._worker.now()
         setup.take_kept(self._worker.kept, self._worker.unread)
 
         def take(planned: Series | Refused) -> None:
-            if setup.chosen.choice == choice:
+            if setup.chosen.request == request:
                 setup.planned = planned
                 self._find_affected(setup, examination)
                 self.draw()
 
-        self._worker.plan(examination, choice, take, self._fail)
+        self._worker.plan(examination, request, take, self._fail)
 
     def _find_affected(self, setup: SetupState, examination: Examination) -> None:
         from probes.bandwidth.model.planned_test import Series
@@ -133,7 +133,7 @@ class BandwidthSetupController:
             self.draw()
 
         if setup.examination is not None and not setup.refusal:
-            from probes.bandwidth.results.machine_type import machine_type
+            from probes.bandwidth.results.baseline import machine_type
 
             self._worker.baseline(machine_type(setup.examination), take, self._report_not_loaded)
 

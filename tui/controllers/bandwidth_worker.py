@@ -10,7 +10,7 @@ from tui.runtime.background import BackgroundTask, Call, Failed, Then, call_in_t
 
 if TYPE_CHECKING:  # loaded with the first test
     from probes.bandwidth.model.planned_test import Series
-    from probes.bandwidth.model.request import Choice
+    from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
     from probes.bandwidth.tools.command import Refused
     from probes.host.protocol import Host
@@ -117,7 +117,7 @@ class BandwidthWorker(BackgroundTask["Event"]):
         call_in_thread(self._call, save, take, failed)
 
     def plan(
-        self, examination: Examination, choice: Choice, then: Then[Series | Refused], failed: Failed
+        self, examination: Examination, request: Request, then: Then[Series | Refused], failed: Failed
     ) -> None:
         """Plan the tests of a choice; while one is being planned, only the newest choice waits."""
 
@@ -125,7 +125,7 @@ class BandwidthWorker(BackgroundTask["Event"]):
             self._is_planning = True
             call_in_thread(
                 self._call,
-                lambda: self._opened().series(examination, choice),
+                lambda: self._opened().series(examination, request),
                 lambda answer: self._planned(lambda: then(answer)),
                 lambda message: self._planned(lambda: failed(message)),
             )

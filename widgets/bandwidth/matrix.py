@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.against_earlier import latency_us
-from probes.bandwidth.results.memory_path import is_as_asked
+from probes.bandwidth.results.memory_path import is_as_requested
 from widgets.bandwidth.result import mark_of
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, Tone, wrapped
@@ -83,9 +83,9 @@ def _figure(result: Result) -> str:
 
 def _legend(results: Sequence[Result]) -> str:
     told = ["· not measured"]
-    if any(one.judgement.verdict in (Verdict.BELOW, Verdict.LIKE_HOST) for one in results):
+    if any(one.judgement.verdict in (Rating.BELOW, Rating.LIKE_HOST) for one in results):
         told.append("▲ below the limit of the path")
-    if not all(is_as_asked(one) for one in results):
+    if not all(is_as_requested(one) for one in results):
         told.append("▲ not the memory that was requested")
     if any(one.ending is Ending.FAILED for one in results):
         told.append("✗ failed")

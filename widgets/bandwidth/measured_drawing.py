@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from probes.bandwidth.model.request import Setup
+from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.against_earlier import figure_words
+from probes.bandwidth.results.against_earlier import headline_text
 from probes.facts.system.tool_names import PERFTEST
 from widgets.bandwidth.result import mark_of
 from widgets.base.figures import ago, short
@@ -23,7 +23,7 @@ def draw_measured(result: Result, now: float, width: int, label: str = "measured
     It is ib_write_bw in loopback where nothing else is said. `now` is in seconds since 1970.
     """
     mark = mark_of(result)
-    words = result.judgement.words or figure_words(result)
+    words = result.judgement.words or headline_text(result)
     head: Line = (mark, Run(f" {label} "), Run(words, mark.tone))
     rest = " · ".join(filter(None, (result.memory, *_otherwise(result), ago(now - result.taken_at))))
     whole: Line = (*head, Run(f" · {rest}", Tone.DIM))
@@ -35,6 +35,6 @@ def _otherwise(result: Result) -> list[str]:
     told = [] if result.tool == PERFTEST[0] else [result.tool]
     if result.pair.peer:
         told.append(f"with {result.pair.peer}")
-    elif result.setup == Setup.SERVER.value:
+    elif result.setup == Mode.SERVER.value:
         told.append("with a peer")
     return told

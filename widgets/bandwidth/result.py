@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.model.meaning import Purpose
-from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.results.against_earlier import figure_words, gbps_words, latency_us
+from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import (
     facts_about,
-    how_it_is_known,
-    is_as_asked,
+    is_as_requested,
     is_measured,
     memory_used,
+    mismatch_evidence,
     nic_routes,
 )
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
@@ -23,10 +23,10 @@ from widgets.base.figures import binary_size
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 _MARKS = {
-    Verdict.NEAR: Run("✓", Tone.GOOD),
-    Verdict.BELOW: Run("▲", Tone.WARNING),
-    Verdict.LIKE_HOST: Run("▲", Tone.WARNING),
-    Verdict.UNKNOWN: Run("·", Tone.PLAIN),
+    Rating.NEAR: Run("✓", Tone.GOOD),
+    Rating.BELOW: Run("▲", Tone.WARNING),
+    Rating.LIKE_HOST: Run("▲", Tone.WARNING),
+    Rating.UNKNOWN: Run("·", Tone.PLAIN),
 }
 _MOST_ROUTES = 4
 
@@ -37,8 +37,8 @@ def mark_of(result: Result) -> Run:
         return Run("✗", Tone.BAD)
     if result.ending is Ending.CANCELLED:
         return Run("■", Tone.DIM)
-    if not is_as_asked(result):
-        return _MARKS[Verdict.BELOW]
+    if not is_as_requested(result):
+        return _MARKS[Rating.BELOW]
     return Run("✓", Tone.GOOD) if result.tool == SANITY else _MARKS[result.judgement.verdict]
 
 
@@ -47,7 +47,7 @@ def words_of(result: Result) -> str:
     if result.ending is Ending.FAILED:
         return "failed"
     if result.ending is Ending.CANCELLED:
-        figure = figure_words(result)
+        figure = headline_text(result)
         return f"cancelled ({figure} so far)" if figure else "cancelled"
     if result.tool == SANITY:
         return _sanity(result)
@@ -59,16 +59,16 @@ def words_of(result: Result) -> str:
         else f" with messages of {binary_size(result.figure.size_bytes)}"
     )
     if result.tool in NCCL_TESTS:
-        other = "" if is_as_asked(result) else f": {memory_used(result)}"
-        return f"bus bandwidth {figure_words(result)}{size}{other}"
+        other = "" if is_as_requested(result) else f": {memory_used(result)}"
+        return f"bus bandwidth {headline_text(result)}{size}{other}"
     if result.gbps is None:
         return _latency(result, size)
     if result.tool in GDRCOPY:
         return " · ".join(
-            f"{one.what} {gbps_words(one.gbps)}" for one in result.samples if one.gbps is not None
+            f"{one.what} {gbps_text(one.gbps)}" for one in result.samples if one.gbps is not None
         )
-    words = result.judgement.words or figure_words(result)
-    return words if is_as_asked(result) else f"{words}: {memory_used(result)}, not {result.memory}"
+    words = result.judgement.words or headline_text(result)
+    return words if is_as_requested(result) else f"{words}: {memory_used(result)}, not {result.memory}"
 
 
 def draw_result(
@@ -113,8 +113,8 @@ def memory_lines(result: Result) -> list[str]:
     """Whose memory it was and how the NIC got at it, as the tool itself told it."""
     lines = []
     registered = facts_about(result, About.REGISTERED)
-    if not is_as_asked(result):
-        lines.append(how_it_is_known(result))
+    if not is_as_requested(result):
+        lines.append(mismatch_evidence(result))
     elif registered:
         lines.append(f"the tool reports: registered by {', '.join(registered)}")
     elif result.memory in (BY_DMABUF, BY_PEERMEM):
@@ -125,7 +125,7 @@ def memory_lines(result: Result) -> list[str]:
     if routes:
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
         lines.append(f"NCCL used {', '.join(routes[:_MOST_ROUTES])}{more}")
-        if is_as_asked(result):
+        if is_as_requested(result):
             lines += _gdrdma(nic_routes(result))
     return lines
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.request import Setup
+from probes.bandwidth.model.request import Mode
 from probes.bandwidth.tools.command import is_host
 from probes.base.unknown import Unknown
 from widgets.base.figures import gbps, minutes
@@ -91,7 +91,7 @@ def draw_commands(test: PlannedTest, width: int, node: str = "") -> list[Line]:
     """Each end's command in one line however long it is, so that it can be copied; then the peer's."""
     del width
     lines: list[Line] = []
-    for end in test.ends:
+    for end in test.processes:
         lines.append(line(Run(f"  {end.name}: ", Tone.DIM), Run(shlex.join(end.command.argv), Tone.GOOD)))
     if test.for_peer:
         lines.append(line(Run("  on the peer: ", Tone.DIM), Run(peer_command(test, node), Tone.GOOD)))
@@ -103,7 +103,7 @@ def draw_for_peer(test: PlannedTest, width: int, node: str) -> list[Line]:
     """The peer's command in a pane, where a key copies it; nothing where nobody has to start one."""
     if not test.for_peer:
         return []
-    told = "THEN START THIS ON THE PEER" if test.setup is Setup.SERVER else "START THIS ON THE PEER FIRST"
+    told = "THEN START THIS ON THE PEER" if test.setup is Mode.SERVER else "START THIS ON THE PEER FIRST"
     lines: list[Line] = [(), (Run(told, Tone.TITLE), Run("  c: copy", Tone.DIM))]
     lines += command_lines(peer_command(test, node), width)
     for note in _peer_notes(test, node)[1:]:  # when it is to be started says the heading
@@ -118,7 +118,7 @@ def peer_command(test: PlannedTest, node: str) -> str:
     """
     if not test.for_peer:
         return ""
-    return shlex.join((*test.for_peer, _name_of(node)) if test.setup is Setup.SERVER else test.for_peer)
+    return shlex.join((*test.for_peer, _name_of(node)) if test.setup is Mode.SERVER else test.for_peer)
 
 
 def _name_of(node: str) -> str:
@@ -128,11 +128,11 @@ def _name_of(node: str) -> str:
 def _peer_notes(test: PlannedTest, node: str) -> list[str]:
     notes = [
         "start it there when the server here waits"
-        if test.setup is Setup.SERVER
+        if test.setup is Mode.SERVER
         else "start it there before you run this",
         "written for a peer like this node: the RDMA device (-d) and the GPU may have other names there",
     ]
-    if test.setup is Setup.SERVER:
+    if test.setup is Mode.SERVER:
         name = _name_of(node)
         other = "a" if name == _THIS_NODE else "or another"
         notes.append(f"{name}: {other} name or address of this node that the peer can reach")

@@ -97,7 +97,7 @@ def draw_planned(
 
 def _commands(test: PlannedTest, width: int, with_title: bool) -> list[Line]:
     lines: list[Line] = [(Run(test.title, Tone.TITLE),)] if with_title else []
-    for end in test.ends:
+    for end in test.processes:
         where = f" at {end.host}" if end.host else ""
         lines.append((Run(f"{end.name}{where}:", Tone.DIM),))
         lines.extend(command_lines(shlex.join(end.command.argv), width, "  "))

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.meaning import Purpose, Settings
-from probes.bandwidth.model.request import Setup
+from probes.bandwidth.model.request import Mode
 from probes.bandwidth.tools.command import Command
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 
 
 @dataclass(frozen=True)
-class End:
+class PlannedProcess:
     """One process of a test."""
 
     name: str  # "server", "client", or the tool
@@ -38,10 +38,10 @@ class PlannedTest:
 
     title: str  # "GPU0 → mlx5_0 · DMA-BUF"
     settings: Settings
-    setup: Setup
+    setup: Mode
     pair: Pair
     memory: str  # HOST_MEMORY, BY_PEERMEM or BY_DMABUF of samples.py; "" for tools without a NIC
-    ends: tuple[End, ...]
+    processes: tuple[PlannedProcess, ...]
     limit: Limit
     purpose: Purpose
     seconds: float  # about as long as it will take, once the ends have met
@@ -55,7 +55,7 @@ class PlannedTest:
     @property
     def tool(self) -> str:
         """The program that measures: the last end's."""
-        return self.ends[-1].command.tool
+        return self.processes[-1].command.tool
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LeftOut:
     is_missed: bool = True  # False: nobody expected it, as of a port without a cable that is no GPU's nearest
 
     @property
-    def way(self) -> str:
+    def path(self) -> str:
         """What it would have gone over, "GPU3 → mlx5_3", or a NIC alone."""
         return self.title.partition(" · ")[0]
 

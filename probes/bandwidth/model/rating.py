@@ -23,7 +23,7 @@ LARGE_BYTES = 65536
 """Smaller messages are bound by how many the NIC sends a second, not by any link."""
 
 
-class Verdict(Enum):
+class Rating(Enum):
     """The word for a measurement."""
 
     NEAR = "near the line"
@@ -36,9 +36,9 @@ class Verdict(Enum):
 class Judgement:
     """What a measurement is worth."""
 
-    verdict: Verdict
-    words: str  # "186 of 200 Gb/s, 93 %"
-    why: str  # one line
+    verdict: Rating = Rating.UNKNOWN
+    words: str = ""  # "186 of 200 Gb/s, 93 %"
+    why: str = ""  # one line
     share: float | None = None  # of what the limiting part can carry, headers taken off
 
 
@@ -48,13 +48,13 @@ def best_of(samples: Iterable[Sample]) -> Sample | None:
     return max(measured, key=lambda one: one.gbps or 0.0, default=None)
 
 
-def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement:
+def rate(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement:
     """`host` is the same test with host memory on the same NIC, where it was run."""
     if sample.gbps is None:
-        return Judgement(Verdict.UNKNOWN, "", "no bandwidth was measured")
+        return Judgement(Rating.UNKNOWN, "", "no bandwidth was measured")
     least, most = limit.least, limit.gbps
     if least is None or isinstance(most, Unknown) or isinstance(least.nominal_gbps, Unknown) or not most:
-        return Judgement(Verdict.UNKNOWN, f"{sample.gbps:.0f} Gb/s", "what the way can carry is not known")
+        return Judgement(Rating.UNKNOWN, f"{sample.gbps:.0f} Gb/s", "what the way can carry is not known")
     # Both directions of a test between two ends are added up; over one port they share its links.
     ways = 2 if sample.is_bidirectional and not limit.is_loopback else 1
     nominal = least.nominal_gbps * ways
@@ -67,24 +67,24 @@ def judge(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement
         nothing = (
             "in all that counts not one message had gone through: the way is broken, or the node too busy"
         )
-        return Judgement(Verdict.BELOW, words, nothing, share)
+        return Judgement(Rating.BELOW, words, nothing, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
-        return Judgement(Verdict.NEAR, words, by, share)
+        return Judgement(Rating.NEAR, words, by, share)
     if sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES:
         small = f"messages of {sample.size_bytes} bytes are bound by their number, not by the link"
-        return Judgement(Verdict.UNKNOWN, words, small, share)
+        return Judgement(Rating.UNKNOWN, words, small, share)
     if limit.unknown:
         untold = f"what {limit.unknown[0]} carries is not known: it may be no more than this"
-        return Judgement(Verdict.UNKNOWN, words, untold, share)
+        return Judgement(Rating.UNKNOWN, words, untold, share)
     if host is not None and host.gbps:
         reached = f"host memory reaches {short_gbps(host.gbps)} Gb/s"
         if sample.gbps >= LIKE_HOST * host.gbps:
             common = f"{reached}: NIC, network or far side limit, not the way to the GPU"
-            return Judgement(Verdict.LIKE_HOST, words, common, share)
+            return Judgement(Rating.LIKE_HOST, words, common, share)
         way = f"{reached}: the way to the GPU limits"
-        return Judgement(Verdict.BELOW, words, "; ".join((way, *limit.notes)), share)
+        return Judgement(Rating.BELOW, words, "; ".join((way, *limit.notes)), share)
     more = f"{least.name} would carry more: {least.why}"
-    return Judgement(Verdict.BELOW, words, "; ".join((more, *limit.notes)), share)
+    return Judgement(Rating.BELOW, words, "; ".join((more, *limit.notes)), share)
 
 
 def short_gbps(gbps: float) -> str:

@@ -8,7 +8,7 @@ from enum import Enum
 from probes.facts.system.tool_names import PERFTEST
 
 
-class Setup(Enum):
+class Mode(Enum):
     """Where the two ends of an RDMA test are."""
 
     LOOPBACK = "loopback"  # both here, over one port or between two
@@ -36,11 +36,11 @@ class Scope(Enum):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Request:
     """One wish; None: what fits this node."""
 
     tool: str = PERFTEST[0]  # of TEST_TOOLS
-    setup: Setup = Setup.LOOPBACK
+    setup: Mode = Mode.LOOPBACK
     scope: Scope = Scope.PAIR
     memory: MemoryPath = MemoryPath.BEST
     gpu: str | None = None  # BDF; None: the first

@@ -24,9 +24,9 @@ class Ending(Enum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """One test that was run."""
+    """One test that was run. The fields stand in the order in which results are saved."""
 
     taken_at: float  # seconds since 1970, when it began
     seconds: float
@@ -35,23 +35,23 @@ class Result:
     origin: str  # "live", or "simulated hgx-h100": never compared with each other
     title: str
     tool: str
-    setup: str  # value of choice.Setup
-    pair: Pair
+    setup: str  # value of request.Setup
+    pair: Pair = Pair()  # noqa: RUF009 - frozen
     memory: str  # as PlannedTest.memory
     size_bytes: int | None  # None: all sizes, or the tool's own
-    queue_pairs: int
+    queue_pairs: int = 1
     is_bidirectional: bool
+    wants_nics: bool = False  # of a collective: it was to go over the NICs, not over NVLink or PCIe
     commands: tuple[str, ...]  # of each end, as a shell would take it
     ending: Ending
-    samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
-    facts: tuple[Fact, ...]
     figure: Sample | None  # what stands for the whole; None: nothing was measured
-    judgement: Judgement
+    judgement: Judgement = Judgement()  # noqa: RUF009 - frozen
     limit_gbps: float | None  # what the label of the limiting part says
     limit_by: str  # "port 1 of mlx5_0"
     trouble: str = ""  # why it failed, a sentence
     trouble_raw: str = ""  # the line that says so
-    wants_nics: bool = False  # of a collective: it was to go over the NICs, not over NVLink or PCIe
+    facts: tuple[Fact, ...]
+    samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
 
     @property
     def gbps(self) -> float | None:
@@ -61,8 +61,8 @@ class Result:
         return self.figure.gbps if self.figure.bus_gbps is None else self.figure.bus_gbps
 
     @property
-    def way(self) -> str:
-        """What it went over on this node, as `LeftOut.way`."""
+    def path(self) -> str:
+        """What it went over on this node, as `LeftOut.path`."""
         return f"{self.pair.gpu_label} → {self.pair.nic}" if self.pair.gpu_label else self.pair.nic
 
     @property

@@ -24,7 +24,7 @@ HELD_BYTES = 2 << 30
 _MOST_NAMED = 8
 
 
-def felt_by(
+def affected_by(
     examination: Examination, tests: Iterable[PlannedTest], before: Reading | None = None
 ) -> tuple[str, ...]:
     """Who would feel these tests, a line each; `before` is a reading some time before the examination's.
@@ -44,7 +44,7 @@ def felt_by(
 
 def _of_peers(tests: tuple[PlannedTest, ...]) -> list[str]:
     """The nodes on which gdrtop starts an end itself."""
-    peers = dict.fromkeys(end.host for test in tests for end in test.ends if end.host)
+    peers = dict.fromkeys(end.host for test in tests for end in test.processes if end.host)
     return [
         f"whether somebody at {peer} would feel it is not known: gdrtop does not look there" for peer in peers
     ]

@@ -58,7 +58,7 @@ def nearest_nic(topology: Topology, gpu: str) -> str | None:
     return next((name for name in topology.best_nics.get(gpu, ()) if not is_down(devices.get(name))), None)
 
 
-def better_but_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str, ...]:
+def better_nics_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str, ...]:
     """The RDMA devices without an active port that a GPU would have in the place of this one.
 
     They are nearer; or as near, and this one is another GPU's as well.
@@ -77,7 +77,7 @@ def better_but_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str,
     return tuple(found)
 
 
-def lacks_dmabuf(tools: ToolFacts) -> bool:
+def is_without_dmabuf(tools: ToolFacts) -> bool:
     """Whether perftest is installed, with CUDA and without DMA-BUF."""
     build = tools.perftest
     return not isinstance(build, Unknown) and build.cuda is True and build.dmabuf is False
@@ -94,7 +94,7 @@ def gpu_memory(
         return Refused(f"which path to GPU memory is usable is not known: {facts}")
     of_nic = facts.nic_dmabuf.get(nic)
     tools = examination.tools
-    is_too_old = not isinstance(tools, Unknown) and lacks_dmabuf(tools) and facts.peermem.usable is True
+    is_too_old = not isinstance(tools, Unknown) and is_without_dmabuf(tools) and facts.peermem.usable is True
     if facts.dmabuf.usable is True and of_nic is not False and not is_too_old:
         return GpuMemory(gpu.index, gpu.bdf, True)
     if facts.peermem.usable is True:
@@ -151,7 +151,7 @@ def perftest_defaults(
     return PerftestSettings(
         device=device.name,
         port=port.number,
-        # Where no GID will do, perftest's own choice is as good as any, and its error tells.
+        # Where no GID will do, perftest's own request is as good as any, and its error tells.
         gid_index=None if isinstance(index, Unknown) else index,
         gpu=memory,
         size_bytes=LARGE_BYTES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from probes.bandwidth.model.request import Choice, Setup
+from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.planning.defaults import LARGE_BYTES
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 
@@ -33,21 +33,21 @@ class Method:
     end_after_s: float | None
 
 
-def method_of(choice: Choice, settings: PerftestSettings) -> Method:
+def method_of(request: Request, settings: PerftestSettings) -> Method:
     """A latency test counts messages; a bandwidth test measures all sizes, or one for a time."""
-    patience = _PATIENCE_FOR_A_PEER_SECONDS if choice.setup is Setup.SERVER else 0.0
-    if choice.all_sizes:
+    patience = _PATIENCE_FOR_A_PEER_SECONDS if request.setup is Mode.SERVER else 0.0
+    if request.all_sizes:
         of_each = None if settings.is_latency else ITERATIONS_OF_EACH_SIZE
         settings = replace(settings, size_bytes=None, duration_s=None, all_sizes=True, iterations=of_each)
         return Method(settings, _ALL_SIZES_SECONDS, _TIME_LIMIT_SECONDS + patience, None)
     if settings.is_latency:
-        settings = replace(settings, size_bytes=choice.size_bytes, duration_s=None)
+        settings = replace(settings, size_bytes=request.size_bytes, duration_s=None)
         return Method(settings, _LATENCY_SECONDS, _TIME_LIMIT_SECONDS + patience, None)
-    seconds = choice.duration_s + _START_SECONDS
-    settings = replace(settings, size_bytes=choice.size_bytes or LARGE_BYTES, duration_s=choice.duration_s)
-    limit = _TIME_LIMIT_SECONDS + choice.duration_s + patience
+    seconds = request.duration_s + _START_SECONDS
+    settings = replace(settings, size_bytes=request.size_bytes or LARGE_BYTES, duration_s=request.duration_s)
+    limit = _TIME_LIMIT_SECONDS + request.duration_s + patience
     # In both directions perftest's ib_send_bw does not run without end.
-    sends = settings.tool == "ib_send_bw" and (settings.is_bidirectional or choice.setup is Setup.CLIENT)
-    if choice.setup is Setup.SERVER or sends:
+    sends = settings.tool == "ib_send_bw" and (settings.is_bidirectional or request.setup is Mode.CLIENT)
+    if request.setup is Mode.SERVER or sends:
         return Method(settings, seconds, limit, None)
-    return Method(replace(settings, is_endless=True, duration_s=1), seconds, limit, float(choice.duration_s))
+    return Method(replace(settings, is_endless=True, duration_s=1), seconds, limit, float(request.duration_s))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from probes.bandwidth.model.limits import Limit, of_gpu
 from probes.bandwidth.model.meaning import Settings, purpose
-from probes.bandwidth.model.planned_test import End, Pair, PlannedTest
-from probes.bandwidth.model.request import Choice, Setup
+from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
+from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.tools.command import Command, Refused
 from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.other_commands import (
@@ -25,16 +25,16 @@ from probes.snapshot.examination import Examination
 _TIME_LIMIT_SECONDS = 600.0
 
 
-def gdrcopy_test(examination: Examination, choice: Choice, gpu: Gpu) -> PlannedTest | Refused:
+def gdrcopy_test(examination: Examination, request: Request, gpu: Gpu) -> PlannedTest | Refused:
     """The CPU's reach into one GPU."""
     tools = examination.tools
     if isinstance(tools, Unknown):
         return Refused(f"which tools are installed is not known: {tools}")
     # The CPU that copies belongs beside the GPU.
-    numa_node, notes = bound_to(examination, known(gpu.numa_node, None) if choice.binds else None)
-    settings = GdrcopySettings(gpu.index, choice.tool, choice.size_bytes, numa_node)
+    numa_node, notes = bound_to(examination, known(gpu.numa_node, None) if request.binds else None)
+    settings = GdrcopySettings(gpu.index, request.tool, request.size_bytes, numa_node)
     planned = _planned(
-        f"GPU{gpu.index} · {choice.tool}", settings, gdrcopy(settings, tools), (gpu,), 10.0, examination
+        f"GPU{gpu.index} · {request.tool}", settings, gdrcopy(settings, tools), (gpu,), 10.0, examination
     )
     return planned if isinstance(planned, Refused) else replace(planned, notes=notes)
 
@@ -50,17 +50,18 @@ def nvbandwidth_test(examination: Examination, gpu: Gpu) -> PlannedTest | Refuse
     )
 
 
-def nccl_test(examination: Examination, choice: Choice, gpus: tuple[Gpu, ...]) -> PlannedTest | Refused:
+def nccl_test(examination: Examination, request: Request, gpus: tuple[Gpu, ...]) -> PlannedTest | Refused:
     """A collective over these GPUs, in one process."""
     tools = examination.tools
     if isinstance(tools, Unknown):
         return Refused(f"which tools are installed is not known: {tools}")
-    devices = (choice.nic,) if choice.nic is not None and choice.over_network else ()
+    devices = (request.nic,) if request.nic is not None and request.over_network else ()
     settings = NcclSettings(
-        tuple(gpu.index for gpu in gpus), choice.tool, over_network=choice.over_network, devices=devices
+        tuple(gpu.index for gpu in gpus), request.tool, over_network=request.over_network, devices=devices
     )
-    way = f"over {choice.nic}" if devices else "over the NICs" if choice.over_network else "inside this node"
-    title = f"{len(gpus)} GPUs · {choice.tool} {way}"
+    where = "over the NICs" if request.over_network else "inside this node"
+    where = f"over {request.nic}" if devices else where
+    title = f"{len(gpus)} GPUs · {request.tool} {where}"
     return _planned(title, settings, nccl_tests(settings, tools), gpus, 25.0, examination)
 
 
@@ -81,10 +82,10 @@ def _planned(
     return PlannedTest(
         title=title,
         settings=settings,
-        setup=Setup.LOOPBACK,
+        setup=Mode.LOOPBACK,
         pair=Pair(gpu=one.bdf if one else "", gpu_label=label),
         memory="",
-        ends=(End(command.tool, command),),
+        processes=(PlannedProcess(command.tool, command),),
         limit=limit,
         purpose=purpose(settings),
         seconds=seconds,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from probes.bandwidth.model.meaning import purpose
 from probes.bandwidth.model.planned_test import Pair, PlannedTest
-from probes.bandwidth.model.request import Choice, MemoryPath, Setup
-from probes.bandwidth.planning.defaults import better_but_down, lacks_dmabuf, perftest_defaults
+from probes.bandwidth.model.request import MemoryPath, Mode, Request
+from probes.bandwidth.planning.defaults import better_nics_down, is_without_dmabuf, perftest_defaults
 from probes.bandwidth.planning.duration import method_of
 from probes.bandwidth.planning.perftest_ends import ends_of
 from probes.bandwidth.tools.command import Refused
@@ -38,7 +38,7 @@ def _label(examination: Examination, gpu: str | None) -> str:
 
 def perftest_test(
     examination: Examination,
-    choice: Choice,
+    request: Request,
     gpu: str | None,
     nic: str | None,
     path: MemoryPath,
@@ -55,24 +55,24 @@ def perftest_test(
     if isinstance(settings, Refused):
         return settings
     method = method_of(
-        choice,
+        request,
         replace(
             settings,
-            tool=choice.tool,
-            queue_pairs=choice.queue_pairs,
-            is_bidirectional=choice.is_bidirectional,
-            tcp_port=choice.tcp_port or tcp_port,
-            numa_node=settings.numa_node if choice.binds else None,
+            tool=request.tool,
+            queue_pairs=request.queue_pairs,
+            is_bidirectional=request.is_bidirectional,
+            tcp_port=request.tcp_port or tcp_port,
+            numa_node=settings.numa_node if request.binds else None,
         ),
     )
-    planned = ends_of(examination, choice, method, tools)
+    planned = ends_of(examination, request, method, tools)
     if isinstance(planned, Refused):
         return planned
     settings, far = planned.settings, planned.far
-    is_loopback = choice.setup is Setup.LOOPBACK and choice.far_nic in (None, settings.device)
+    is_loopback = request.setup is Mode.LOOPBACK and request.far_nic in (None, settings.device)
     memory = HOST_MEMORY if settings.gpu is None else BY_DMABUF if settings.gpu.dmabuf else BY_PEERMEM
     # A peer that comes to a server here has no name: its device would be taken for one of this node.
-    far_nic = "" if choice.setup is Setup.SERVER else choice.far_nic or ""
+    far_nic = "" if request.setup is Mode.SERVER else request.far_nic or ""
     label = _label(examination, gpu) if with_gpu else ""
     between = settings.device
     if far is not None:
@@ -81,25 +81,25 @@ def perftest_test(
     return PlannedTest(
         title=_title(label, between, memory),
         settings=settings,
-        setup=choice.setup,
+        setup=request.setup,
         pair=Pair(
             gpu=(gpu or "") if with_gpu else "",
             gpu_label=label,
             nic=settings.device,
             port=settings.port,
-            far_nic="" if far_nic == settings.device and not choice.peer else far_nic,
-            peer="" if choice.setup is Setup.LOOPBACK else choice.peer,
+            far_nic="" if far_nic == settings.device and not request.peer else far_nic,
+            peer="" if request.setup is Mode.LOOPBACK else request.peer,
         ),
         memory=memory,
-        ends=planned.ends,
+        processes=planned.processes,
         limit=planned.limit,
         purpose=purpose(settings, is_loopback),
         seconds=method.seconds,
         time_limit_s=method.time_limit_s,
         end_after_s=method.end_after_s,
-        tcp_port=settings.tcp_port if choice.setup in (Setup.LOOPBACK, Setup.SERVER) else 0,
+        tcp_port=settings.tcp_port if request.setup in (Mode.LOOPBACK, Mode.SERVER) else 0,
         for_peer=planned.for_peer,
-        far=far if choice.setup is Setup.LOOPBACK else None,
+        far=far if request.setup is Mode.LOOPBACK else None,
         notes=(
             *planned.notes,
             *_passed_over(examination, gpu, settings.device),
@@ -109,14 +109,14 @@ def perftest_test(
 
 
 def _passed_over(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
-    better = better_but_down(examination.topology, gpu, nic)
+    better = better_nics_down(examination.topology, gpu, nic)
     label = _label(examination, gpu)
     return tuple(f"{one} would serve {label} better, but no port of it is active" for one in better)
 
 
 def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, ...]:
     """That the node's own path could not be taken, for what is installed does not know it."""
-    if path is not MemoryPath.BEST or memory != BY_PEERMEM or not lacks_dmabuf(tools):
+    if path is not MemoryPath.BEST or memory != BY_PEERMEM or not is_without_dmabuf(tools):
         return ()
     told = "this perftest is built without DMA-BUF: measured by nvidia-peermem, whatever NCCL takes"
     return (told,)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from probes.bandwidth.model.limits import Limit, of_both_ends, of_test
-from probes.bandwidth.model.planned_test import End
-from probes.bandwidth.model.request import Choice, Setup
+from probes.bandwidth.model.planned_test import PlannedProcess
+from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.planning.defaults import gpu_memory, perftest_defaults
 from probes.bandwidth.planning.duration import Method
 from probes.bandwidth.tools.command import Refused, is_ipv6
@@ -23,7 +23,7 @@ class PerftestEnds:
     """Both ends of one test."""
 
     settings: PerftestSettings  # of the end here, in loopback the client's
-    ends: tuple[End, ...]  # those that are started from here, in this order
+    processes: tuple[PlannedProcess, ...]  # those that are started from here, in this order
     limit: Limit
     for_peer: tuple[str, ...] = ()  # the argv that somebody at the peer has to start
     far: PerftestSettings | None = None  # the other end's, where its device is another one
@@ -31,53 +31,54 @@ class PerftestEnds:
 
 
 def ends_of(
-    examination: Examination, choice: Choice, method: Method, tools: ToolFacts
+    examination: Examination, request: Request, method: Method, tools: ToolFacts
 ) -> PerftestEnds | Refused:
     """The ends of a test with these settings; Refused with the reason where one of them cannot be run."""
-    if choice.setup is Setup.LOOPBACK:
-        return _loopback(examination, choice, method.settings, tools)
-    host = host_of(choice.peer)
-    if host is None and choice.setup is not Setup.SERVER:
-        told = "no peer is named" if not choice.peer else f"{choice.peer[:80]!r} is no host name or address"
+    if request.setup is Mode.LOOPBACK:
+        return _loopback(examination, request, method.settings, tools)
+    host = host_of(request.peer)
+    if host is None and request.setup is not Mode.SERVER:
+        told = "no peer is named" if not request.peer else f"{request.peer[:80]!r} is no host name or address"
         return Refused(told)
     wished = replace(method.settings, over_ipv6=host is not None and is_ipv6(host))
     near, notes = _bound(examination, wished)
-    far, told_of_far = _at_peer(examination, choice, wished)
+    far, told_of_far = _at_peer(examination, request, wished)
     notes = tuple(dict.fromkeys((*notes, *told_of_far)))
     is_known = far.device != near.device and not told_of_far
     limit = of_test(examination, near)
     if is_known:
         limit = of_both_ends(limit, _of_peer(of_test(examination, far)), near.is_bidirectional)
     planned = PerftestEnds(near, (), limit, (), far if is_known else None, notes)
-    if choice.setup is Setup.SERVER:
+    if request.setup is Mode.SERVER:
         waits, asks = perftest(near, tools), perftest(far, tools, LOCALHOST)
         if isinstance(waits, Refused):
             return waits
         if isinstance(asks, Refused):
             return asks
         # This node's name is put behind it.
-        return replace(planned, ends=(End("server", waits),), for_peer=asks.argv[:-1])
+        return replace(planned, processes=(PlannedProcess("server", waits),), for_peer=asks.argv[:-1])
     there, asks = perftest(far, tools), perftest(near, tools, host)
     if isinstance(there, Refused):
         return there
     if isinstance(asks, Refused):
         return asks
-    if choice.setup is Setup.CLIENT:
-        return replace(planned, ends=(End("client", asks),), for_peer=there.argv)
-    server = by_ssh(choice.peer, there, method.time_limit_s)
+    if request.setup is Mode.CLIENT:
+        return replace(planned, processes=(PlannedProcess("client", asks),), for_peer=there.argv)
+    server = by_ssh(request.peer, there, method.time_limit_s)
     if isinstance(server, Refused):
         return server
-    return replace(planned, ends=(End("server", server, choice.peer), End("client", asks)))
+    processes = (PlannedProcess("server", server, request.peer), PlannedProcess("client", asks))
+    return replace(planned, processes=processes)
 
 
 def _loopback(
-    examination: Examination, choice: Choice, wished: PerftestSettings, tools: ToolFacts
+    examination: Examination, request: Request, wished: PerftestSettings, tools: ToolFacts
 ) -> PerftestEnds | Refused:
     near, notes = _bound(examination, wished)
     far: PerftestSettings | None = None
-    limit = of_test(examination, near, is_loopback=choice.far_nic in (None, near.device))
-    if choice.far_nic not in (None, near.device):
-        other = _over_other_device(examination, choice, wished)
+    limit = of_test(examination, near, is_loopback=request.far_nic in (None, near.device))
+    if request.far_nic not in (None, near.device):
+        other = _over_other_device(examination, request, wished)
         if isinstance(other, Refused):
             return other
         far, told = _bound(examination, other)
@@ -86,7 +87,8 @@ def _loopback(
     both = loopback(near, tools, far)
     if isinstance(both, Refused):
         return both
-    return PerftestEnds(near, (End("server", both[0]), End("client", both[1])), limit, (), far, notes)
+    processes = (PlannedProcess("server", both[0]), PlannedProcess("client", both[1]))
+    return PerftestEnds(near, processes, limit, (), far, notes)
 
 
 def _bound(
@@ -98,15 +100,15 @@ def _bound(
 
 
 def _at_peer(
-    examination: Examination, choice: Choice, settings: PerftestSettings
+    examination: Examination, request: Request, settings: PerftestSettings
 ) -> tuple[PerftestSettings, tuple[str, ...]]:
     """The peer's end: it is taken for a node of the same type; and why nothing is known of its device."""
     # It has a cpuset of its own; numactl, where it is missing here, is taken to be missing there, too.
     far = _bound(examination, settings, is_here=False)[0]
-    name = choice.far_nic
+    name = request.far_nic
     if name is None or name == settings.device:
         return far, ()
-    other = _over_other_device(examination, choice, settings)
+    other = _over_other_device(examination, request, settings)
     if not isinstance(other, Refused):
         return _bound(examination, other, is_here=False)[0], ()
     given = "port, GID index, GPU and NUMA node" if settings.gpu else "port, GID index and NUMA node"
@@ -115,10 +117,10 @@ def _at_peer(
 
 
 def _over_other_device(
-    examination: Examination, choice: Choice, settings: PerftestSettings
+    examination: Examination, request: Request, settings: PerftestSettings
 ) -> PerftestSettings | Refused:
     """The same over the chosen other device of this node: with its port, GID index, NUMA node and GPU."""
-    other = perftest_defaults(examination, None, choice.far_nic)
+    other = perftest_defaults(examination, None, request.far_nic)
     if isinstance(other, Refused):
         return other
     far = replace(
@@ -126,7 +128,7 @@ def _over_other_device(
         device=other.device,
         port=other.port,
         gid_index=other.gid_index,
-        numa_node=other.numa_node if choice.binds else None,
+        numa_node=other.numa_node if request.binds else None,
     )
     return far if far.gpu is None else _nearest_gpu(examination, far)
 

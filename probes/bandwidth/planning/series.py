@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from probes.bandwidth.model.planned_test import LeftOut, PlannedTest, Series
-from probes.bandwidth.model.request import Choice, MemoryPath, Scope
-from probes.bandwidth.planning.defaults import active_port, better_but_down, nearest_nic, no_rdma
+from probes.bandwidth.model.request import MemoryPath, Request, Scope
+from probes.bandwidth.planning.defaults import active_port, better_nics_down, nearest_nic, no_rdma
 from probes.bandwidth.planning.install_hints import with_way_to_get
 from probes.bandwidth.planning.other_tests import gdrcopy_test, nccl_test, nvbandwidth_test
 from probes.bandwidth.planning.perftest import perftest_test, wish_title
@@ -18,41 +18,41 @@ from probes.snapshot.examination import Examination
 _MEMORY_PATHS = (MemoryPath.HOST, MemoryPath.PEERMEM, MemoryPath.DMABUF)
 
 
-def series_of(examination: Examination, choice: Choice, tcp_port: int) -> Series | Refused:
+def plan_series(examination: Examination, request: Request, tcp_port: int) -> Series | Refused:
     """All tests of a wish, `tcp_port` being free here; Refused where not one of them can be run."""
-    if choice.tool not in TEST_TOOLS:
-        return Refused(f"{choice.tool[:80]!r} is no test that gdrtop knows")
+    if request.tool not in TEST_TOOLS:
+        return Refused(f"{request.tool[:80]!r} is no test that gdrtop knows")
     idle: tuple[LeftOut, ...] = ()
-    if choice.tool in PERFTEST:
-        pairs = _pairs(examination, choice)
+    if request.tool in PERFTEST:
+        pairs = _pairs(examination, request)
         if isinstance(pairs, Refused):
             return pairs
-        planned = _over_rdma(examination, choice, pairs, tcp_port)
+        planned = _over_rdma(examination, request, pairs, tcp_port)
         if not planned:
             return Refused("there is no GPU here; host memory can be measured")
-        idle = () if choice.scope is Scope.PAIR or choice.nic else _idle(examination)
+        idle = () if request.scope is Scope.PAIR or request.nic else _idle(examination)
     else:
-        gpus = _gpus(examination, choice)
+        gpus = _gpus(examination, request)
         if isinstance(gpus, Refused):
             return gpus
-        planned = _others(examination, choice, gpus)
+        planned = _others(examination, request, gpus)
     tests = tuple(one for _, one in planned if isinstance(one, PlannedTest))
     left_out = tuple(
-        LeftOut(title, with_way_to_get(examination, choice.tool, one.reason))
+        LeftOut(title, with_way_to_get(examination, request.tool, one.reason))
         for title, one in planned
         if isinstance(one, Refused)
     )
     if not tests:
         return Refused(left_out[0].reason)
-    title = tests[0].title if len(tests) == 1 else f"{_scope(choice)}: {len(tests)} tests"
+    title = tests[0].title if len(tests) == 1 else f"{_scope(request)}: {len(tests)} tests"
     return Series(title, tests, (*left_out, *idle))
 
 
 def _over_rdma(
-    examination: Examination, choice: Choice, pairs: list[tuple[str | None, str | None]], tcp_port: int
+    examination: Examination, request: Request, pairs: list[tuple[str | None, str | None]], tcp_port: int
 ) -> list[tuple[str, PlannedTest | Refused]]:
     """Each pair by each memory; host memory, in which no GPU has a part, once a NIC."""
-    paths = _MEMORY_PATHS if choice.memory is MemoryPath.COMPARE else (choice.memory,)
+    paths = _MEMORY_PATHS if request.memory is MemoryPath.COMPARE else (request.memory,)
     planned: list[tuple[str, PlannedTest | Refused]] = []
     over_host_memory: set[str | None] = set()
     for gpu, nic in pairs:
@@ -64,29 +64,29 @@ def _over_rdma(
             elif gpu is None:
                 continue
             title = wish_title(examination, gpu if path is not MemoryPath.HOST else None, nic, path)
-            planned.append((title, perftest_test(examination, choice, gpu, nic, path, tcp_port)))
+            planned.append((title, perftest_test(examination, request, gpu, nic, path, tcp_port)))
     return planned
 
 
-def _scope(choice: Choice) -> str:
-    if choice.scope is Scope.PAIR:
+def _scope(request: Request) -> str:
+    if request.scope is Scope.PAIR:
         return "host memory, nvidia-peermem, DMA-BUF"
-    nics = choice.nic or ("its best NIC" if choice.scope is Scope.SWEEP else "every NIC")
-    if choice.tool not in PERFTEST:
-        return f"{choice.tool} of every GPU"
-    if choice.memory is MemoryPath.HOST:
-        return f"host memory over {choice.nic or 'every NIC'}"
+    nics = request.nic or ("its best NIC" if request.scope is Scope.SWEEP else "every NIC")
+    if request.tool not in PERFTEST:
+        return f"{request.tool} of every GPU"
+    if request.memory is MemoryPath.HOST:
+        return f"host memory over {request.nic or 'every NIC'}"
     return f"every GPU with {nics}"
 
 
 def _others(
-    examination: Examination, choice: Choice, gpus: tuple[Gpu, ...]
+    examination: Examination, request: Request, gpus: tuple[Gpu, ...]
 ) -> list[tuple[str, PlannedTest | Refused]]:
-    if choice.tool in NCCL_TESTS:
-        return [(choice.tool, nccl_test(examination, choice, gpus))]
-    if choice.tool in GDRCOPY:
-        return [(f"GPU{gpu.index}", gdrcopy_test(examination, choice, gpu)) for gpu in gpus]
-    assert choice.tool == NVBANDWIDTH
+    if request.tool in NCCL_TESTS:
+        return [(request.tool, nccl_test(examination, request, gpus))]
+    if request.tool in GDRCOPY:
+        return [(f"GPU{gpu.index}", gdrcopy_test(examination, request, gpu)) for gpu in gpus]
+    assert request.tool == NVBANDWIDTH
     return [(f"GPU{gpu.index}", nvbandwidth_test(examination, gpu)) for gpu in gpus]
 
 
@@ -95,40 +95,40 @@ def _all_gpus(examination: Examination) -> tuple[Gpu, ...] | Refused:
     return facts.gpus if isinstance(facts, GpuFacts) else Refused(f"the GPUs are not known: {facts}")
 
 
-def _gpus(examination: Examination, choice: Choice) -> tuple[Gpu, ...] | Refused:
+def _gpus(examination: Examination, request: Request) -> tuple[Gpu, ...] | Refused:
     """The GPUs of a test without a NIC: the one chosen, else all for a collective or a sweep."""
     gpus = _all_gpus(examination)
     if isinstance(gpus, Refused):
         return gpus
-    if choice.gpu is not None:
-        chosen = tuple(gpu for gpu in gpus if gpu.bdf == choice.gpu)
-        return chosen or Refused(f"there is no GPU {choice.gpu[:40]}")
+    if request.gpu is not None:
+        chosen = tuple(gpu for gpu in gpus if gpu.bdf == request.gpu)
+        return chosen or Refused(f"there is no GPU {request.gpu[:40]}")
     if not gpus:
         return Refused("there is no GPU here")
-    return gpus if choice.tool in NCCL_TESTS or choice.scope is not Scope.PAIR else gpus[:1]
+    return gpus if request.tool in NCCL_TESTS or request.scope is not Scope.PAIR else gpus[:1]
 
 
-def _pairs(examination: Examination, choice: Choice) -> list[tuple[str | None, str | None]] | Refused:
+def _pairs(examination: Examination, request: Request) -> list[tuple[str | None, str | None]] | Refused:
     """(GPU's BDF, RDMA device) of every test; None for the GPU where there is none."""
     devices = _active(examination)
     if isinstance(devices, Refused):
         return devices
     gpus = _all_gpus(examination)
     bdfs: list[str] = [] if isinstance(gpus, Refused) else [gpu.bdf for gpu in gpus]
-    if isinstance(gpus, Refused) and choice.memory is not MemoryPath.HOST:
+    if isinstance(gpus, Refused) and request.memory is not MemoryPath.HOST:
         return gpus
-    if choice.scope is Scope.PAIR:
-        if choice.nic is not None and choice.gpu is None and choice.memory is MemoryPath.HOST:
-            return [(None, choice.nic)]
-        gpu = choice.gpu or next(iter(bdfs), None)
-        nic = choice.nic or (nearest_nic(examination.topology, gpu) if gpu else None)
+    if request.scope is Scope.PAIR:
+        if request.nic is not None and request.gpu is None and request.memory is MemoryPath.HOST:
+            return [(None, request.nic)]
+        gpu = request.gpu or next(iter(bdfs), None)
+        nic = request.nic or (nearest_nic(examination.topology, gpu) if gpu else None)
         return [(gpu, nic or next((device.name for device in devices), None))]
-    nics = [choice.nic] if choice.nic is not None else [device.name for device in devices]
-    bdfs = [choice.gpu] if choice.gpu is not None else bdfs
-    if not bdfs or choice.memory is MemoryPath.HOST:
+    nics = [request.nic] if request.nic is not None else [device.name for device in devices]
+    bdfs = [request.gpu] if request.gpu is not None else bdfs
+    if not bdfs or request.memory is MemoryPath.HOST:
         return [(None, nic) for nic in nics]
-    if choice.scope is Scope.SWEEP:
-        return [(gpu, choice.nic or nearest_nic(examination.topology, gpu)) for gpu in bdfs]
+    if request.scope is Scope.SWEEP:
+        return [(gpu, request.nic or nearest_nic(examination.topology, gpu)) for gpu in bdfs]
     return [(gpu, nic) for gpu in bdfs for nic in nics]
 
 
@@ -147,7 +147,7 @@ def _idle(examination: Examination) -> tuple[LeftOut, ...]:
     """The NICs that no test is over, for no port is active; missed are those that a GPU would have."""
     topology, rdma = examination.topology, examination.node.rdma
     used = ((gpu.id, nearest_nic(topology, gpu.id)) for gpu in topology.gpus)
-    missed = {better for gpu, nic in used if nic for better in better_but_down(topology, gpu, nic)}
+    missed = {better for gpu, nic in used if nic for better in better_nics_down(topology, gpu, nic)}
     return tuple(
         LeftOut(device.name, _states(device), device.name in missed)
         for device in (rdma.devices if isinstance(rdma, RdmaFacts) else ())

@@ -34,7 +34,7 @@ def earlier(result: Result, kept: Iterable[Result]) -> Result | None:
     return newest(before, result.key, result.node, result.origin)
 
 
-def in_baseline(baseline: Iterable[Result], key: tuple[object, ...], origin: str) -> Result | None:
+def baseline_result(baseline: Iterable[Result], key: tuple[object, ...], origin: str) -> Result | None:
     """What a machine type's baseline has for a test (`Result.key`), whatever node it was measured on."""
     same = (one for one in baseline if (one.key, one.origin) == (key, origin))
     return next(filter(is_measured, same), None)
@@ -42,7 +42,7 @@ def in_baseline(baseline: Iterable[Result], key: tuple[object, ...], origin: str
 
 def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
     """What the baseline of its machine type has for the same test."""
-    return in_baseline(baseline, result.key, result.origin)
+    return baseline_result(baseline, result.key, result.origin)
 
 
 def change(result: Result, other: Result, of: str) -> str:
@@ -50,7 +50,7 @@ def change(result: Result, other: Result, of: str) -> str:
 
     `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
     """
-    ours, theirs = figure_words(result), figure_words(other)
+    ours, theirs = headline_text(result), headline_text(other)
     if result.gbps is not None and other.gbps:
         now, before, more, less = result.gbps, other.gbps, "more", "less"
     else:
@@ -71,14 +71,15 @@ def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) 
     before, norm = earlier(result, kept), expected(result, baseline)
     told = []
     if before is not None and before != norm:
-        told.append(change(result, before, f"on {when(before.taken_at)}"))
+        told.append(change(result, before, f"on {local_time(before.taken_at)}"))
     if norm is not None:
         whose = f"{norm.node}, " if norm.node and norm.node != result.node else ""
-        told.append(change(result, norm, f"the baseline of this machine type ({whose}{when(norm.taken_at)})"))
+        of = f"the baseline of this machine type ({whose}{local_time(norm.taken_at)})"
+        told.append(change(result, norm, of))
     return tuple(one for one in told if one)
 
 
-def when(seconds: float) -> str:
+def local_time(seconds: float) -> str:
     """A moment in local time: "2026-11-20 14:02 UTC"."""
     return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(seconds))
 
@@ -91,20 +92,20 @@ def latency_us(sample: Sample | None) -> float | None:
     return next((times[of] for of in _LATENCIES if of in times), None)
 
 
-def gbps_words(gbps: float) -> str:
+def gbps_text(gbps: float) -> str:
     """As "392 Gb/s", "4.2 Gb/s"."""
     return f"{short_gbps(gbps)} Gb/s"
 
 
-def figure_words(result: Result) -> str:
+def headline_text(result: Result) -> str:
     """The figure that stands for a result, with its unit; "" where nothing was measured."""
     if result.gbps is not None:
-        return gbps_words(result.gbps)
+        return gbps_text(result.gbps)
     latency = latency_us(result.figure)
     return "" if latency is None else f"{latency:.2f} µs"
 
 
-def newest_of_pairs(results: Iterable[Result], node: str, origin: str) -> dict[tuple[str, str], Result]:
+def newest_by_pair(results: Iterable[Result], node: str, origin: str) -> dict[tuple[str, str], Result]:
     """The newest bandwidth of each GPU (BDF) and NIC of a node and origin; `results` the oldest first.
 
     Only what can stand for the pair: RDMA one way, with large messages.

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import LeftOut
-from probes.bandwidth.model.rating import LIKE_HOST, Verdict
-from probes.bandwidth.model.request import Setup
+from probes.bandwidth.model.rating import LIKE_HOST, Rating
+from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.results.against_earlier import figure_words, gbps_words, latency_us
-from probes.bandwidth.results.memory_path import how_it_is_known, is_as_asked, memory_used
+from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
+from probes.bandwidth.results.memory_path import is_as_requested, memory_used, mismatch_evidence
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 
 _ARROW = " → "
@@ -35,7 +35,7 @@ class _Pair:
     others: tuple[Result, ...]  # of other memory than was asked for: nothing is proven by them
 
 
-def meaning(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tuple[str, ...]:
+def conclusions(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tuple[str, ...]:
     """What a comparison of memories means, sentences an admin can act on; () where nothing was compared."""
     pairs = [pair for pair in _pairs(results) if _is_comparison(pair, left_out)]
     told: list[str] = []
@@ -53,9 +53,9 @@ def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) 
     """Of NICs whose host memory alone was measured: that says nothing about any GPU."""
     done = [one for one in results if one.ending is Ending.DONE]
     measured = {one.pair.nic for one in done if one.memory != HOST_MEMORY}
-    lost = {one.way.rpartition(_ARROW)[2] for one in left_out if _ARROW in one.way} - measured
+    lost = {one.path.rpartition(_ARROW)[2] for one in left_out if _ARROW in one.path} - measured
     return [
-        f"no GPU's memory was measured over {one.pair.nic}: host memory ({figure_words(one)}) says"
+        f"no GPU's memory was measured over {one.pair.nic}: host memory ({headline_text(one)}) says"
         " nothing about GPUDirect RDMA"
         for one in done
         if one.memory == HOST_MEMORY and one.pair.nic in lost
@@ -76,7 +76,7 @@ def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
 
 
 def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
-    of_pair = any(one.way == pair.title for one in left_out)
+    of_pair = any(one.path == pair.title for one in left_out)
     of_gpu = len(pair.paths) + len(pair.others)
     return of_gpu + (pair.host is not None) > 1 or (of_gpu > 0 and of_pair)
 
@@ -90,7 +90,7 @@ def _pairs(results: Sequence[Result]) -> list[_Pair]:
             found.setdefault((one.pair.gpu_label, _way(one)), []).append(one)
     return [
         _Pair(
-            some[0].way,
+            some[0].path,
             hosts.get(_way(some[0])),
             tuple(one for one in some if _is_of_path(one)),
             tuple(one for one in some if not _is_of_path(one)),
@@ -101,7 +101,7 @@ def _pairs(results: Sequence[Result]) -> list[_Pair]:
 
 def _is_of_path(one: Result) -> bool:
     """A test that failed is one of the path that was asked for, whatever it had said by then."""
-    return one.ending is not Ending.DONE or is_as_asked(one)
+    return one.ending is not Ending.DONE or is_as_requested(one)
 
 
 def _way(one: Result) -> tuple[object, ...]:
@@ -129,15 +129,15 @@ def _of_paths(pair: _Pair) -> list[str]:
 
 def _of_other(one: Result) -> str:
     return (
-        f"{one.memory} was not measured: {how_it_is_known(one)}. Its {figure_words(one) or 'figure'} is that"
-        f" of {memory_used(one)} and proves nothing about {one.memory}"
+        f"{one.memory} was not measured: {mismatch_evidence(one)}. Its {headline_text(one) or 'figure'} is"
+        f" that of {memory_used(one)} and proves nothing about {one.memory}"
     )
 
 
 def _bandwidth(one: Result, host: Result | None) -> str:
     assert one.gbps is not None
     gpu, nic = one.pair.gpu_label or "the GPU", one.pair.nic
-    near = one.judgement.verdict is Verdict.NEAR
+    near = one.judgement.verdict is Rating.NEAR
     works = f"GPUDirect RDMA by {one.memory} works: {nic} reaches the memory of {gpu} at {_of_line(one)}"
     if host is None or host.ending is not Ending.DONE or not host.gbps:
         if near:
@@ -145,43 +145,43 @@ def _bandwidth(one: Result, host: Result | None) -> str:
         return (
             f"by {one.memory} {_of_line(one)}; host memory, which would tell whose fault it is, has no figure"
         )
-    share, theirs = one.gbps / host.gbps, gbps_words(host.gbps)
+    share, theirs = one.gbps / host.gbps, gbps_text(host.gbps)
     if near:
         slower = f", {100 * (1 - share):.0f} % less than host memory ({theirs})" if share < LIKE_HOST else ""
         return works + (slower or f", as fast as host memory ({theirs})")
     if share < LIKE_HOST:
-        notes = one.judgement.why.partition("; ")[2] if one.judgement.verdict is Verdict.BELOW else ""
+        notes = one.judgement.why.partition("; ")[2] if one.judgement.verdict is Rating.BELOW else ""
         because = f" ({notes})" if notes else ""
         return (
-            f"the way between {nic} and {gpu} limits{because}: by {one.memory} {gbps_words(one.gbps)}, host"
+            f"the way between {nic} and {gpu} limits{because}: by {one.memory} {gbps_text(one.gbps)}, host"
             f" memory on the same NIC {theirs}. {_DOCTOR}"
         )
-    if host.judgement.verdict is Verdict.NEAR:
+    if host.judgement.verdict is Rating.NEAR:
         return f"{works}, as fast as host memory ({theirs})"
-    if one.judgement.verdict is Verdict.UNKNOWN:
+    if one.judgement.verdict is Rating.UNKNOWN:
         return (
-            f"by {one.memory} {gpu} is as fast as host memory ({gbps_words(one.gbps)}, {theirs}); whether"
+            f"by {one.memory} {gpu} is as fast as host memory ({gbps_text(one.gbps)}, {theirs}); whether"
             f" that is near the line is not known: {one.judgement.why}"
         )
     if share * LIKE_HOST > 1:
         return (
-            f"host memory ({theirs}) is slower than {gpu} by {one.memory} ({gbps_words(one.gbps)}): GPUDirect"
+            f"host memory ({theirs}) is slower than {gpu} by {one.memory} ({gbps_text(one.gbps)}): GPUDirect"
             " RDMA is not what limits; look at the NUMA node that the host's memory is of"
         )
     return (
-        f"by {one.memory} {gpu} is as slow as host memory ({gbps_words(one.gbps)}, {theirs}): the way to the"
+        f"by {one.memory} {gpu} is as slow as host memory ({gbps_text(one.gbps)}, {theirs}): the way to the"
         f" GPU is not what limits. {_common_cause(one)}"
     )
 
 
 def _common_cause(one: Result) -> str:
     """Where to look, when host memory is as slow as the GPU's."""
-    if one.setup == Setup.LOOPBACK.value and not one.pair.far_nic:
+    if one.setup == Mode.LOOPBACK.value and not one.pair.far_nic:
         return (
             f"In loopback all data crosses the PCIe link of {one.pair.nic} out and back in, and host memory"
             " is bound by that as well: test against another node before the NIC or the network is blamed"
         )
-    if one.setup == Setup.LOOPBACK.value:
+    if one.setup == Mode.LOOPBACK.value:
         return (
             f"Look at {one.pair.nic} and {one.pair.far_nic}: PCIe link, MTU, error counters, the way between"
         )
@@ -192,7 +192,7 @@ def _common_cause(one: Result) -> str:
 
 
 def _of_line(one: Result) -> str:
-    return one.judgement.words or figure_words(one)
+    return one.judgement.words or headline_text(one)
 
 
 def _latency(one: Result, host: Result | None) -> str:
@@ -236,7 +236,7 @@ def _between_paths(pair: _Pair) -> list[str]:
     if not dmabuf.gbps or not peermem.gbps:
         return []
     share = dmabuf.gbps / peermem.gbps
-    figures = f"{gbps_words(dmabuf.gbps)} and {gbps_words(peermem.gbps)}"
+    figures = f"{gbps_text(dmabuf.gbps)} and {gbps_text(peermem.gbps)}"
     if LIKE_HOST <= share <= 1 / LIKE_HOST:
         return [f"DMA-BUF and nvidia-peermem carry the same ({figures}): either will do, NCCL takes DMA-BUF"]
     if share < 1:

@@ -22,7 +22,7 @@ from probes.bandwidth.tools.samples import Sample
 _STALLED = 0.5  # of what goes through in most seconds
 
 
-def figure_of(samples: Sequence[Sample], settings: Settings) -> Sample | None:
+def headline(samples: Sequence[Sample], settings: Settings) -> Sample | None:
     """The sample that stands for a test; None: nothing was measured."""
     if _is_endless(settings):
         return _mean(_counted(samples))

@@ -42,17 +42,17 @@ def nic_routes(result: Result) -> list[str]:
     return [one for one in facts_about(result, About.ROUTE) if one.startswith(_NETWORK)]
 
 
-def is_as_asked(result: Result) -> bool:
+def is_as_requested(result: Result) -> bool:
     """Whether the memory is not known to be another one than was asked for."""
     return memory_used(result) == result.memory
 
 
 def is_measured(result: Result) -> bool:
     """Whether it can stand for its test: it came to its end, with the memory that was asked for."""
-    return result.ending is Ending.DONE and is_as_asked(result)
+    return result.ending is Ending.DONE and is_as_requested(result)
 
 
-def how_it_is_known(result: Result) -> str:
+def mismatch_evidence(result: Result) -> str:
     """What the tool said, or did not say, about memory that is not as asked; "" where it is."""
     used = memory_used(result)
     if used == result.memory:

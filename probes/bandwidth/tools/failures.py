@@ -34,7 +34,7 @@ _SIGNALS = {
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Failure:
     """One thing that went wrong."""
 
     told: str  # one sentence
@@ -42,7 +42,7 @@ class Trouble:
     rank: int  # CAUSE, SYMPTOM or FOLLOWS of trouble_texts: the lower, the more it tells
 
 
-Output = Sample | Fact | Trouble
+Output = Sample | Fact | Failure
 """What a line of a tool tells."""
 
 
@@ -63,7 +63,7 @@ def memory_told(lines: Iterable[str]) -> Memory:
     return Memory(gpu or dmabuf, dmabuf)
 
 
-def trouble_in(line: str, memory: Memory | None = None) -> Trouble | None:
+def failure_in(line: str, memory: Memory | None = None) -> Failure | None:
     """What a line tells of a failure; None for a line that tells of none."""
     line = line[:LINE_LIMIT]
     match = _MR.search(line)
@@ -73,27 +73,27 @@ def trouble_in(line: str, memory: Memory | None = None) -> Trouble | None:
     if match:
         status = int(match["status"])
         told = COMPLETION_STATUS.get(status, f"a message was not delivered (ibv_wc_status {status})")
-        return Trouble(told, shown(line), FOLLOWS if status == 5 else CAUSE)
+        return Failure(told, shown(line), FOLLOWS if status == 5 else CAUSE)
     match = _CM_EVENT.search(line)
     if match:
         event = int(match["event"])
         told = CM_EVENTS.get(event, f"the connection by rdma_cm failed (event {event})")
-        return Trouble(told, shown(line), CAUSE)
+        return Failure(told, shown(line), CAUSE)
     for pattern, rank, told in _PATTERNS:
         match = pattern.search(line)
         if match:
             words = {name: shown(word or "") for name, word in match.groupdict().items()}
-            return Trouble(told.format(**words), shown(line), rank)
+            return Failure(told.format(**words), shown(line), rank)
     return None
 
 
-def troubles_in(line: str, memory: Memory | None = None) -> tuple[Output, ...]:
+def failures_in(line: str, memory: Memory | None = None) -> tuple[Output, ...]:
     """What a line tells of a failure, as parsers give what lines tell."""
-    trouble = trouble_in(line, memory)
+    trouble = failure_in(line, memory)
     return () if trouble is None else (trouble,)
 
 
-def explain(lines: Iterable[str], status: int | None, memory: Memory | None = None) -> Trouble | None:
+def explain(lines: Iterable[str], status: int | None, memory: Memory | None = None) -> Failure | None:
     """The most telling trouble of a run that has ended; None where it ended well.
 
     `status` is the exit status, negative for a signal as subprocess gives it; None while the test runs.
@@ -108,18 +108,18 @@ def explain(lines: Iterable[str], status: int | None, memory: Memory | None = No
             told.gpu if memory.gpu is None else memory.gpu,
             told.dmabuf if memory.dmabuf is None else memory.dmabuf,
         )
-    best: Trouble | None = None
+    best: Failure | None = None
     if status == 0:
         # A test that ended well may still have warned; only what was measured wrong counts.
         last = [line for line in last if "FAILED" in line]
     for line in last:
-        trouble = trouble_in(line, told)
+        trouble = failure_in(line, told)
         if trouble is not None and (best is None or trouble.rank < best.rank):
             best = trouble
     return best if best is not None or not status else _of_status(status, last)
 
 
-def _of_registration(errno: str | None, memory: Memory, line: str) -> Trouble:
+def _of_registration(errno: str | None, memory: Memory, line: str) -> Failure:
     if memory.dmabuf:
         place = 1
     elif memory.gpu:
@@ -130,21 +130,21 @@ def _of_registration(errno: str | None, memory: Memory, line: str) -> Trouble:
         place = None
     texts = MR_OLD if errno is None else MR_ERRORS.get(int(errno))
     if texts is None:
-        return Trouble(f"the memory could not be registered (errno {errno})", shown(line), CAUSE)
+        return Failure(f"the memory could not be registered (errno {errno})", shown(line), CAUSE)
     if place is not None:
-        return Trouble(texts[place], shown(line), CAUSE)
-    return Trouble(f"with GPU memory: {texts[0]}; with host memory: {texts[2]}", shown(line), CAUSE)
+        return Failure(texts[place], shown(line), CAUSE)
+    return Failure(f"with GPU memory: {texts[0]}; with host memory: {texts[2]}", shown(line), CAUSE)
 
 
-def _of_status(status: int, lines: list[str]) -> Trouble:
+def _of_status(status: int, lines: list[str]) -> Failure:
     signal = -status if status < 0 else status - 128
     raw = next((shown(line) for line in reversed(lines) if line.strip()), "")
     if signal in _SIGNALS:
-        return Trouble(_SIGNALS[signal], raw, SYMPTOM)
+        return Failure(_SIGNALS[signal], raw, SYMPTOM)
     if status == 127:
-        return Trouble("the program was not found", raw, CAUSE)
+        return Failure("the program was not found", raw, CAUSE)
     if status == 126:
-        return Trouble("the program cannot be run: it is not executable", raw, CAUSE)
+        return Failure("the program cannot be run: it is not executable", raw, CAUSE)
     if status == 124:
-        return Trouble("it took longer than its time limit", raw, SYMPTOM)
-    return Trouble(f"it ended with status {status}", raw, FOLLOWS)
+        return Failure("it took longer than its time limit", raw, SYMPTOM)
+    return Failure(f"it ended with status {status}", raw, FOLLOWS)

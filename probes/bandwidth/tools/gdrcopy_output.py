@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from probes.bandwidth.tools.failure_patterns import SYMPTOM
-from probes.bandwidth.tools.failures import Output, Trouble, troubles_in
+from probes.bandwidth.tools.failures import Failure, Output, failures_in
 from probes.bandwidth.tools.samples import (
     DONE,
     LINE_LIMIT,
@@ -70,7 +70,7 @@ class GdrcopyOutput:
                 passed = self._list is About.PASSED
                 return () if passed else (Fact(self._list, name["name"], shown(line)),)
             self._list = self._list if not line else None
-        return self._of_suite(line) or self._of_copies(line) or self._of_gpu(line) or troubles_in(line)
+        return self._of_suite(line) or self._of_copies(line) or self._of_gpu(line) or failures_in(line)
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         gpu = _GPU.match(line)
@@ -126,7 +126,7 @@ class GdrcopyOutput:
             times = [number for number in found if number is not None]
             if len(times) != len(found) or len(times) != len(self._latencies):
                 return ()
-            latencies = tuple(Latency(us, of) for us, of in zip(times, self._latencies, strict=True))
+            latencies = tuple(Latency(of, us) for us, of in zip(times, self._latencies, strict=True))
             return (
                 Sample(
                     what=row["what"],
@@ -140,7 +140,7 @@ class GdrcopyOutput:
         us = number_of(trip["us"]) if trip else None
         if us is None:
             return ()
-        return (Sample(what="round trip CPU–GPU", raw=shown(line), latencies=(Latency(us, "average"),)),)
+        return (Sample(what="round trip CPU–GPU", raw=shown(line), latencies=(Latency("average", us),)),)
 
     def _of_suite(self, line: str) -> tuple[Output, ...]:
         total = _TOTAL.match(line)
@@ -151,7 +151,7 @@ class GdrcopyOutput:
             ]
             if int(total["failed"]):
                 failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
-                told.append(Trouble(failed, shown(line), SYMPTOM))
+                told.append(Failure(failed, shown(line), SYMPTOM))
             return tuple(told)
         listed = _LIST.match(line)
         if listed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from probes.bandwidth.tools.failure_patterns import CAUSE
-from probes.bandwidth.tools.failures import Output, Trouble, troubles_in
+from probes.bandwidth.tools.failures import Failure, Output, failures_in
 from probes.bandwidth.tools.samples import (
     DONE,
     LINE_LIMIT,
@@ -70,7 +70,7 @@ class NcclTestsOutput:
                 return ()
             self._routes.add(route["route"])
             return (Fact(About.ROUTE, shown(route["route"]), shown(line)),)
-        return troubles_in(line)
+        return failures_in(line)
 
     def _comment(self, line: str) -> tuple[Output, ...]:
         names = line[1:].split()
@@ -95,7 +95,7 @@ class NcclTestsOutput:
             return (
                 Sample(what=self._what, raw=shown(line), variant="average", bus_gbps=in_gbps(number, "GB/s")),
             )
-        return troubles_in(line)
+        return failures_in(line)
 
     def _header(self, names: list[str], line: str) -> tuple[Output, ...]:
         self._groups = min(names.count("time"), len(_GROUPS))
@@ -134,7 +134,7 @@ class NcclTestsOutput:
             told = (
                 f"{max(wrong)} elements of a message of {fields[0]} bytes came out wrong: data was corrupted"
             )
-            samples.append(Trouble(told, shown(line), CAUSE))
+            samples.append(Failure(told, shown(line), CAUSE))
         return tuple(samples)
 
     def _sample(self, size: str, group: dict[str, str], variant: str, line: str) -> Sample | None:

@@ -12,7 +12,7 @@ import json
 import re
 
 from probes.bandwidth.tools.failure_patterns import SYMPTOM
-from probes.bandwidth.tools.failures import Output, Trouble, trouble_in
+from probes.bandwidth.tools.failures import Failure, Output, failure_in
 from probes.bandwidth.tools.samples import (
     LINE_LIMIT,
     MEASURING,
@@ -87,10 +87,10 @@ class NvbandwidthOutput:
         status = _STATUS.match(line)
         if status and status["status"] == "Waived":
             return (Fact(About.WAIVED, shown(status["why"] or "a test"), shown(line)),)
-        trouble = trouble_in(line)
+        trouble = failure_in(line)
         if trouble is None and status:
             told = shown(f"nvbandwidth: {status['why'] or status['status']}")
-            trouble = Trouble(told, shown(line), SYMPTOM)
+            trouble = Failure(told, shown(line), SYMPTOM)
         return () if trouble is None else (trouble,)
 
     def _of_matrix(self, line: str, fields: list[str]) -> tuple[Output, ...]:
@@ -118,7 +118,7 @@ class NvbandwidthOutput:
         try:
             return _read_document(json.loads(whole))
         except (ValueError, RecursionError):
-            return (Trouble("nvbandwidth's JSON cannot be read", shown(whole[:LINE_LIMIT]), SYMPTOM),)
+            return (Failure("nvbandwidth's JSON cannot be read", shown(whole[:LINE_LIMIT]), SYMPTOM),)
 
 
 def _read_document(document: object) -> tuple[Output, ...]:
@@ -132,7 +132,7 @@ def _read_document(document: object) -> tuple[Output, ...]:
             told.append(Fact(About.VERSION, f"{name} {value}", f"{name}: {value}"))
     if isinstance(root.get("error"), str):
         error = root["error"][:LINE_LIMIT]
-        told.append(Trouble(shown(f"nvbandwidth: {error}"), shown(error), SYMPTOM))
+        told.append(Failure(shown(f"nvbandwidth: {error}"), shown(error), SYMPTOM))
     cases = root.get("testcases")
     for case in cases if isinstance(cases, list) else ():
         if isinstance(case, dict):
@@ -147,7 +147,7 @@ def _read_case(case: dict[str, object]) -> list[Output]:
         return [Fact(About.WAIVED, name, raw)]
     if status != "Passed":
         why = case.get("error", status)
-        return [Trouble(shown(f"nvbandwidth: {name}: {str(why)[:LINE_LIMIT]}"), raw, SYMPTOM)]
+        return [Failure(shown(f"nvbandwidth: {name}: {str(why)[:LINE_LIMIT]}"), raw, SYMPTOM)]
     description = _DESCRIPTION.search(str(case.get("bandwidth_description", ""))[:LINE_LIMIT])
     matrix = case.get("bandwidth_matrix")
     if description is None or not isinstance(matrix, list):
@@ -182,6 +182,6 @@ def _row(
 def _sample(name: str, variant: str, number: float, description: re.Match[str], line: str) -> Sample:
     unit = description["unit"]
     if unit in _MICROSECONDS:
-        latency = Latency(number * _MICROSECONDS[unit], "sum" if variant == "sum" else "average")
+        latency = Latency("sum" if variant == "sum" else "average", number * _MICROSECONDS[unit])
         return Sample(what=name, raw=shown(line), variant=variant, latencies=(latency,))
     return Sample(what=name, raw=shown(line), variant=variant, gbps=in_gbps(number, unit))

@@ -118,7 +118,7 @@ def loopback(
     The server is started first; the client may be when it has printed that it waits.
     """
     far = server or settings
-    unlike = unlike_ends(settings, far)
+    unlike = mismatched_settings(settings, far)
     if unlike:
         return Refused(f"both ends need the same {', '.join(unlike)}")
     waits, asks = perftest(far, tools), perftest(settings, tools, LOCALHOST)
@@ -127,7 +127,7 @@ def loopback(
     return asks if isinstance(asks, Refused) else (waits, asks)
 
 
-def unlike_ends(a: PerftestSettings, b: PerftestSettings) -> tuple[str, ...]:
+def mismatched_settings(a: PerftestSettings, b: PerftestSettings) -> tuple[str, ...]:
     """The names of settings that have to be the same at both ends and are not."""
     # Each end has its own device, GPU and NUMA node.
     own = {"device": "", "port": 1, "gid_index": None, "gpu": None, "numa_node": None}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from probes.bandwidth.tools.failures import Memory, Output, troubles_in
+from probes.bandwidth.tools.failures import Memory, Output, failures_in
 from probes.bandwidth.tools.samples import (
     BY_DMABUF,
     BY_PEERMEM,
@@ -150,7 +150,7 @@ class PerftestOutput:
         return ()
 
     def _trouble(self, line: str) -> tuple[Output, ...]:
-        return troubles_in(line, Memory(self._gpu or None, self._dmabuf or None))
+        return failures_in(line, Memory(self._gpu or None, self._dmabuf or None))
 
     def _row(self, line: str) -> tuple[Output, ...]:
         fields = line.split()
@@ -180,9 +180,9 @@ class PerftestOutput:
             elif name == "tps average":
                 rate = number
             elif column["t"]:
-                latencies.append(Latency(number, _LATENCIES[column["t"]]))
+                latencies.append(Latency(_LATENCIES[column["t"]], number))
             elif column["percentile"]:
-                latencies.append(Latency(number, f"{column['percentile']} %"))
+                latencies.append(Latency(f"{column['percentile']} %", number))
         if size is None or iterations is None:
             return ()
         if iterations and rate == 0 and average == 0:

@@ -36,8 +36,8 @@ class Latency:
     perftest gives half of the round trip, but for reads and atomics the whole (print_report_lat).
     """
 
-    microseconds: float
     of: str  # "min", "max", "typical", "average", "deviation", "median", "99 %", "99.9 %"
+    microseconds: float
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,16 @@ class Sample:
 
     what: str  # "RDMA_Write", "gdr_copy_to_mapping", "host_to_device_memcpy_ce", "all_reduce"
     raw: str  # the line that it was read from, cleaned for showing
-    variant: str = ""  # "out-of-place", "CPU 0 → GPU 1", "average", "sum"
-    size_bytes: int | None = None
     gbps: float | None = None  # the average; of both directions together where is_bidirectional
     peak_gbps: float | None = None
-    bus_gbps: float | None = (
-        None  # nccl-tests' busbw: what each GPU's link carries, whatever the number of GPUs
-    )
+    bus_gbps: float | None = None  # nccl-tests' busbw: what each GPU's link carries, for any number of GPUs
     messages_per_second: float | None = None
-    iterations: int | None = None
     time_us: float | None = None  # of one operation
-    latencies: tuple[Latency, ...] = ()
+    size_bytes: int | None = None
+    iterations: int | None = None
     wrong: int | None = None  # elements that came out wrong
+    variant: str = ""  # "out-of-place", "CPU 0 → GPU 1", "average", "sum"
+    latencies: tuple[Latency, ...] = ()
     is_bidirectional: bool = False
 
 

@@ -11,8 +11,8 @@ from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
-from probes.queries.evidence_list import at_most, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import first_n, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.kernel_log import needs_log
 from probes.queries.references import DRIVER_README
 from probes.snapshot.examination import Examination
@@ -43,7 +43,7 @@ def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
 
 def names_of(gpus: Iterable[Gpu]) -> str:
     """As "GPU0, GPU3 and 2 more"."""
-    return several(f"GPU{gpu.index}" for gpu in gpus)
+    return join_limited(f"GPU{gpu.index}" for gpu in gpus)
 
 
 def bdfs_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
@@ -57,19 +57,19 @@ def asked(
     """The GPUs for which NVML says that it is so, and what the check says where there is none."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return [], unsure(needs(GPUS, gpus))
+        return [], unknown(needs(GPUS, gpus))
     chosen: list[Gpu] = []
     missing: Outcome | None = None
     no: list[Evidence] = []
     for gpu in gpus:
         answer = gpu.nvml if isinstance(gpu.nvml, Unknown) else fact(gpu.nvml)
         if isinstance(answer, Unknown):
-            missing = missing or unsure(needs_nvml(gpu, answer))
+            missing = missing or unknown(needs_nvml(gpu, answer))
         elif answer:
             chosen.append(gpu)
         else:
             no.append(Evidence(f"{source} of GPU{gpu.index}", "no"))
-    return chosen, missing or passed(*at_most(no) or (NO_GPU,))
+    return chosen, missing or passed(*first_n(no) or (NO_GPU,))
 
 
 def needs_nvml(gpu: Gpu, why: Unknown) -> str:
@@ -84,14 +84,14 @@ def _driver(gpu: Gpu) -> Evidence:
 def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -> Outcome | list[Gpu]:
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(needs(GPUS, gpus))
+        return unknown(needs(GPUS, gpus))
     chosen = [gpu for gpu in gpus if wanted(gpu.driver)]
     if chosen:
         return chosen
     for gpu in gpus:
         if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
-            return unsure(needs(f"the driver of GPU{gpu.index}", gpu.driver))
-    return passed(*at_most(_driver(gpu) for gpu in gpus) or (NO_GPU,))
+            return unknown(needs(f"the driver of GPU{gpu.index}", gpu.driver))
+    return passed(*first_n(_driver(gpu) for gpu in gpus) or (NO_GPU,))
 
 
 @AREA.check(
@@ -101,6 +101,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     DRIVER_README,
     ok="Every GPU has a driver",
     impact="CUDA cannot use this GPU.",
+    part_of=("nvidia-not-loaded",),
 )
 def without_driver(examination: Examination) -> Outcome:
     """Find GPUs without a kernel driver."""
@@ -111,7 +112,7 @@ def without_driver(examination: Examination) -> Outcome:
         return chosen
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
-        *at_most(_driver(gpu) for gpu in chosen),
+        *first_n(_driver(gpu) for gpu in chosen),
         fix=Plan(
             "Load the driver",
             (
@@ -138,7 +139,7 @@ def nouveau(examination: Examination) -> Outcome:
         return chosen
     return found(
         f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver.",
-        *at_most(_driver(gpu) for gpu in chosen),
+        *first_n(_driver(gpu) for gpu in chosen),
         fix=Plan(
             "Blacklist nouveau",
             (
@@ -170,7 +171,7 @@ def passed_through(examination: Examination) -> Outcome:
         return chosen
     return found(
         f"{names_of(chosen)}: bound to a driver that passes the GPU to a virtual machine.",
-        *at_most(_driver(gpu) for gpu in chosen),
+        *first_n(_driver(gpu) for gpu in chosen),
         devices=bdfs_of(chosen),
     )
 
@@ -187,7 +188,7 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
     """Look for Xid 79, NVML's "GPU is lost", and configuration space that reads as ones."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(needs(GPUS, gpus))
+        return unknown(needs(GPUS, gpus))
     evidence: list[Evidence] = []
     lost: list[str] = []
     answering = [gpu for gpu in gpus if not isinstance(gpu.nvml, Unknown)]
@@ -213,9 +214,9 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
         back = not lost and answer_now(examination, named)
         where = tuple(dict.fromkeys([*lost, *named]))
         return found(
-            f"{several(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
+            f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
             + (" It answers again now." if back else ""),
-            *at_most(evidence),
+            *first_n(evidence),
             fix=Plan(
                 "Power-cycle the node",
                 (
@@ -230,9 +231,9 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
             devices=where,
         )
     if len(answering) == len(gpus):
-        return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))
+        return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))
     if isinstance(log, Unknown):
-        return unsure(needs_log(log))
+        return unknown(needs_log(log))
     return passed(Evidence(log.source, "no Xid 79"))
 
 
@@ -248,16 +249,17 @@ def _config(examination: Examination, bdf: str) -> object:
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
     ok="NVML answers for every GPU that has a driver",
     impact="CUDA does not see this GPU.",
+    part_of=("xid-79-fell-off-bus", "gpu-driver-start-failed"),
 )
 def missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
     facts = examination.node.gpus
     if isinstance(facts, Unknown):
-        return unsure(needs(GPUS, facts))
+        return unknown(needs(GPUS, facts))
     if facts.unplaced:
-        return unsure(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
+        return unknown(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
     if facts.driver.nvml is not None and facts.gpus:
-        return unsure(needs("NVML", facts.driver.nvml))
+        return unknown(needs("NVML", facts.driver.nvml))
     driven = [gpu for gpu in facts.gpus if known(gpu.driver, "") == "nvidia"]
     silent = [
         gpu for gpu in driven if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason is not Reason.NEEDS_ROOT
@@ -269,7 +271,7 @@ def missing_from_nvml(examination: Examination) -> Outcome:
     if silent:
         return found(
             f"{names_of(silent)}: the driver could not start the GPU, or the GPU hangs.",
-            *at_most(
+            *first_n(
                 Evidence(f"NVML, {gpu.bdf}", gpu.nvml.detail or gpu.nvml.reason.value)
                 for gpu in silent
                 if isinstance(gpu.nvml, Unknown)
@@ -288,8 +290,8 @@ def missing_from_nvml(examination: Examination) -> Outcome:
         )
     for gpu in driven:
         if isinstance(gpu.nvml, Unknown):
-            return unsure(needs_nvml(gpu, gpu.nvml))
-    return passed(*at_most(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
+            return unknown(needs_nvml(gpu, gpu.nvml))
+    return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
 
 
 def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[str, ...]:
@@ -335,7 +337,7 @@ def without_near_nic(examination: Examination) -> Outcome:
             near += 1
             continue
         if any(isinstance(word, Unknown) for word in words):
-            return unsure("needs the PCIe paths between GPUs and NICs, which this machine does not show")
+            return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not show")
         if any(word in (Smi.PHB, Smi.NODE) for word in words):
             far.append((gpu.id, gpu.label))
     if far and near:
@@ -345,9 +347,9 @@ def without_near_nic(examination: Examination) -> Outcome:
             for nic in topology.best_nics[gpu][:1]
         ]
         return found(
-            f"{several(label for _, label in far)}: the nearest NIC is behind a host bridge. By default NCCL"
-            " uses GPUDirect RDMA below one switch only (PXB).",
-            *at_most(best),
+            f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
+            "NCCL uses GPUDirect RDMA below one switch only (PXB).",
+            *first_n(best),
             fix=Plan(
                 "Give these GPUs a near NIC",
                 (

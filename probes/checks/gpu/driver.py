@@ -11,8 +11,8 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.system.services import ServiceState
 from probes.host.nvml import NvmlGpu
 from probes.plans.gpu import persistence_on
-from probes.queries.evidence_list import at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.kernel_log import log_messages, of_log
 from probes.queries.references import DRIVER_README
 from probes.snapshot.examination import Examination
@@ -34,12 +34,12 @@ def library_mismatch(examination: Examination) -> Outcome:
     """Compare NVML's answer and the versions of the driver's libraries with the kernel driver."""
     facts = examination.node.gpus
     if isinstance(facts, Unknown):
-        return unsure(needs("the driver's version", facts))
+        return unknown(needs("the driver's version", facts))
     driver = facts.driver
     if isinstance(driver.version, Unknown):
         if driver.version.reason is Reason.NOT_THERE:
             return passed(Evidence("/sys/module/nvidia", "the driver is not loaded"))
-        return unsure(needs("the driver's version", driver.version))
+        return unknown(needs("the driver's version", driver.version))
     loaded = Evidence("/sys/module/nvidia/version", driver.version)
     files = () if isinstance(examination.libraries, Unknown) else _of_driver(examination)
     shown = tuple(Evidence(path, version) for path, version in files)
@@ -49,7 +49,7 @@ def library_mismatch(examination: Examination) -> Outcome:
         return found(
             "The driver's packages were updated while the old driver was loaded.",
             loaded,
-            *at_most(shown),
+            *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
             fix=Plan(
                 "Load the driver that is installed",
@@ -64,10 +64,10 @@ def library_mismatch(examination: Examination) -> Outcome:
             devices=("nvidia",),
         )
     if driver.nvml is None:
-        return passed(loaded, Evidence("NVML", "it answers"), *at_most(shown))
+        return passed(loaded, Evidence("NVML", "it answers"), *first_n(shown))
     if not files:
-        return unsure(needs("NVML", driver.nvml), loaded)
-    return passed(loaded, *at_most(shown))
+        return unknown(needs("NVML", driver.nvml), loaded)
+    return passed(loaded, *first_n(shown))
 
 
 def _of_driver(examination: Examination) -> tuple[tuple[str, str], ...]:
@@ -152,12 +152,12 @@ def persistence_off(examination: Examination) -> Outcome:
         return otherwise
     daemon = _service_runs(examination, "nvidia-persistenced")
     if isinstance(daemon, Unknown):
-        return unsure(needs("the services", daemon))
+        return unknown(needs("the services", daemon))
     if daemon:
         return passed(Evidence("systemctl is-active nvidia-persistenced", "active"))
     return found(
         f"{names_of(chosen)}: the driver shuts down a GPU when its last program ends.",
-        *at_most(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
+        *first_n(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
         Evidence("systemctl is-active nvidia-persistenced", "inactive"),
         fix=plan_or_none(persistence_on(examination)),
         devices=bdfs_of(chosen),
@@ -179,12 +179,12 @@ def persistence_mode_off(examination: Examination) -> Outcome:
         return otherwise
     daemon = _service_runs(examination, "nvidia-persistenced")
     if isinstance(daemon, Unknown):
-        return unsure(needs("the services", daemon))
+        return unknown(needs("the services", daemon))
     if not daemon:
         return passed(Evidence("systemctl is-active nvidia-persistenced", "inactive: see persistence-off"))
     return found(
         f"{names_of(chosen)}: some packages start the daemon with --no-persistence-mode.",
-        *at_most(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
+        *first_n(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in chosen),
         Evidence("systemctl is-active nvidia-persistenced", "active"),
         fix=plan_or_none(persistence_on(examination)),
         devices=bdfs_of(chosen),

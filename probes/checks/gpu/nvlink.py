@@ -10,8 +10,8 @@ from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.services import start_imex
-from probes.queries.evidence_list import at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.jobs import has_pods
 from probes.snapshot.examination import Examination
 
@@ -30,7 +30,7 @@ def _switches(examination: Examination) -> Outcome | tuple[str, ...]:
     """The node's NVSwitches; else what the check says."""
     pci = examination.node.pci
     if isinstance(pci, Unknown):
-        return unsure(needs("the PCI functions", pci))
+        return unknown(needs("the PCI functions", pci))
     switches = tuple(bdf for bdf, one in pci.functions.items() if one.kind is PciKind.NVSWITCH)
     return switches or passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here"))
 
@@ -64,11 +64,11 @@ def fabric_manager_down(examination: Examination) -> Outcome:
         return switches
     service = _service(examination, _MANAGER)
     if isinstance(service, Unknown):
-        return unsure(needs("the services", service))
+        return unknown(needs("the services", service))
     if isinstance(service.state, Unknown):
         if service.state.reason is Reason.NOT_THERE and isinstance(service.path, Unknown):
             return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
-        return unsure(needs("the services", service.state))
+        return unknown(needs("the services", service.state))
     if service.state is ServiceState.ACTIVE:
         return passed(_state(_MANAGER, "active"))
     return found(
@@ -107,13 +107,13 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
         return switches
     service = _service(examination, _MANAGER)
     if isinstance(service, Unknown):
-        return unsure(needs("the services", service))
+        return unknown(needs("the services", service))
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
         return passed(Evidence(known(service.path, "a process of Fabric Manager"), "installed"))
     if service.path.reason is not Reason.NOT_THERE:
-        return unsure(needs("the services", service.path))
+        return unknown(needs("the services", service.path))
     if in_container(examination.node.platform):
-        return unsure(_NEEDS_HOST)
+        return unknown(_NEEDS_HOST)
     return found(
         f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up.",
         Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
@@ -143,16 +143,16 @@ def fabric_manager_version(examination: Examination) -> Outcome:
         return switches
     gpus, tools = examination.node.gpus, examination.tools
     if isinstance(gpus, Unknown):
-        return unsure(needs("the driver's version", gpus))
+        return unknown(needs("the driver's version", gpus))
     if isinstance(tools, Unknown):
-        return unsure(needs("the installed tools", tools))
+        return unknown(needs("the installed tools", tools))
     driver, manager = gpus.driver.version, tools.fabric_manager
     if isinstance(manager, Unknown):
         if manager.reason is Reason.NOT_THERE:
             return passed(Evidence("nv-fabricmanager --version", "not installed here"))
-        return unsure(needs("the installed tools", manager))
+        return unknown(needs("the installed tools", manager))
     if isinstance(driver, Unknown):
-        return unsure(needs("the driver's version", driver))
+        return unknown(needs("the driver's version", driver))
     seen = (
         Evidence("nv-fabricmanager --version", manager),
         Evidence("/sys/module/nvidia/version", driver),
@@ -193,17 +193,17 @@ def imex_down(examination: Examination) -> Outcome:
     """Check that IMEX runs where NVLink may reach other nodes (GB200, GB300) and nothing else starts it."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(needs(GPUS, gpus))
+        return unknown(needs(GPUS, gpus))
     for gpu in gpus:
         if isinstance(gpu.c2c_links, Unknown) or isinstance(gpu.nvlinks, Unknown):
             links = gpu.c2c_links if isinstance(gpu.c2c_links, Unknown) else gpu.nvlinks
             assert isinstance(links, Unknown)
-            return unsure(needs_nvml(gpu, links))
+            return unknown(needs_nvml(gpu, links))
     if not any(known(gpu.c2c_links, 0) and known(gpu.nvlinks, 0) for gpu in gpus):
         return passed(Evidence("NVML", "no GPU with both C2C links and NVLinks"))
     service = _service(examination, "nvidia-imex")
     if isinstance(service, Unknown):
-        return unsure(needs("the services", service))
+        return unknown(needs("the services", service))
     if service.state is ServiceState.ACTIVE:
         return passed(_state("nvidia-imex", "active"))
     if service.masked:  # as NVIDIA's DRA driver for Kubernetes demands (NVIDIA/cloud-native-docs#453)
@@ -215,9 +215,9 @@ def imex_down(examination: Examination) -> Outcome:
     absent = isinstance(service.state, Unknown)
     if isinstance(service.state, Unknown):
         if service.state.reason is not Reason.NOT_THERE:
-            return unsure(needs("the services", service.state))
+            return unknown(needs("the services", service.state))
         if in_container(examination.node.platform):
-            return unsure(_NEEDS_HOST)
+            return unknown(_NEEDS_HOST)
     return found(
         "The nvidia-imex service does not run. Single-node jobs are not affected, nor are jobs whose Slurm"
         " prolog starts IMEX.",
@@ -240,19 +240,19 @@ def nvlink_down(examination: Examination) -> Outcome:
     """Compare the active NVLinks of GPUs of one model."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown):
-        return unsure(needs(GPUS, gpus))
+        return unknown(needs(GPUS, gpus))
     most: dict[str, int] = {}
     missing: Outcome | None = None
     for gpu in gpus:
         if isinstance(gpu.nvlinks, Unknown):
-            missing = missing or unsure(needs_nvml(gpu, gpu.nvlinks))
+            missing = missing or unknown(needs_nvml(gpu, gpu.nvlinks))
         else:
             most[gpu.name] = max(most.get(gpu.name, 0), gpu.nvlinks)
     fewer = [gpu for gpu in gpus if known(gpu.nvlinks, most.get(gpu.name, 0)) < most.get(gpu.name, 0)]
     if fewer:
         return found(
             f"{names_of(fewer)}: other GPUs have {most[fewer[0].name]} active links.",
-            *at_most(_links(gpu) for gpu in fewer),
+            *first_n(_links(gpu) for gpu in fewer),
             fix=Plan(
                 "Reset the links",
                 (
@@ -265,7 +265,7 @@ def nvlink_down(examination: Examination) -> Outcome:
             devices=bdfs_of(fewer),
             part_of=("fabric-manager-down", "fabric-manager-down-absent", "xid-nvlink-error"),
         )
-    return missing or passed(*at_most(_links(gpu) for gpu in gpus) or (Evidence("NVML", "no GPU"),))
+    return missing or passed(*first_n(_links(gpu) for gpu in gpus) or (Evidence("NVML", "no GPU"),))
 
 
 def _links(gpu: Gpu) -> Evidence:

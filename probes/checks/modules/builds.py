@@ -7,10 +7,10 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
-from probes.queries.evidence_list import SHOWN, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.module_need import missing_modules
-from probes.queries.modules import FILES, MODULES, PEERMEM, file_of, is_present, module_of, no_pair
+from probes.queries.modules import FILES, MODULES, PEERMEM, file_of, is_present, module_of, no_gpu_or_nic
 from probes.queries.references import DRIVER_GUIDE
 from probes.snapshot.examination import Examination
 
@@ -35,9 +35,9 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     if isinstance(dkms, Unknown):
         if dkms.reason is Reason.NOT_THERE:
             return passed(Evidence("/var/lib/dkms", "not there: DKMS is not used here"))
-        return unsure_without(_DKMS, dkms)
+        return unknown_without(_DKMS, dkms)
     if isinstance(release, Unknown):
-        return unsure_without(_RELEASE, release)
+        return unknown_without(_RELEASE, release)
     ours = {one.name for one in dkms.modules if one.name in _PACKAGES}
     have = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
     elsewhere = {one.name: (*one.built, *one.installed) for one in dkms.modules if one.built or one.installed}
@@ -55,7 +55,10 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     return found(
         f"{', '.join(late)} was built for other kernels, not for {release}. Usually the kernel was updated "
         "and its headers were not installed.",
-        *(Evidence(f"/var/lib/dkms/{name}", f"built for {several(elsewhere[name], 4)}") for name in late),
+        *(
+            Evidence(f"/var/lib/dkms/{name}", f"built for {join_limited(elsewhere[name], 4)}")
+            for name in late
+        ),
         fix=rebuild_plan(release),
         severity=severity,
         part_of=("dkms-build-failed",),
@@ -84,9 +87,9 @@ def dkms_build_failed(examination: Examination) -> Outcome:
     if isinstance(dkms, Unknown):
         if dkms.reason is Reason.NOT_THERE:
             return passed(Evidence("/var/lib/dkms", "not there: DKMS is not used here"))
-        return unsure_without(_DKMS, dkms)
+        return unknown_without(_DKMS, dkms)
     if isinstance(release, Unknown):
-        return unsure_without(_RELEASE, release)
+        return unknown_without(_RELEASE, release)
     done = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
     failed = [
         one
@@ -139,22 +142,22 @@ def driver_half_updated(examination: Examination) -> Outcome:
 
 def _driver_versions(examination: Examination) -> tuple[str, str] | Outcome:
     """Return the driver's version as loaded and as on disk; else the outcome that says why not."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     nvidia = module_of(examination, "nvidia")
     if isinstance(nvidia, Unknown):
-        return unsure_without(MODULES, nvidia)
+        return unknown_without(MODULES, nvidia)
     if not is_present(nvidia):
         return passed(Evidence("/proc/modules", "nvidia is not loaded"))
     if isinstance(nvidia.version, Unknown):
-        return unsure_without("/sys/module/nvidia/version", nvidia.version)
+        return unknown_without("/sys/module/nvidia/version", nvidia.version)
     file = file_of(examination, "nvidia")
     on_disk = file if isinstance(file, Unknown) else file.version
     if isinstance(on_disk, Unknown):
         if on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence("modinfo nvidia", "no file: a container may have loaded the driver"))
-        return unsure_without(FILES, on_disk)
+        return unknown_without(FILES, on_disk)
     return nvidia.version, on_disk
 
 
@@ -180,7 +183,7 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
         return passed(*_version_evidence(loaded, on_disk))
     nvidia = module_of(examination, "nvidia")
     if isinstance(nvidia, Unknown) or isinstance(nvidia.refcnt, Unknown):
-        return unsure("needs /sys/module/nvidia/refcnt")
+        return unknown("needs /sys/module/nvidia/refcnt")
     if not nvidia.refcnt:
         return passed(Evidence("/sys/module/nvidia/refcnt", "0: nothing uses the driver"))
     others = nvidia.refcnt - len(nvidia.used_by)
@@ -208,14 +211,14 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
 )
 def initramfs_stale(examination: Examination) -> Outcome:
     """Compare loaded modules with their files by srcversion: a stale initramfs, or an update since boot."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     differing = []
     for name in _FILES:
         module = module_of(examination, name)
         if isinstance(module, Unknown):
-            return unsure_without(MODULES, module)
+            return unknown_without(MODULES, module)
         if not is_present(module) or isinstance(module.srcversion, Unknown):
             continue
         file = file_of(examination, name)
@@ -223,7 +226,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
         if isinstance(source, Unknown):
             if source.reason is Reason.NOT_THERE:
                 continue
-            return unsure_without(FILES, source)
+            return unknown_without(FILES, source)
         version = file if isinstance(file, Unknown) else file.version
         if known(version, "") != known(module.version, ""):
             continue  # the whole driver was replaced: driver-half-updated reports it

@@ -8,9 +8,9 @@ from probes.facts.kernel.module_blockers import explain, loads_nothing
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
-from probes.queries.evidence_list import SHOWN, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
-from probes.queries.module_need import cost_of_missing, impact_of_missing, is_spare, refused_by
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
+from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
 from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
@@ -22,8 +22,8 @@ from probes.queries.modules import (
     mlx5_functions,
     mlx_functions,
     module_of,
-    no_pair,
-    state_seen,
+    no_gpu_or_nic,
+    state_evidence,
     unread_rules,
 )
 from probes.queries.references import DRIVER_GUIDE
@@ -62,20 +62,20 @@ def _absent(
         return passed(Evidence("/sys/bus/pci/devices", f"no device here needs {name}"))
     module = module_of(examination, name)
     if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+        return unknown_without(MODULES, module)
     if is_present(module):
-        return passed(state_seen(module))
+        return passed(state_evidence(module))
     if isinstance(devices, Unknown):
-        return unsure_without(PCI, devices, state_seen(module))
+        return unknown_without(PCI, devices, state_evidence(module))
     if module.state is not ModuleState.NOT_LOADED:
-        return unsure(f"needs a moment: {name} is being loaded or unloaded", state_seen(module))
+        return unknown(f"needs a moment: {name} is being loaded or unloaded", state_evidence(module))
     facts = examination.node.modules
     obstacle = "" if isinstance(facts, Unknown) else explain(facts, name)
     known_reason = bool(obstacle) and not obstacle.startswith("on disk")
     return found(
         f"{name} is not loaded: {obstacle[:LINE_LIMIT]}." if known_reason else why,
-        state_seen(module),
-        Evidence("/sys/bus/pci/devices", several(devices)),
+        state_evidence(module),
+        Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_bring(examination, module, package),
         devices=(name, *devices[:SHOWN]),
         part_of=(*follows, *refused_by(examination, name)),
@@ -231,7 +231,7 @@ def _cost(examination: Examination, modules: list[KernelModule], usual: Severity
         return Severity.NOTE
     if not out:
         return Severity.WARNING
-    cost = cost_of_missing(examination, tuple(one.name for one in out))
+    cost = severity_of_missing(examination, tuple(one.name for one in out))
     return usual if cost is Severity.CRITICAL else cost
 
 
@@ -255,7 +255,7 @@ def _blocked(
             impact=impact_of_missing(examination, out) if out else "",
         )
     if isinstance(facts, ModuleFacts) and facts.rules_unread:
-        return unsure(f"needs root: {unread_rules(facts)}")
+        return unknown(f"needs root: {unread_rules(facts)}")
     return passed(Evidence("modprobe --showconfig", "no GPUDirect RDMA module is blocked"))
 
 
@@ -276,12 +276,12 @@ def _initramfs_steps(release: Maybe[str]) -> tuple[Step, ...]:
 )
 def module_blacklisted(examination: Examination) -> Outcome:
     """Check lines `blacklist X`; loading by name works in spite of them."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     modules = _watched(examination)
     if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
+        return unknown_without(MODULES, modules)
     listed = [
         (one, Evidence(one.blacklisted, f"blacklist {one.name}"))
         for one in modules
@@ -309,12 +309,12 @@ def module_blacklisted(examination: Examination) -> Outcome:
 )
 def module_blacklisted_install(examination: Examination) -> Outcome:
     """Check lines `install X /bin/false`; they stop loading by name too."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     modules = _watched(examination)
     if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
+        return unknown_without(MODULES, modules)
     replaced = []
     for one in modules:
         where, _, line = (one.install_line or "").partition(": ")
@@ -343,12 +343,12 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
 )
 def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     """Check the kernel's own blacklist, which stops every attempt to load a module."""
-    aside = no_pair(examination)
+    aside = no_gpu_or_nic(examination)
     if aside is not None:
         return aside
     modules = _watched(examination)
     if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
+        return unknown_without(MODULES, modules)
     refused = [
         (one, Evidence("/proc/cmdline", f"module_blacklist={one.name}"))
         for one in modules
@@ -357,7 +357,7 @@ def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     kernel = examination.node.kernel
     cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
     if not refused and isinstance(cmdline, Unknown):
-        return unsure_without("the kernel command line", cmdline)
+        return unknown_without("the kernel command line", cmdline)
     steps = (
         instruction("Delete module_blacklist= from the boot loader's command line (grub, then update-grub)"),
         reboot_step("Reboot with the new command line"),

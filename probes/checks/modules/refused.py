@@ -9,9 +9,9 @@ from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.driver import rebuild_plan
 from probes.queries.evidence_list import SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
-from probes.queries.module_need import cost_of_missing, impact_of_missing, missing_modules
-from probes.queries.modules import FILES, MODULES, file_of, log_needed, log_of, log_seen
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
+from probes.queries.module_need import impact_of_missing, missing_modules, severity_of_missing
+from probes.queries.modules import FILES, MODULES, file_of, log_needed, message_evidence, module_messages
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
@@ -35,12 +35,12 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     if isinstance(disabled, Unknown):
         if disabled.reason is Reason.NOT_THERE:
             return passed(Evidence(path, "not there: a kernel without this switch"))
-        return unsure_without(path, disabled)
+        return unknown_without(path, disabled)
     if not disabled:
         return passed(Evidence(path, "0"))
     missing = missing_modules(examination)
     if isinstance(missing, Unknown):
-        return unsure_without(MODULES, missing, Evidence(path, "1"))
+        return unknown_without(MODULES, missing, Evidence(path, "1"))
     steps = (
         instruction(
             "Remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
@@ -52,7 +52,7 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
         f"kernel.modules_disabled is 1; {without}. Only a reboot resets it.",
         Evidence(path, "1"),
         fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
-        severity=cost_of_missing(examination, missing) if missing else Severity.NOTE,
+        severity=severity_of_missing(examination, missing) if missing else Severity.NOTE,
         devices=missing,
         impact=impact_of_missing(examination, missing) if missing else "",
     )
@@ -108,7 +108,7 @@ def _refused_unsigned(
 ) -> Outcome:
     files = _unsigned(examination)
     if isinstance(files, Unknown):
-        return unsure_without(FILES, files, refuses)
+        return unknown_without(FILES, files, refuses)
     if not files:
         return passed(refuses, Evidence("modinfo", "no missing module is unsigned"))
     names = tuple(file.name for file in files)
@@ -117,7 +117,7 @@ def _refused_unsigned(
         refuses,
         *(Evidence(f"modinfo -F signer {file.name}", "nothing: unsigned") for file in files[:SHOWN]),
         fix=_sign_plan(examination),
-        severity=cost_of_missing(examination, names),
+        severity=severity_of_missing(examination, names),
         devices=names,
         impact=impact_of_missing(examination, names),
         part_of=part_of,
@@ -142,7 +142,7 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
             return passed(
                 Evidence(path, "not there: a kernel without lockdown, or securityfs is not mounted")
             )
-        return unsure_without(path, mode)
+        return unknown_without(path, mode)
     if mode == "none":
         return passed(Evidence(path, "none"))
     return _refused_unsigned(
@@ -168,7 +168,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     if isinstance(enforced, Unknown):
         if enforced.reason is Reason.NOT_THERE:
             return passed(Evidence(path, "not there: a kernel without module signatures"))
-        return unsure_without(path, enforced)
+        return unknown_without(path, enforced)
     if not enforced:
         return passed(Evidence(path, "N"))
     return _refused_unsigned(
@@ -191,20 +191,20 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
     """Check the kernel log for rejected signatures; it does not name the module."""
     missing = missing_modules(examination)
     if isinstance(missing, Unknown):
-        return unsure_without(MODULES, missing)
+        return unknown_without(MODULES, missing)
     if not missing:
         return passed(Evidence("/proc/modules", "every needed module is loaded"))
-    messages = log_of(examination, (LogKind.SIGNATURE_REJECTED,))
+    messages = module_messages(examination, (LogKind.SIGNATURE_REJECTED,))
     if isinstance(messages, Unknown):
         return log_needed(messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     return found(
         f"The kernel refused a module because it is unsigned or its key is not enrolled. "
         f"Not loaded: {', '.join(missing)}.",
-        *log_seen(examination, messages),
+        *message_evidence(examination, messages),
         fix=_sign_plan(examination),
-        severity=cost_of_missing(examination, missing),
+        severity=severity_of_missing(examination, missing),
         devices=missing,
         impact=impact_of_missing(examination, missing),
         part_of=("kernel-forbids-modules-lockdown", "secure-boot-unsigned"),
@@ -223,16 +223,16 @@ def module_wrong_vermagic(examination: Examination) -> Outcome:
     """Check the vermagic of the files whose modules are missing."""
     release = examination.node.kernel_release
     if isinstance(release, Unknown):
-        return unsure_without("the release of the running kernel", release)
+        return unknown_without("the release of the running kernel", release)
     missing = missing_modules(examination)
     if isinstance(missing, Unknown):
-        return unsure_without(MODULES, missing)
+        return unknown_without(MODULES, missing)
     evidence = []
     for name in missing:
         file = file_of(examination, name)
         if isinstance(file, Unknown):
             if file.reason is not Reason.NOT_THERE:
-                return unsure_without(FILES, file)
+                return unknown_without(FILES, file)
             continue
         # Red Hat's weak-updates are modules of an older kernel that fit this one by their symbols.
         other = not isinstance(file.kernel, Unknown) and file.kernel != release
@@ -253,7 +253,7 @@ def module_wrong_vermagic(examination: Examination) -> Outcome:
         "package that was built for another kernel.",
         *(seen for _, seen in evidence[:SHOWN]),
         fix=rebuild_plan(release),
-        severity=cost_of_missing(examination, names),
+        severity=severity_of_missing(examination, names),
         devices=names,
         impact=impact_of_missing(examination, names),
     )

@@ -6,8 +6,8 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
-from probes.queries.evidence_list import few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.jobs import affected, jobs_of, settle, values_of, without_variable
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
@@ -27,7 +27,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file as the process sees it."""
     facts = examination.topology_files
     if isinstance(facts, Unknown):
-        return unsure(needs("the topology files", facts))
+        return unknown(needs("the topology files", facts))
     gone = [
         Evidence(file.path, "not there")
         for file in facts.files
@@ -56,9 +56,9 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     """Compare the bus ids of GPUs and NICs in the file with the PCI bus."""
     facts, pci = examination.topology_files, examination.node.pci
     if isinstance(facts, Unknown):
-        return unsure(needs("the topology files", facts))
+        return unknown(needs("the topology files", facts))
     if isinstance(pci, Unknown):
-        return unsure(needs("the PCI functions", pci))
+        return unknown(needs("the PCI functions", pci))
     here = {bdf.rpartition(".")[0] for bdf in pci.functions}
     evidence: list[Evidence] = []
     unread: TopologyFile | None = None
@@ -79,14 +79,14 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
         return found(
             f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
             " NICs from this file instead of sysfs.",
-            *few(default + evidence),
+            *first_distinct(default + evidence),
             fix=fix,
         )
     if unread is not None and isinstance(unread.endpoints, Unknown):
-        return unsure(needs(unread.path, unread.endpoints))
+        return unknown(needs(unread.path, unread.endpoints))
     jobs = jobs_of(examination)
     if jobs.unseen or jobs.unread:
-        return unsure(jobs.unseen or jobs.unread)
+        return unknown(jobs.unseen or jobs.unread)
     return passed(Evidence(VIRTUAL, f"{read} read, all of this node" if read else "not there"))
 
 
@@ -121,7 +121,7 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     """Find lines with a leading blank, "export", or blanks around the “=”."""
     facts = examination.processes
     if isinstance(facts, Unknown):
-        return unsure(needs("the processes", facts))
+        return unknown(needs("the processes", facts))
     confs = [(NCCL_CONF, facts.nccl_conf)]
     for process in facts.processes:
         if process.nccl_conf != facts.nccl_conf:
@@ -133,7 +133,7 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
         return found(
             "NCCL takes blanks and the word “export” as part of a variable's name, so these lines set no"
             " variable that it knows.",
-            *few(evidence),
+            *first_distinct(evidence),
             fix=Plan(
                 "Correct the lines",
                 (instruction("Write NAME=value, without blanks and without “export”"),),
@@ -142,8 +142,8 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
         )
     jobs = jobs_of(examination)
     if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
-        return unsure(needs(NCCL_CONF, facts.nccl_conf))
+        return unknown(needs(NCCL_CONF, facts.nccl_conf))
     if jobs.unseen:
-        return unsure(jobs.unseen)
+        return unknown(jobs.unseen)
     there = not isinstance(facts.nccl_conf, Unknown)
     return passed(Evidence(NCCL_CONF, "every line sets a variable" if there else "not there"))

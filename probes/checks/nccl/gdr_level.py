@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.unknown import Unknown
 from probes.nccl.settings import parse_level, parse_number
 from probes.queries.evidence_list import SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unknown
 from probes.queries.jobs import (
     STAGED,
     Settings,
@@ -88,7 +88,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     unplaced = [end for end in topology.gpus if topology.nics and nearest(topology, end.id) is None]
     if unplaced and any(one.get(_LEVEL) is not None for one in jobs.settings):
-        return unsure("needs the PCIe paths between GPUs and NICs, which this machine does not show")
+        return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not show")
 
     def wrong(settings: Settings, value: str) -> str | None:
         level = parse_level(value)
@@ -176,10 +176,10 @@ def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
     evidence = tuple(values_of(examination, name, lambda _, value: "disables C2C" if _is(value, 0) else None))
     if evidence:
         if isinstance(gpus, Unknown):
-            return unsure(needs("the GPUs", gpus), *evidence)
+            return unknown(needs("the GPUs", gpus), *evidence)
         for gpu in gpus.gpus:
             if isinstance(gpu.c2c_links, Unknown):
-                return unsure(needs(f"NVML for GPU{gpu.index}", gpu.c2c_links), *evidence)
+                return unknown(needs(f"NVML for GPU{gpu.index}", gpu.c2c_links), *evidence)
         if not any(gpu.c2c_links for gpu in gpus.gpus):
             return passed(Evidence("NVML", "no GPU has C2C links, so the variable has no effect"))
     return settle(

@@ -10,7 +10,7 @@ from probes.checks.nccl.network import HCA, taken_ports, used_devices
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unknown
 from probes.queries.jobs import Settings, jobs_of, settle, without_variable
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
@@ -70,19 +70,19 @@ def wrong_gids(
     if isinstance(examination.node.rdma, Unknown) and any(
         one.get(INDEX) for one in jobs_of(examination).settings
     ):
-        return unsure(needs(RDMA_DEVICES, examination.node.rdma))
+        return unknown(needs(RDMA_DEVICES, examination.node.rdma))
     evidence: list[Evidence] = []
     wrong: list[tuple[Settings, set[str]]] = []
     for settings, device, port, index, gid in asked_gids(examination):
         place = f"{device.sysfs_path}/ports/{port.number}"
         if isinstance(gid, Unknown):
-            return unsure(needs(f"the GIDs of {device.name}", gid))
+            return unknown(needs(f"the GIDs of {device.name}", gid))
         if not is_wrong(gid):
             continue
         if gid is None:
             evidence.append(Evidence(f"{place}/gids/{index}", "empty"))
         elif isinstance(gid.type, Unknown):
-            return unsure(needs(f"the GIDs of {device.name}", gid.type))
+            return unknown(needs(f"the GIDs of {device.name}", gid.type))
         else:
             evidence.append(Evidence(f"{place}/gid_attrs/types/{index}", f"{gid.type}, {gid.gid}"))
         evidence.append(settings.evidence(INDEX))

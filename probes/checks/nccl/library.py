@@ -9,7 +9,7 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import MappedLibrary, Process
 from probes.nccl.settings import parse_number
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unknown
 from probes.queries.jobs import (
     RESTART,
     RESTARTS,
@@ -88,7 +88,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
         values_of(examination, _DMABUF, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None)
     )
     if evidence and isinstance(peermem, Unknown):
-        return unsure(needs("the GPUDirect RDMA paths of this node", peermem), *evidence)
+        return unknown(needs("the GPUDirect RDMA paths of this node", peermem), *evidence)
     served = not isinstance(peermem, Unknown) and peermem
     return settle(
         jobs_of(examination),
@@ -120,7 +120,7 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     if isinstance(peermem, Unknown) or isinstance(dmabuf, Unknown):
         why = peermem if isinstance(peermem, Unknown) else dmabuf
         assert isinstance(why, Unknown)
-        return unsure(needs("the GPUDirect RDMA paths of this node", why))
+        return unknown(needs("the GPUDirect RDMA paths of this node", why))
     if peermem or not dmabuf:
         return passed(Evidence("nvidia-peermem", "usable" if peermem else "not usable, nor is DMA-BUF"))
     evidence = [
@@ -130,7 +130,7 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
         if version < _FIRST_WITH_DMABUF
     ]
     if not evidence and (missing := _version_unknown(examination)):
-        return unsure(missing)
+        return unknown(missing)
     cause = "NCCL uses DMA-BUF since 2.13.4, and nvidia-peermem is not usable here."
     return settle(jobs, evidence, cause, _NEWER)
 
@@ -187,7 +187,7 @@ def nccl_versions_differ(examination: Examination) -> Outcome:
             by_user.setdefault(process.uid, {}).setdefault(version, _mapped(process, library))
     evidence = [one for versions in by_user.values() if len(versions) > 1 for one in versions.values()]
     if not evidence and (missing := _version_unknown(examination)):
-        return unsure(missing)
+        return unknown(missing)
     cause = "All ranks of one job need the same NCCL. Two jobs of one user may differ."
     return settle(jobs, evidence, cause, part_of=("nccl-twice-in-process",))
 

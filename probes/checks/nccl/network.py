@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unsure
+from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
@@ -100,9 +100,9 @@ def _settle_lists(
     rdma = examination.node.rdma
     if any(True for _ in _lists(examination)):
         if isinstance(rdma, Unknown):
-            return unsure(needs(RDMA_DEVICES, rdma))
+            return unknown(needs(RDMA_DEVICES, rdma))
         if rdma.devices_elsewhere:
-            return unsure(NAMESPACE_OF_DEVICES)
+            return unknown(NAMESPACE_OF_DEVICES)
     return settle(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
 
 
@@ -117,7 +117,7 @@ def _settle_lists(
 )
 def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     """Find lists that select no port at all."""
-    names = several(device.name for device, _ in all_ports(examination))
+    names = join_limited(device.name for device, _ in all_ports(examination))
     evidence = [
         settings.evidence(HCA, "selects no port")
         for settings, hcas in _lists(examination)
@@ -140,6 +140,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     ok="Every name in NCCL_IB_HCA is a NIC of this node",
     impact=FEWER_RAILS,
     data_path=True,
+    part_of=("nic-without-driver", "nic-without-rdma-device"),
 )
 def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     """Find entries of lists that match no port, where others do."""

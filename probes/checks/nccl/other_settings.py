@@ -9,7 +9,7 @@ from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unknown
 from probes.queries.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
@@ -131,7 +131,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     rdma = examination.node.rdma
     jobs = jobs_of(examination)
     if isinstance(rdma, Unknown) and any(one.get(name) for one in jobs.settings):
-        return unsure(needs(RDMA_DEVICES, rdma))
+        return unknown(needs(RDMA_DEVICES, rdma))
     devices = () if isinstance(rdma, Unknown) else rdma.devices
     ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
 
@@ -165,10 +165,10 @@ def nvshmem_needs_peermem(examination: Examination) -> Outcome:
     if not users:
         return settle(jobs, (), "")
     if isinstance(modules, Unknown):
-        return unsure(needs("the loaded modules", modules))
+        return unknown(needs("the loaded modules", modules))
     module = modules.modules.get("nvidia_peermem")
     if module is not None and isinstance(module.state, Unknown):
-        return unsure(needs("the loaded modules", module.state))
+        return unknown(needs("the loaded modules", module.state))
     loaded = module is not None and module.state is ModuleState.LIVE
     _, peermem = usable(examination)
     evidence = [] if loaded else [_library(process.pid) for process in users]

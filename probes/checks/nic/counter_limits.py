@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
-from probes.queries.evidence_list import RDMA_DEVICES, at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.evidence_list import RDMA_DEVICES, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.ports import NO_PORTS, Port, devices_of, names, ports_of
 from probes.snapshot.examination import Examination
 
@@ -26,30 +26,30 @@ def counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that stand at their greatest value."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     full: list[tuple[Port, str, int]] = []
     missing: Outcome | None = None
     for port in ports:
         errors = port.health if isinstance(port.health, Unknown) else port.health.errors
         if isinstance(errors, Unknown):
             if errors.reason is not Reason.NOT_THERE:
-                missing = unsure_without("the port counters", errors)
+                missing = unknown_without("the port counters", errors)
             continue
         for name, counter in errors.items():
             if isinstance(counter, Unknown):
-                missing = unsure_without("the port counters", counter)
+                missing = unknown_without("the port counters", counter)
             elif counter.is_full:
                 full.append((port, name, counter.value))
     if full:
         chosen = list({port.name: port for port, _, _ in full}.values())
         return found(
             f"{names(chosen)}: the counter reached its greatest value at some time since the last reset.",
-            *at_most(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
+            *first_n(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
             fix=zero_counters(chosen),
             devices=devices_of(chosen),
         )
     return missing or passed(
-        *at_most(Evidence(f"{port.path}/counters", "none is full") for port in ports) or (NO_PORTS,)
+        *first_n(Evidence(f"{port.path}/counters", "none is full") for port in ports) or (NO_PORTS,)
     )
 
 
@@ -65,7 +65,7 @@ def counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, or whose firmware refuses them."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
@@ -80,15 +80,15 @@ def counters_missing(examination: Examination) -> Outcome:
         if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
             without.append((port, errors))
         else:
-            other = unsure_without("the port counters", errors)
+            other = unknown_without("the port counters", errors)
     if without:
         return found(
             f"{names(port for port, _ in without)}: virtual functions and some drivers have no counters. "
             "Firmware that refuses them logs a kernel message at each reading.",
-            *at_most(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
+            *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
-    return other or passed(*at_most(_count(port) for port in ports) or (NO_PORTS,))
+    return other or passed(*first_n(_count(port) for port in ports) or (NO_PORTS,))
 
 
 def _count(port: Port) -> Evidence:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PortHealth
-from probes.queries.evidence_list import RDMA_DEVICES, at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.evidence_list import RDMA_DEVICES, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.ports import NO_PORTS, Port, devices_of, names, ports_of
 from probes.snapshot.examination import Examination
 
@@ -76,7 +76,7 @@ def _readings(
     """The counters of these names on every port, and the outcome where one could not be read."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return [], unsure_without(RDMA_DEVICES, ports)
+        return [], unknown_without(RDMA_DEVICES, ports)
     at = examination.earlier_at
     seconds = None if at is None else examination.reading.at - at
     out: list[_Reading] = []
@@ -85,13 +85,13 @@ def _readings(
         counters = _counters(port.health, hardware)
         if isinstance(counters, Unknown):
             if counters.reason is not Reason.NOT_THERE:
-                missing = unsure_without("the port counters", counters)
+                missing = unknown_without("the port counters", counters)
             continue  # a port without counters: port-counters-missing reports it
         before = _before(examination, port, hardware)
         for name in of:
             value = counters.get(name)
             if isinstance(value, Unknown):
-                missing = unsure_without("the port counters", value)
+                missing = unknown_without("the port counters", value)
             elif value is not None:
                 directory = "hw_counters" if hardware else "counters"
                 earlier = before.get(name)
@@ -143,7 +143,7 @@ def _judge(
         return _found(above, f"{standing} {_whether_on(above)}", fix, Severity.NOTE)
     if missing is not None:
         return missing
-    return passed(*at_most(one.evidence() for one in readings) or (NO_PORTS,))
+    return passed(*first_n(one.evidence() for one in readings) or (NO_PORTS,))
 
 
 def _whether_on(readings: list[_Reading]) -> str:
@@ -166,7 +166,7 @@ def _found(
     chosen = [next(one.port for one in readings if one.port.name == name) for name in ports]
     return found(
         f"{names(chosen)}: {cause}",
-        *at_most(one.evidence() for one in readings),
+        *first_n(one.evidence() for one in readings),
         fix=fix,
         severity=severity,
         devices=devices_of(chosen),
@@ -258,7 +258,7 @@ def carrier_changes(examination: Examination) -> Outcome:
     """Judge ups and downs of the netdev since it was created."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     facts = examination.earlier_port_health
     earlier = {} if facts is None or isinstance(facts, Unknown) else facts.ports
     readings: list[_Reading] = []
@@ -269,7 +269,7 @@ def carrier_changes(examination: Examination) -> Outcome:
         if isinstance(changes, Unknown):
             # A port without a netdev has no carrier.
             if changes.reason is not Reason.NOT_THERE:
-                missing = unsure_without("the carrier changes of the netdevs", changes)
+                missing = unknown_without("the carrier changes of the netdevs", changes)
             continue
         one = earlier.get((port.device.name, port.facts.number))
         before = None if one is None or isinstance(one.carrier_changes, Unknown) else one.carrier_changes
@@ -286,7 +286,7 @@ def carrier_changes(examination: Examination) -> Outcome:
         same = _same_ports(often, [one for one in downs if one.value])
         cause = f"the carrier changed often since boot. {_whether_on(often)}"
         return _found(often, cause, _CABLE, Severity.NOTE, same)
-    return missing or passed(*at_most(one.evidence() for one in readings) or (NO_PORTS,))
+    return missing or passed(*first_n(one.evidence() for one in readings) or (NO_PORTS,))
 
 
 def _same_ports(carriers: list[_Reading], downs: list[_Reading]) -> tuple[str, ...]:
@@ -401,7 +401,7 @@ def discards(examination: Examination) -> Outcome:
                     kind.severity if is_rising else Severity.NOTE,
                     impact=kind.impact,
                 )
-    return missing or passed(*at_most(one.evidence() for one in readings) or (NO_PORTS,))
+    return missing or passed(*first_n(one.evidence() for one in readings) or (NO_PORTS,))
 
 
 @AREA.check(

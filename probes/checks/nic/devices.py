@@ -6,8 +6,14 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
-from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, PCI_FUNCTIONS, RDMA_DEVICES, at_most, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.evidence_list import (
+    NAMESPACE_OF_DEVICES,
+    PCI_FUNCTIONS,
+    RDMA_DEVICES,
+    first_n,
+    join_limited,
+)
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.ports import NO_PORTS, gpus_without_nic
 from probes.snapshot.examination import Examination
 
@@ -53,20 +59,21 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     ok="Every NIC has a driver",
     impact="No program can use this NIC: one rail less, and none for GPUs that have no other near NIC.",
     data_path=True,
+    part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
 def without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
     if isinstance(functions, Unknown):
-        return unsure_without(PCI_FUNCTIONS, functions)
+        return unknown_without(PCI_FUNCTIONS, functions)
     bare = [
         one for one in functions if isinstance(one.driver, Unknown) and one.driver.reason is Reason.NOT_THERE
     ]
     if bare:
         bdfs = [one.bdf for one in bare]
         return found(
-            f"{several(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
-            *at_most(_driver_evidence(one) for one in bare),
+            f"{join_limited(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
+            *first_n(_driver_evidence(one) for one in bare),
             fix=Plan(
                 "Bind the driver to the NIC",
                 (
@@ -82,8 +89,8 @@ def without_driver(examination: Examination) -> Outcome:
         )
     for one in functions:
         if isinstance(one.driver, Unknown):
-            return unsure_without("the drivers of the NICs", one.driver)
-    return passed(*at_most(_driver_evidence(one) for one in functions) or (_NO_NIC,))
+            return unknown_without("the drivers of the NICs", one.driver)
+    return passed(*first_n(_driver_evidence(one) for one in functions) or (_NO_NIC,))
 
 
 @AREA.check(
@@ -98,16 +105,16 @@ def passed_through(examination: Examination) -> Outcome:
     """Find NICs bound to vfio-pci or a similar driver."""
     functions = _functions(examination)
     if isinstance(functions, Unknown):
-        return unsure_without(PCI_FUNCTIONS, functions)
+        return unknown_without(PCI_FUNCTIONS, functions)
     away = [one for one in functions if is_for_guests(one.driver) or one.driver == "uio_pci_generic"]
     if away:
         return found(
-            f"{several(one.bdf for one in away)}: bound to a driver that hands the NIC to a virtual machine "
-            "or to user space.",
-            *at_most(_driver_evidence(one) for one in away),
+            f"{join_limited(one.bdf for one in away)}: bound to a driver that hands the NIC to a virtual "
+            "machine or to user space.",
+            *first_n(_driver_evidence(one) for one in away),
             devices=tuple(one.bdf for one in away),
         )
-    return passed(*at_most(_driver_evidence(one) for one in functions) or (_NO_NIC,))
+    return passed(*first_n(_driver_evidence(one) for one in functions) or (_NO_NIC,))
 
 
 @AREA.check(
@@ -118,15 +125,16 @@ def passed_through(examination: Examination) -> Outcome:
     ok="Every NIC has an RDMA device",
     impact="The NIC carries Ethernet or IPoIB only. NCCL does not use it for RDMA, so one rail is missing.",
     data_path=True,
+    part_of=("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
 def without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
     if isinstance(functions, Unknown):
-        return unsure_without(PCI_FUNCTIONS, functions)
+        return unknown_without(PCI_FUNCTIONS, functions)
     if isinstance(devices, Unknown):
-        return unsure_without(RDMA_DEVICES, devices)
+        return unknown_without(RDMA_DEVICES, devices)
     taken = {one.bdf for one in devices}
     # The second port of a bond has no RDMA device of its own: the bond's is on the first.
     bonded = {known(one.bdf, "").rpartition(".")[0] for one in devices if _is_bond(one)}
@@ -145,9 +153,9 @@ def without_rdma_device(examination: Examination) -> Outcome:
         bdfs = [one.bdf for one in bare]
         modules = dict.fromkeys(known(one.driver, "").replace("_core", "_ib") for one in bare)
         return found(
-            f"{several(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, or "
-            "its RDMA device is in another network namespace.",
-            *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
+            f"{join_limited(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, "
+            "or its RDMA device is in another network namespace.",
+            *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
             fix=Plan(
                 "Bring up the RDMA device",
                 (
@@ -168,13 +176,13 @@ def without_rdma_device(examination: Examination) -> Outcome:
             part_of=("ib-core-not-loaded", "mlx5-ib-not-loaded"),
         )
     if moved and not isinstance(rdma, Unknown):
-        return unsure(
+        return unknown(
             NAMESPACE_OF_DEVICES,
-            *at_most(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
+            *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
             Evidence(" ".join(NAMESPACE_ARGV), f"netns {known(rdma.namespace_mode, 'mode unknown')}"),
         )
     shown = (Evidence("/sys/class/infiniband", f"{one.name} on {known(one.bdf, '?')}") for one in devices)
-    return passed(*at_most(shown) or (_NO_NIC,))
+    return passed(*first_n(shown) or (_NO_NIC,))
 
 
 @AREA.check(
@@ -189,7 +197,7 @@ def firmware_differs(examination: Examination) -> Outcome:
     """Compare the firmware of NICs of one board (PSID)."""
     devices = _devices(examination)
     if isinstance(devices, Unknown):
-        return unsure_without(RDMA_DEVICES, devices)
+        return unknown_without(RDMA_DEVICES, devices)
     boards: dict[str, list[RdmaDevice]] = {}
     for one in devices:
         if not isinstance(one.board_id, Unknown) and not isinstance(one.firmware, Unknown):
@@ -203,8 +211,8 @@ def firmware_differs(examination: Examination) -> Outcome:
             odd += [one for one in equal if one.firmware != usual]
         board = next(iter(mixed))
         return found(
-            f"{several(one.name for one in odd)}: firmware differs from most NICs of board {board}.",
-            *at_most(_firmware(one) for equal in mixed.values() for one in equal),
+            f"{join_limited(one.name for one in odd)}: firmware differs from most NICs of board {board}.",
+            *first_n(_firmware(one) for equal in mixed.values() for one in equal),
             fix=Plan(
                 "Install one firmware release",
                 (
@@ -221,8 +229,8 @@ def firmware_differs(examination: Examination) -> Outcome:
         )
     for one in devices:
         if isinstance(one.firmware, Unknown) and one.firmware.reason is not Reason.NOT_THERE:
-            return unsure_without("the firmware versions of the NICs", one.firmware)
-    return passed(*at_most(_firmware(one) for one in devices) or (NO_PORTS,))
+            return unknown_without("the firmware versions of the NICs", one.firmware)
+    return passed(*first_n(_firmware(one) for one in devices) or (NO_PORTS,))
 
 
 def _firmware(device: RdmaDevice) -> Evidence:
@@ -247,12 +255,12 @@ def bond(examination: Examination) -> Outcome:
     """Find RDMA devices over a bond of two ports."""
     devices = _devices(examination)
     if isinstance(devices, Unknown):
-        return unsure_without(RDMA_DEVICES, devices)
+        return unknown_without(RDMA_DEVICES, devices)
     bonds = [one for one in devices if _is_bond(one)]
     if bonds:
         return found(
-            f"{several(one.name for one in bonds)}: the RDMA device spans two bonded ports.",
-            *at_most(Evidence(f"/sys/class/infiniband/{one.name}", "a bond") for one in bonds),
+            f"{join_limited(one.name for one in bonds)}: the RDMA device spans two bonded ports.",
+            *first_n(Evidence(f"/sys/class/infiniband/{one.name}", "a bond") for one in bonds),
             fix=Plan(
                 "Let NCCL use both ports",
                 (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
@@ -260,4 +268,4 @@ def bond(examination: Examination) -> Outcome:
             ),
             devices=tuple(one.name for one in bonds),
         )
-    return passed(*at_most(Evidence("/sys/class/infiniband", one.name) for one in devices) or (NO_PORTS,))
+    return passed(*first_n(Evidence("/sys/class/infiniband", one.name) for one in devices) or (NO_PORTS,))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown, known
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.evidence_list import RDMA_DEVICES, at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.evidence_list import RDMA_DEVICES, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.ports import NO_PORTS, Port, alike, devices_of, names, ports_of
 from probes.snapshot.examination import Examination
 
@@ -25,14 +25,14 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     active = [port for port in ports if port.is_active and not port.is_ethernet]
     chosen = [port for port in active if _shows_sdr(port)]
     if chosen:
         return found(
             f"{names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as SDR. "
             "The cable is fine.",
-            *at_most(_rate(port) for port in chosen),
+            *first_n(_rate(port) for port in chosen),
             fix=Plan(
                 "Use a kernel or OFED that knows the speed",
                 (instruction("Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed."),),
@@ -43,8 +43,8 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
         )
     for port in active:
         if isinstance(port.facts.rate_text, Unknown):
-            return unsure_without("the port rates", port.facts.rate_text)
-    return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))
+            return unknown_without("the port rates", port.facts.rate_text)
+    return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
 # ConnectX-6 and later, BlueField-2 and -3: the number of hca_type (pci.ids, "MT28908 …" is device 0x101b).
@@ -90,7 +90,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
     """Find active ports whose rate is below the fastest of the same board and link layer."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     # A speed that the kernel does not know says nothing.
     active = [port for port in ports if port.is_active and not (_shows_sdr(port) and not port.is_ethernet)]
     slow: list[Port] = []
@@ -105,7 +105,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
     if slow:
         return found(
             f"{names(slow)}: the same board reaches {best:g} Gb/s on another port.",
-            *at_most(_rate(port) for port in slow),
+            *first_n(_rate(port) for port in slow),
             fix=Plan(
                 "Find what limits the link",
                 (
@@ -127,8 +127,8 @@ def slower_than_equals(examination: Examination) -> Outcome:
         )
     for port in active:
         if isinstance(port.facts.rate_gbps, Unknown):
-            return unsure_without("the port rates", port.facts.rate_gbps)
-    return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))
+            return unknown_without("the port rates", port.facts.rate_gbps)
+    return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
 @AREA.check(
@@ -144,14 +144,14 @@ def one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
     narrow = [port for port in active if _is_one_lane(port)]
     if narrow:
         return found(
             f"{names(narrow)}: three of the four lanes are down. The cable, a connector or the optics are "
             "bad.",
-            *at_most(_rate(port) for port in narrow),
+            *first_n(_rate(port) for port in narrow),
             fix=Plan(
                 "Repair the link",
                 (
@@ -168,5 +168,5 @@ def one_lane(examination: Examination) -> Outcome:
         )
     for port in active:
         if isinstance(port.facts.rate_text, Unknown):
-            return unsure_without("the port rates", port.facts.rate_text)
-    return passed(*at_most(_rate(port) for port in active) or (NO_PORTS,))
+            return unknown_without("the port rates", port.facts.rate_text)
+    return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))

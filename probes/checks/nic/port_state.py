@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.port_condition import Condition, condition_of
 from probes.queries.ports import (
     NO_PORTS,
@@ -28,7 +28,7 @@ def _sorted_out(examination: Examination, wanted: Condition) -> Outcome | list[P
     """The ports in this condition; else the outcome."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     if not ports:
         return passed(NO_PORTS)
     conditions = [(port, condition_of(port)) for port in ports]
@@ -37,8 +37,8 @@ def _sorted_out(examination: Examination, wanted: Condition) -> Outcome | list[P
         return chosen
     for _, condition in conditions:
         if isinstance(condition, Unknown):
-            return unsure_without("the port states", condition)
-    return passed(*at_most(_state(port) for port in ports))
+            return unknown_without("the port states", condition)
+    return passed(*first_n(_state(port) for port in ports))
 
 
 def _state(port: Port) -> Evidence:
@@ -78,7 +78,7 @@ def port_without_signal(examination: Examination) -> Outcome:
     return found(
         f"{names(chosen)}: no signal from the other end. The cable, optics or switch port is faulty, or "
         "nothing is plugged in.",
-        *at_most(_physical(port) for port in chosen),
+        *first_n(_physical(port) for port in chosen),
         fix=Plan(
             "Bring the link up",
             (*look, instruction("Reseat or replace the cable, and check the switch port.", needs_root=False)),
@@ -113,7 +113,7 @@ def port_disabled(examination: Examination) -> Outcome:
         return chosen
     return found(
         f"{names(chosen)}: disabled by an admin, on this node or at the switch.",
-        *at_most(_physical(port) for port in chosen),
+        *first_n(_physical(port) for port in chosen),
         fix=Plan("Enable the port", enable_steps(chosen)),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
@@ -136,7 +136,7 @@ def netdev_down(examination: Examination) -> Outcome:
         return chosen
     return found(
         f"{names(chosen)}: a RoCE port follows its netdev, and the netdev is set down.",
-        *at_most(
+        *first_n(
             Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
             for port in chosen
         ),
@@ -162,8 +162,8 @@ def no_subnet_manager(examination: Examination) -> Outcome:
         return chosen
     return found(
         f"{names(chosen)}: the link is up, but no subnet manager has configured the port.",
-        *at_most(Evidence(f"{port.path}/sm_lid", "0x0") for port in chosen),
-        *at_most(_state(port) for port in chosen[:1]),
+        *first_n(Evidence(f"{port.path}/sm_lid", "0x0") for port in chosen),
+        *first_n(_state(port) for port in chosen[:1]),
         fix=_subnet_manager(chosen[0]),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
@@ -186,7 +186,7 @@ def subnet_manager_stalled(examination: Examination) -> Outcome:
         return chosen
     return found(
         f"{names(chosen)}: the subnet manager stopped halfway, is overloaded or refuses this port.",
-        *at_most(_state(port) for port in chosen),
+        *first_n(_state(port) for port in chosen),
         fix=_subnet_manager(chosen[0]),
         severity=cost_of_loss(examination, chosen),
         devices=devices_of(chosen),
@@ -218,23 +218,23 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     """Find ports that are down and have another link layer than most ports of the same board."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     odd = _of_another_layer(ports)
     if odd:
         layer = known(odd[0].facts.link_layer, "")
         return found(
             f"{names(odd)}: {layer} without a link, unlike most ports of the same board. The link type of "
             "the card is wrong, or the cable is in the wrong switch.",
-            *at_most(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
+            *first_n(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
             severity=cost_of_loss(examination, odd),
             devices=devices_of(odd),
         )
     for port in ports:
         if isinstance(port.facts.link_layer, Unknown):
-            return unsure_without("the link layers of the ports", port.facts.link_layer)
+            return unknown_without("the link layers of the ports", port.facts.link_layer)
     return passed(
-        *at_most(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in ports)
+        *first_n(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in ports)
         or (NO_PORTS,)
     )
 

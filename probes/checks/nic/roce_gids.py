@@ -7,8 +7,8 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
-from probes.queries.evidence_list import RDMA_DEVICES, at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.jobs import has_pods, jobs_of, needs_environment, settle
 from probes.queries.ports import Port, devices_of, gpus_without_nic, names, ports_of
 from probes.snapshot.examination import Examination
@@ -44,11 +44,11 @@ def _gid_unknown(ports: tuple[Port, ...]) -> Outcome | None:
     for port in ports:
         gids = port.facts.gids
         if isinstance(gids, Unknown):
-            return unsure(needs(f"the GIDs of {port.device.name}", gids))
+            return unknown(needs(f"the GIDs of {port.device.name}", gids))
         for gid in gids:
             # A GID without a readable type may be the wanted one.
             if isinstance(gid.type, Unknown):
-                return unsure(needs(f"the GIDs of {port.device.name}", gid.type))
+                return unknown(needs(f"the GIDs of {port.device.name}", gid.type))
     return None
 
 
@@ -76,7 +76,7 @@ def asked_gid(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(needs(RDMA_DEVICES, ports))
+        return unknown(needs(RDMA_DEVICES, ports))
     if not ports:
         return passed(NO_ROCE)
     jobs = jobs_of(examination)
@@ -101,9 +101,9 @@ def asked_gid(examination: Examination) -> Outcome:
         )
     for process in jobs.processes:
         if isinstance(process.environment, Unknown):
-            return unsure(needs_environment(process, process.environment))
+            return unknown(needs_environment(process, process.environment))
     if jobs.unseen:
-        return unsure(jobs.unseen)
+        return unknown(jobs.unseen)
     return passed(Evidence("/proc/*/environ", f"no job sets {INDEX} to such a GID"))
 
 
@@ -124,13 +124,13 @@ def no_gid(examination: Examination) -> Outcome:
     """Find active RoCE ports whose whole GID table is empty."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(needs(RDMA_DEVICES, ports))
+        return unknown(needs(RDMA_DEVICES, ports))
     empty = [port for port in ports if port.facts.gids == ()]
     if empty:
         return found(
             f"{names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, or is"
             " missing in this one.",
-            *at_most(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
+            *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
             fix=Plan(
                 "Put the netdev and the RDMA device into one namespace",
                 (
@@ -141,7 +141,7 @@ def no_gid(examination: Examination) -> Outcome:
             severity=_gid_severity(examination, empty),
             devices=devices_of(empty),
         )
-    return _gid_unknown(ports) or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
+    return _gid_unknown(ports) or passed(*first_n(_gid_count(port) for port in ports) or (NO_ROCE,))
 
 
 def _gid_count(port: Port) -> Evidence:
@@ -161,8 +161,8 @@ def no_v2_gid(examination: Examination) -> Outcome:
     """Find active RoCE ports whose GIDs are all RoCE v1."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(needs(RDMA_DEVICES, ports))
-    unknown = _gid_unknown(ports)
+        return unknown(needs(RDMA_DEVICES, ports))
+    outcome = _gid_unknown(ports)
     without = [
         port
         for port in ports
@@ -173,7 +173,7 @@ def no_v2_gid(examination: Examination) -> Outcome:
     if without:
         return found(
             f"{names(without)}: the GID table has RoCE v1 entries only.",
-            *at_most(
+            *first_n(
                 Evidence(f"{port.path}/gid_attrs/types/{gid.index}", known(gid.type, "unknown"))
                 for port in without
                 for gid in known(port.facts.gids, ())[:1]
@@ -182,7 +182,7 @@ def no_v2_gid(examination: Examination) -> Outcome:
             severity=_gid_severity(examination, without),
             devices=devices_of(without),
         )
-    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
+    return outcome or passed(*first_n(_gid_count(port) for port in ports) or (NO_ROCE,))
 
 
 def _is_needed(examination: Examination, ports: list[Port]) -> bool:
@@ -213,8 +213,8 @@ def only_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note where no job here needs more."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure(needs(RDMA_DEVICES, ports))
-    unknown = _gid_unknown(ports)
+        return unknown(needs(RDMA_DEVICES, ports))
+    outcome = _gid_unknown(ports)
     local = [
         port
         for port in ports
@@ -223,7 +223,7 @@ def only_link_local(examination: Examination) -> Outcome:
     if local:
         return found(
             f"{names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",
-            *at_most(
+            *first_n(
                 Evidence(f"{port.path}/gids/{gid.index}", gid.gid)
                 for port in local
                 for gid in _second(known(port.facts.gids, ()))[:1]
@@ -232,4 +232,4 @@ def only_link_local(examination: Examination) -> Outcome:
             severity=None if _is_needed(examination, local) else Severity.NOTE,
             devices=devices_of(local),
         )
-    return unknown or passed(*at_most(_gid_count(port) for port in ports) or (NO_ROCE,))
+    return outcome or passed(*first_n(_gid_count(port) for port in ports) or (NO_ROCE,))

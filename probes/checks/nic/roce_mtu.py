@@ -8,8 +8,8 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.ports import Port, alike, devices_of, names
 from probes.snapshot.examination import Examination
 
@@ -35,7 +35,7 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
     for port in ports:
         mtu = port.health if isinstance(port.health, Unknown) else port.health.roce_mtu_bytes
         if isinstance(mtu, Unknown):
-            missing = unsure_without("the MTUs of the netdevs", mtu)
+            missing = unknown_without("the MTUs of the netdevs", mtu)
         else:
             mtus[port.name] = mtu
     return mtus, missing
@@ -92,17 +92,17 @@ def mtu_differs(examination: Examination) -> Outcome:
     """Compare the RDMA MTUs of active RoCE ports of one board."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     mtus, missing = _mtus(ports)
     smaller, compared = _smaller(ports, mtus)
     if smaller:
         return found(
             f"{names(smaller)}: a smaller MTU than other ports of the same board.",
-            *at_most(_mtu_evidence(port) for port in compared),
+            *first_n(_mtu_evidence(port) for port in compared),
             fix=_raise_mtu(examination, smaller, ports),
             devices=devices_of(smaller),
         )
-    return missing or passed(*at_most(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
+    return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
 
 
 def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port], list[Port]]:
@@ -131,7 +131,7 @@ def mtu_small(examination: Examination) -> Outcome:
     """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     mtus, missing = _mtus(ports)
     small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
     if small:
@@ -139,14 +139,14 @@ def mtu_small(examination: Examination) -> Outcome:
         differs = {port.name for port in _smaller(ports, mtus)[0]}
         return found(
             f"{names(small)}: RDMA uses the next power of two below the netdev's MTU, here {least} bytes.",
-            *at_most(_mtu_evidence(port) for port in small),
+            *first_n(_mtu_evidence(port) for port in small),
             fix=_raise_mtu(examination, small, ports),
             devices=devices_of(small),
             impact=f"RDMA sends {least} instead of 4096 bytes per packet: {_share_lost(least)} % of the "
             "rate goes to headers instead of 2 %.",
             part_of=("mtu-mismatch",) if {port.name for port in small} <= differs else (),
         )
-    return missing or passed(*at_most(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
+    return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
 
 
 def _share_lost(payload_bytes: int) -> int:
@@ -168,7 +168,7 @@ def ecn_off(examination: Examination) -> Outcome:
     """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp)."""
     ports = roce_ports(examination)
     if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+        return unknown_without(RDMA_DEVICES, ports)
     if not ports:
         return passed(NO_ROCE)
     off: list[Port] = []
@@ -177,13 +177,13 @@ def ecn_off(examination: Examination) -> Outcome:
         ecn = port.health if isinstance(port.health, Unknown) else port.health.ecn_priorities
         if isinstance(ecn, Unknown):
             # The kernel's own driver keeps them in debugfs (cc_params), which is root's.
-            missing = unsure("needs the NIC driver of OFED: the kernel's own shows ECN only in debugfs")
+            missing = unknown("needs the NIC driver of OFED: the kernel's own shows ECN only in debugfs")
         elif not ecn:
             off.append(port)
     if off:
         return found(
             f"{names(off)}: ECN is disabled for every priority.",
-            *at_most(_ecn(port, "0 for every priority") for port in off),
+            *first_n(_ecn(port, "0 for every priority") for port in off),
             fix=Plan(
                 "Enable ECN for the priority of RDMA",
                 (
@@ -197,7 +197,7 @@ def ecn_off(examination: Examination) -> Outcome:
             ),
             devices=devices_of(off),
         )
-    return missing or passed(*at_most(_ecn(port, "1 for some priority") for port in ports))
+    return missing or passed(*first_n(_ecn(port, "1 for some priority") for port in ports))
 
 
 def _ecn(port: Port, value: str) -> Evidence:

@@ -8,15 +8,16 @@ from probes.facts.gpu.gpus import Flavour
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
-from probes.queries.driver_version import DRIVER_VERSION, driver_version
-from probes.queries.evidence_list import SHOWN, STAGED, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.evidence_list import SHOWN, STAGED, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,
+    DRIVER_VERSION,
+    driver_version,
     has_efa_only,
     module_of,
-    no_ends,
+    no_gpu_or_rdma_device,
     peer_nics,
     release_of,
 )
@@ -71,7 +72,7 @@ def _roots(examination: Examination, *first: str) -> tuple[str, ...]:
 
 def _aside(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without GPU and NIC, or with EFA only, which has its own peer module."""
-    aside = no_ends(examination)
+    aside = no_gpu_or_rdma_device(examination)
     if aside is not None:
         return aside
     if has_efa_only(examination):
@@ -97,7 +98,7 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     if isinstance(flavour, Unknown):
         if flavour.reason is Reason.NOT_THERE:
             return passed(Evidence(DRIVER_VERSION, "not there: the driver is not loaded"))
-        return unsure_without(DRIVER_VERSION, flavour)
+        return unknown_without(DRIVER_VERSION, flavour)
     seen = Evidence(DRIVER_VERSION, f"{flavour.value} kernel modules")
     if flavour is Flavour.OPEN:
         return passed(seen)
@@ -152,7 +153,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     old = _old_gpus(examination)
     source = "nvidia-smi --query-gpu=compute_cap --format=csv"
     if isinstance(old, Unknown):
-        return unsure_without(_GPUS, old)
+        return unknown_without(_GPUS, old)
     if not old:
         return passed(Evidence(source, "7.5 or newer"))
     steps = (
@@ -183,10 +184,7 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     aside = _aside(examination)
     if aside is not None:
         return aside
-    driver = driver_version(examination)
-    if isinstance(driver, Outcome):
-        return driver
-    version, numbers = driver
+    version, numbers = driver_version(examination)
     if numbers >= _FIRST_OPEN_DRIVER:
         return passed(Evidence(DRIVER_VERSION, version))
     steps = (instruction("Install a current driver with the open kernel modules"),)
@@ -220,7 +218,7 @@ def _taking(examination: Examination) -> tuple[str, ...]:
 
 
 def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
-    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{says} on {several(nics)}")
+    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{says} on {join_limited(nics)}")
 
 
 @AREA.check(
@@ -243,14 +241,14 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     if taking:
         return passed(_probe_evidence(taking, "supported"), seen)
     if isinstance(version, Unknown):
-        return unsure_without("the release of the running kernel", version)
+        return unknown_without("the release of the running kernel", version)
     if version >= _FIRST_KERNEL:
         return passed(seen)
     if not refusing:
-        unknown = next((one for one in _answers(examination).values() if isinstance(one, Unknown)), None)
-        if unknown is None:
-            return unsure(f"needs {DMABUF}", seen)
-        return unsure_without(DMABUF, unknown, seen)
+        missing = next((one for one in _answers(examination).values() if isinstance(one, Unknown)), None)
+        if missing is None:
+            return unknown(f"needs {DMABUF}", seen)
+        return unknown_without(DMABUF, missing, seen)
     steps = (
         instruction("Boot kernel 5.12 or newer, or install an OFED that adds DMA-BUF to this one"),
         *_until_then(examination),
@@ -286,7 +284,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
     if taking:
         return passed(_probe_evidence(taking, "supported"))
     if isinstance(configured, Unknown):
-        return unsure_without(_CONFIG, configured)
+        return unknown_without(_CONFIG, configured)
     if configured:
         return passed(Evidence(source, "CONFIG_DMA_SHARED_BUFFER=y"))
     steps = (instruction("Boot a kernel of the distribution, or build this one with the option"),)
@@ -321,15 +319,15 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
         return aside
     direct, answers = examination.node.gpudirect, _answers(examination)
     if isinstance(direct, Unknown):
-        return unsure_without(DMABUF, direct)
+        return unknown_without(DMABUF, direct)
     refusing, taking = _refusing(examination), _taking(examination)
     if not refusing:
-        unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]
-        if unknown:
-            return unsure_without(f"{DMABUF} on /dev/infiniband/uverbsN", unknown[0])
+        unknowns = [answer for answer in answers.values() if isinstance(answer, Unknown)]
+        if unknowns:
+            return unknown_without(f"{DMABUF} on /dev/infiniband/uverbsN", unknowns[0])
         rdma = examination.node.rdma
         if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
-            return unsure_without("the RDMA devices", rdma)
+            return unknown_without("the RDMA devices", rdma)
         if not answers:
             return passed(Evidence("/sys/class/infiniband", "no hardware RDMA device here"))
         return passed(_probe_evidence(taking, "supported"))
@@ -365,7 +363,7 @@ def _why_refused(
     examination: Examination, refusing: tuple[str, ...]
 ) -> tuple[str, Plan, tuple[Evidence, ...]]:
     """Return why these NICs refuse, by driver and kernel config, with the fix and its evidence."""
-    names = several(refusing)
+    names = join_limited(refusing)
     drivers = {_driver(examination, nic) for nic in refusing}
     kernel, module = examination.node.kernel, module_of(examination, "mlx5_ib")
     if drivers == {"mlx4_core"}:

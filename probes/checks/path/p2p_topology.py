@@ -6,11 +6,18 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.queries.driver_version import DRIVER_VERSION, driver_version
 from probes.queries.evidence_list import SHOWN, STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.module_need import loaded_peermem
-from probes.queries.modules import DMABUF, PEERMEM, log_needed, log_of, log_seen
+from probes.queries.modules import (
+    DMABUF,
+    DRIVER_VERSION,
+    PEERMEM,
+    driver_version,
+    log_needed,
+    message_evidence,
+    module_messages,
+)
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
@@ -26,10 +33,7 @@ _FIRST_NCCL = (2, 23, 4)
 
 def _before_check(examination: Examination) -> Outcome | None:
     """Return the outcome for drivers before 580.65.06, which refuse no topology; None: this one may."""
-    driver = driver_version(examination)
-    if isinstance(driver, Outcome):
-        return driver
-    version, numbers = driver
+    version, numbers = driver_version(examination)
     if numbers < _FIRST_WITH_CHECK:
         return passed(Evidence(DRIVER_VERSION, f"{version}: refuses no topology (580.65.06 does)"))
     return None
@@ -52,7 +56,7 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
     gpus = examination.node.gpus
     parameters = gpus if isinstance(gpus, Unknown) else gpus.driver.parameters
     if isinstance(parameters, Unknown):
-        return unsure_without(_PARAMS, parameters)
+        return unknown_without(_PARAMS, parameters)
     value = parameters.get(_OVERRIDE)
     if value != "2":
         return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value or 'not there'}"))
@@ -79,12 +83,12 @@ def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Out
     aside = _before_check(examination)
     if aside is not None:
         return aside
-    messages = log_of(examination, (LogKind.P2P_REFUSED,), words=words)
+    messages = module_messages(examination, (LogKind.P2P_REFUSED,), words=words)
     if isinstance(messages, Unknown):
         return log_needed(messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
-    return found(cause, *log_seen(examination, messages), fix=fix)
+        return passed(*message_evidence(examination, messages))
+    return found(cause, *message_evidence(examination, messages), fix=fix)
 
 
 @AREA.check(
@@ -186,12 +190,12 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     if not isinstance(peers, Unknown):
         return passed(Evidence(_MEMORY_PEERS, "there"))
     if peers.reason is not Reason.NOT_THERE:
-        return unsure_without(_MEMORY_PEERS, peers)
+        return unknown_without(_MEMORY_PEERS, peers)
     if isinstance(direct, Unknown):
-        return unsure_without(DMABUF, direct)
+        return unknown_without(DMABUF, direct)
     absent = Evidence(_MEMORY_PEERS, "not there, as on all newer kernels")
     if isinstance(direct.dmabuf.usable, Unknown):
-        return unsure_without(DMABUF, direct.dmabuf.usable, absent)
+        return unknown_without(DMABUF, direct.dmabuf.usable, absent)
     if direct.dmabuf.usable:
         return passed(absent, Evidence("DMA-BUF", "usable: NCCL does not need nvidia_peermem"))
     old, hidden = _old_nccl(examination)
@@ -210,7 +214,9 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
             fix=Plan("Update NCCL", steps, disturbs="jobs, which have to be restarted"),
             devices=(PEERMEM,),
         )
-    return unsure("needs root: the libraries of other users' processes", absent) if hidden else passed(absent)
+    if hidden:
+        return unknown("needs root: the libraries of other users' processes", absent)
+    return passed(absent)
 
 
 def _old_nccl(examination: Examination) -> tuple[list[Evidence], bool]:

@@ -10,30 +10,31 @@ from probes.plans.acs import CHECK_CMDLINE, boot_option, fix_redirects
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through
 from probes.queries.acs_redirects import (
+    acs_exemption,
+    detour_marks,
     is_translated,
-    marked_by_detours,
     nics_by_bridge,
-    not_to_be_judged,
     redirects,
     redirects_of,
 )
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     acs_evidence,
     acs_of,
     config_of,
-    for_guests,
     is_guest,
     labels,
     near_paths,
-    needs_place,
-    unread,
+    needs_platform,
+    passed_to_guests,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
@@ -53,23 +54,23 @@ _MANUAL = (
 )
 def acs_redirect_enabled(examination: Examination) -> Outcome:
     """Judge request and completion redirect of the switch ports where the path of GPU and NIC turns."""
-    aside = not_to_be_judged(examination)
+    aside = acs_exemption(examination)
     if aside is not None:
         return passed(aside)
     redirects_here = redirects_of(examination)
-    bad, unknown = redirects_here.ports, redirects_here.unknown
+    bad, unknowns = redirects_here.ports, redirects_here.unknowns
     if not bad:
         return (
-            unread(unknown)
-            if unknown
+            unknown_because(unknowns)
+            if unknowns
             else passed(Evidence("lspci -vvv", f"no redirect on {redirects_here.looked_at} switch ports"))
         )
     guest = is_guest(examination)
-    evidence = few((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
+    evidence = first_distinct((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest), *evidence)
-    devices = (*marked_by_detours(examination), *bad)
-    guests = for_guests(examination)
+        return unknown(needs_platform(guest), *evidence)
+    devices = (*detour_marks(examination), *bad)
+    guests = passed_to_guests(examination)
     if guests:
         return found(
             "This host passes devices through to virtual machines, and ACS keeps those apart. Do not clear "
@@ -120,19 +121,19 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     nics = nics_by_bridge(examination, near_paths(examination))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     relies = 0
     for bridge, behind in nics.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
-            unknown.append(acs)
+            unknowns.append(acs)
         elif acs is not None and redirects(acs) and acs.on.direct_translated:
             relies += 1
             for nic in behind:
                 space = config_of(examination, nic)
                 ats = space if isinstance(space, Unknown) else space.ats_enabled
                 if isinstance(ats, Unknown) and ats.reason is not Reason.NOT_THERE:
-                    unknown.append(ats)
+                    unknowns.append(ats)
                 elif isinstance(ats, Unknown) or not ats:
                     state = "no ATS capability" if isinstance(ats, Unknown) else "ATSCtl: Enable-"
                     bad[nic] = Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}")
@@ -140,12 +141,12 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
         return found(
             "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
             "traffic goes through the IOMMU.",
-            *few(bad.values(), LIKE_THESE),
+            *first_distinct(bad.values(), LIKE_THESE),
             fix=_enable_ats(list(bad)),
             devices=tuple(bad),
         )
-    if unknown:
-        return unread(unknown)
+    if unknowns:
+        return unknown_because(unknowns)
     if not relies:
         return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
     return passed(Evidence("lspci -vvv", "ATS is enabled on the NICs below ports that rely on it"))
@@ -175,13 +176,14 @@ def _enable_ats(nics: list[str]) -> Plan:
     "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
     ok="No unknown ACS option on the kernel command line",
     impact="ACS stays as firmware and kernel set it, although the option suggests otherwise.",
+    requires=(),
 )
 def acs_option_ignored(examination: Examination) -> Outcome:
     """Look for pci=noacs, which guides recommend and mainline kernels ignore."""
     kernel = examination.node.kernel
     cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
     if isinstance(cmdline, Unknown):
-        return unread([cmdline])
+        return unknown_because([cmdline])
     for word in cmdline.split():
         if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
             return found(

@@ -9,8 +9,8 @@ from probes.base.unknown import Unknown
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.evidence_list import LIKE_THESE, few, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     acs_evidence,
@@ -19,11 +19,12 @@ from probes.queries.pcie_paths import (
     functions_of,
     near_paths,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 # What rdma-core's rdma_topo wants on a Direct NIC platform, as (bits that are 1, bits that are 0):
 # kernel-boot/rdma_topo compute_acs.
@@ -51,7 +52,7 @@ def acs_direct_nic(examination: Examination) -> Outcome:
     answer = examination.rdma_topo
     if not isinstance(answer, Unknown):
         if not answer.failed:
-            return passed(Evidence(" ".join(ARGV), several(answer.right, 2)))
+            return passed(Evidence(" ".join(ARGV), join_limited(answer.right, 2)))
         ports = [one.bdf for one in functions.values() if one.bdf in " ".join(answer.failed)]
         failed = [Evidence(" ".join(ARGV), f"FAIL {line}") for line in answer.failed]
         return _wrong(f"rdma_topo: {answer.failed[0]}. {_WANTED[_shape(examination)]}", failed, ports)
@@ -61,19 +62,19 @@ def acs_direct_nic(examination: Examination) -> Outcome:
     for one in dma:
         wanted.update(_wanted(one, functions))
     bad: dict[str, Evidence] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bridge, (ones, zeros) in wanted.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
-            unknown.append(acs)
+            unknowns.append(acs)
         elif acs is not None and (acs.control & ones != ones or acs.control & zeros):
             bad[bridge] = acs_evidence(bridge, acs)
     if bad:
         return _wrong(_WANTED[_Shape.DMA], list(bad.values()), list(bad))
-    if unknown:
-        return unread(unknown)
+    if unknowns:
+        return unknown_because(unknowns)
     if not wanted:
-        return unsure(
+        return unknown(
             "needs rdma_topo (rdma-core of 2025-10 or later): the GPU beside the DMA function was not found"
         )
     return passed(Evidence("lspci -vvv", f"{plural(len(wanted), 'port')} set as rdma_topo requires"))
@@ -126,7 +127,7 @@ def _shape(examination: Examination) -> _Shape:
 def _wrong(cause: str, evidence: list[Evidence], ports: list[str]) -> Outcome:
     return found(
         cause,
-        *few(evidence, LIKE_THESE),
+        *first_distinct(evidence, LIKE_THESE),
         fix=Plan(
             "Set ACS as rdma_topo requires it",
             (

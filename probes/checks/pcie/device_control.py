@@ -15,15 +15,16 @@ from probes.queries.pcie_paths import (
     DEVICES,
     express_of,
     functions_of,
-    judged,
     labels,
     near_paths,
     nic_registers,
+    outcome_of,
     plural,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
 _ASPM = ("off", "L0s", "L1", "L0s L1")  # in the order of the register's two bits
@@ -41,19 +42,19 @@ def each_nic(
     named = labels(examination)
     bad: dict[str, PciExpress] = {}
     evidence: list[Evidence] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     nics = nic_registers(examination)
     for bdf, express in nics.items():
         fault = express if isinstance(express, Unknown) else wrong(express)
         if isinstance(fault, Unknown):
-            unknown.append(fault)
+            unknowns.append(fault)
         elif fault and not isinstance(express, Unknown):
             bad[bdf] = express
             evidence.append(Evidence(f"lspci -vvv -s {bdf}", f"{named.get(bdf, bdf)}: {fault}"))
     if not nics:
         return passed(Evidence(DEVICES, "no NIC whose settings belong to this node"))
     plan = fix(bad) if fix is not None and bad else None
-    return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, list(bad))
+    return outcome_of(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, list(bad))
 
 
 @AREA.check(
@@ -106,7 +107,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     functions = functions_of(examination)
     nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
     bad: dict[str, Evidence] = {}
-    unknown: dict[str, Unknown] = {}
+    unknowns: dict[str, Unknown] = {}
     paths = near_paths(examination)
     for path in paths:
         both = (path.a, nics[path.b])
@@ -117,7 +118,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
             express = express_of(examination, bdf)
             size = express if isinstance(express, Unknown) else express.max_payload_bytes
             if isinstance(size, Unknown):
-                unknown[bdf] = size
+                unknowns[bdf] = size
             else:
                 sizes[bdf] = size
         sent = max((sizes[bdf] for bdf in both if bdf in sizes), default=0)
@@ -127,11 +128,11 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
                 bad[bdf] = Evidence(
                     f"lspci -vvv -s {bdf}", f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
                 )
-    return judged(
+    return outcome_of(
         "The firmware set a smaller MaxPayload on part of the path, and nothing splits packets between "
         "peers.",
         list(bad.values()),
-        list(unknown.values()),
+        list(unknowns.values()),
         Evidence(
             "lspci -vvv", f"the same MaxPayload on {plural(len(paths), 'path')}" if paths else "no near pairs"
         ),

@@ -7,22 +7,23 @@ from dataclasses import replace
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
-    ends,
     functions_of,
-    judged,
+    gpus_and_nics,
     labels,
     near_paths,
+    outcome_of,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
 _NO_AER = "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them (BMC log)"
@@ -57,31 +58,31 @@ def _name(examination: Examination, bdf: str) -> str:
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Judge non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
     facts = examination.pcie_errors
-    if not ends(examination):
+    if not gpus_and_nics(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
-        return unread([facts])
+        return unknown_because([facts])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     counted = 0
     for bdf, errors in facts.functions.items():
         for severity, counts in (("nonfatal", errors.nonfatal), ("fatal", errors.fatal)):
             path = f"{DEVICES}/{bdf}/aer_dev_{severity}"
             if isinstance(counts, Unknown):
                 if counts.reason is not Reason.NOT_THERE:
-                    unknown.append(counts)
+                    unknowns.append(counts)
                 continue
             counted += 1
             if counts.total:
                 bad.append(Evidence(path, f"{_words(counts)}: {_name(examination, bdf)}"))
                 devices.append(bdf)
-    if not counted and not unknown and facts.functions:
-        return unsure(_NO_AER)
-    return judged(
+    if not counted and not unknowns and facts.functions:
+        return unknown(_NO_AER)
+    return outcome_of(
         "Packets were lost or damaged since boot.",
         bad,
-        unknown,
+        unknowns,
         Evidence(
             f"{DEVICES}/*/aer_dev_fatal", f"no such error in {plural(len(facts.functions), 'function')}"
         ),
@@ -101,21 +102,21 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
 def pcie_aer_correctable(examination: Examination) -> Outcome:
     """Judge corrected errors since boot; warn where they rose since the check before."""
     facts = examination.pcie_errors
-    if not ends(examination):
+    if not gpus_and_nics(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
-        return unread([facts])
+        return unknown_because([facts])
     earlier = examination.earlier_pcie_errors
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     risen = counted = 0
     for bdf, errors in facts.functions.items():
         counts = errors.correctable
         path = f"{DEVICES}/{bdf}/aer_dev_correctable"
         if isinstance(counts, Unknown):
             if counts.reason is not Reason.NOT_THERE:
-                unknown.append(counts)
+                unknowns.append(counts)
             continue
         counted += 1
         if not counts.total:
@@ -127,8 +128,8 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
             shown = f"+{counts.total - before} since the last check, {shown}"
         bad.append(Evidence(path, shown))
         devices.append(bdf)
-    if not counted and not unknown and facts.functions:
-        return unsure(_NO_AER)
+    if not counted and not unknowns and facts.functions:
+        return unknown(_NO_AER)
     if bad:
         bad.sort(key=lambda one: not one.value.startswith("+"))
         cause = (
@@ -137,9 +138,10 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
             else "A link has had errors since boot. A second check shows whether they still rise."
         )
         severity = Severity.WARNING if risen else None
-        return found(cause, *few(bad, LIKE_THESE), fix=_LOOK, severity=severity, devices=tuple(devices))
-    if unknown:
-        return unread(unknown)
+        evidence = first_distinct(bad, LIKE_THESE)
+        return found(cause, *evidence, fix=_LOOK, severity=severity, devices=tuple(devices))
+    if unknowns:
+        return unknown_because(unknowns)
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
 
@@ -162,18 +164,18 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     """Compare Device Status (DevSta: FatalErr) with the kernel's count of fatal errors."""
     spaces, counts = examination.config_space, examination.pcie_errors
     if isinstance(spaces, Unknown):
-        return unread([spaces])
+        return unknown_because([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, space in spaces.functions.items():
         if isinstance(space, Unknown):
-            unknown.append(space)
+            unknowns.append(space)
             continue
         express = space.express
         if isinstance(express, Unknown):
             if express.reason is not Reason.NOT_THERE:  # a conventional PCI function has no such register
-                unknown.append(express)
+                unknowns.append(express)
             continue
         if "fatal" not in express.detected:
             continue
@@ -182,10 +184,10 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
         if not fatal:
             bad.append(Evidence(f"lspci -vvv -s {bdf}", f"DevSta: FatalErr+: {_name(examination, bdf)}"))
             devices.append(bdf)
-    return judged(
+    return outcome_of(
         "The device detected the error, but did not report it, or did so before the kernel handled AER.",
         bad,
-        unknown,
+        unknowns,
         Evidence("lspci -vvv", "no device recorded a fatal error"),
         _LOOK,
         devices,
@@ -204,10 +206,10 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
     """Find functions whose extended configuration space (ACS, ATS) cannot be read."""
     spaces = examination.config_space
     if isinstance(spaces, Unknown):
-        return unread([spaces])
+        return unknown_because([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, space in spaces.functions.items():
         fact = space if isinstance(space, Unknown) else space.acs
         if not isinstance(fact, Unknown) or (fact is not space and fact.reason is Reason.NOT_THERE):
@@ -218,12 +220,12 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
             bad.append(Evidence(f"{DEVICES}/{bdf}/config", fact.detail or str(fact)))
             devices.append(bdf)
         else:
-            unknown.append(fact)
-    return judged(
+            unknowns.append(fact)
+    return outcome_of(
         "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
         "container.",
         bad,
-        unknown,
+        unknowns,
         Evidence(f"{DEVICES}/*/config", f"all of it read for {plural(len(spaces.functions), 'function')}"),
         Plan(
             "Make the configuration readable",
@@ -250,22 +252,22 @@ def pcie_function_gone(examination: Examination) -> Outcome:
     """Find functions whose configuration reads as all ones; everyone may read the first 64 bytes."""
     spaces = examination.config_space
     if isinstance(spaces, Unknown):
-        return unread([spaces])
+        return unknown_because([spaces])
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, space in spaces.functions.items():
         if not isinstance(space, Unknown):
             continue
         if space.reason in (Reason.NOT_THERE, Reason.TIMED_OUT, Reason.MALFORMED):
-            unknown.append(space)  # where more is needed than 64 bytes, those were read and are no ones
+            unknowns.append(space)  # where more is needed than 64 bytes, those were read and are no ones
         if space.reason is Reason.DRIVER_ERROR:
             bad.append(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"))
             devices.append(bdf)
-    outcome = judged(
+    outcome = outcome_of(
         "The device has lost its link or its power, or it hangs.",
         bad,
-        unknown,
+        unknowns,
         Evidence(
             f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
         ),

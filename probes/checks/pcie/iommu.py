@@ -9,23 +9,24 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciKind
 from probes.plans.iommu import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
-from probes.queries.evidence_list import LIKE_THESE, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     config_of,
-    ends,
+    gpus_and_nics,
     is_grace,
     is_guest,
     labels,
     near_paths,
-    needs_place,
+    needs_platform,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _GROUPS = "/sys/kernel/iommu_groups"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
@@ -48,7 +49,7 @@ def iommu_translated(examination: Examination) -> Outcome:
     """Judge the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace the SMMU belongs to the path"))
-    here = ends(examination)
+    here = gpus_and_nics(examination)
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     guest = is_guest(examination)
@@ -56,20 +57,20 @@ def iommu_translated(examination: Examination) -> Outcome:
         return passed(Evidence("/sys/class/dmi/id", "a virtual machine: the host's IOMMU counts"))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, one in here.items():
         kind = _type_of(examination, one.iommu_group, one.iommu_type)
         if isinstance(kind, Unknown):
-            unknown.append(kind)
+            unknowns.append(kind)
         elif kind.startswith("DMA"):
             source = f"{_GROUPS}/{known(one.iommu_group, 0)}/type"
             bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
     if bad and isinstance(guest, Unknown):
-        return unsure(needs_place(guest), *few(bad.values(), LIKE_THESE))
+        return unknown(needs_platform(guest), *first_distinct(bad.values(), LIKE_THESE))
     if bad:
         return _translated(examination, bad)
-    if unknown:
-        return unread(unknown)
+    if unknowns:
+        return unknown_because(unknowns)
     types = sorted({known(one.iommu_type, "") for one in here.values()} - {""})
     return passed(Evidence(f"{_GROUPS}/*/type", ", ".join(types)) if types else _NO_GROUPS)
 
@@ -91,7 +92,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     return found(
         "DMA goes through page tables of the IOMMU, and the kernel enables ACS redirect with it.",
         *refused,
-        *few(bad.values(), LIKE_THESE),
+        *first_distinct(bad.values(), LIKE_THESE),
         fix=pass_through(examination),
         severity=Severity.CRITICAL if impact else None,
         devices=tuple(bad),
@@ -104,9 +105,9 @@ def _refused(examination: Examination) -> tuple[Evidence, ...]:
     log = examination.kernel_log
     if isinstance(log, Unknown):
         return ()
-    concerned = {bdf for one in ends(examination).values() for bdf in one.chain}
+    concerned = {bdf for one in gpus_and_nics(examination).values() for bdf in one.chain}
     messages = (one for one in reversed(log.messages) if one.kind is LogKind.IOMMU_FAULT)
-    return few(Evidence(log.source, one.text) for one in messages if one.bdf in concerned)
+    return first_distinct(Evidence(log.source, one.text) for one in messages if one.bdf in concerned)
 
 
 def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> Maybe[str]:
@@ -143,7 +144,7 @@ def _is_direct(word: str, arm: bool) -> bool:
 )
 def vm_without_p2p(examination: Examination) -> Outcome:
     """Judge whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
-    here = ends(examination)
+    here = gpus_and_nics(examination)
     gpus = [one for one in here.values() if one.kind is PciKind.GPU]
     nics = [one for one in here.values() if one.kind is PciKind.NIC]
     if not gpus or not nics:
@@ -152,7 +153,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest))
+        return unknown(needs_platform(guest))
     if not guest:
         return passed(_NOT_A_GUEST)
     named = labels(examination)
@@ -193,17 +194,17 @@ def vm_without_p2p(examination: Examination) -> Outcome:
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
     """Judge ATSCtl of a guest's NICs."""
-    nics = [one for one in ends(examination).values() if one.kind is PciKind.NIC]
+    nics = [one for one in gpus_and_nics(examination).values() if one.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC here"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest))
+        return unknown(needs_platform(guest))
     if not guest:
         return passed(_NOT_A_GUEST)
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for one in nics:
         space = config_of(examination, one.bdf)
         ats = space if isinstance(space, Unknown) else space.ats_enabled
@@ -211,7 +212,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             # A hypervisor may hide the capability and use it all the same: no capability says nothing.
             hidden = ats.reason is Reason.NOT_THERE and not isinstance(space, Unknown)
             needs = Unknown(ats.reason, ats.source, "the hypervisor shows no ATS: check on the host")
-            unknown.append(needs if hidden else ats)
+            unknowns.append(needs if hidden else ats)
         elif not ats:
             bad[one.bdf] = Evidence(
                 f"lspci -vvv -s {one.bdf}", f"{named.get(one.bdf, one.bdf)}: ATSCtl: Enable-"
@@ -220,7 +221,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         return found(
             "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
             "reaches the GPU through their switch; without it every request goes up to the CPU.",
-            *few(bad.values(), LIKE_THESE),
+            *first_distinct(bad.values(), LIKE_THESE),
             fix=Plan(
                 "Enable ATS on the host",
                 (
@@ -234,6 +235,6 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             ),
             devices=tuple(bad),
         )
-    if unknown:
-        return unread(unknown)
+    if unknowns:
+        return unknown_because(unknowns)
     return passed(Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"))

@@ -14,18 +14,19 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
-    ends,
     functions_of,
+    gpus_and_nics,
     is_grace,
-    judged,
     labels,
+    outcome_of,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.snapshot.examination import Examination
 from probes.topology.paths import port_gbps
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # from here on a GPU's link is at its full speed
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
@@ -74,7 +75,7 @@ def _links(examination: Examination) -> list[_Link]:
     functions = functions_of(examination)
     links: dict[str, _Link] = {}
     grace = is_grace(examination)
-    for end in ends(examination).values():
+    for end in gpus_and_nics(examination).values():
         if end.physical_function is not None:
             continue  # a virtual function has no link of its own
         if grace and end.kind is PciKind.GPU:
@@ -111,14 +112,14 @@ def _compared(
     """Compare what each link runs at with what both its ends support; `of` gives both for a file of sysfs."""
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     fine = 0
     for link in links:
         now, best = of(link)
         if isinstance(now, Unknown):
-            unknown.extend(_unknown_of(link, now))
+            unknowns.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
-            unknown.extend(_unknown_of(link, best))
+            unknowns.extend(_unknown_of(link, best))
         elif now >= best:
             fine += 1
         else:
@@ -126,7 +127,7 @@ def _compared(
             bad.append(Evidence(f"{link.source}/{file}", shown))
             devices.append(link.lower.bdf)
     well = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
-    return judged(cause, bad, unknown, well, _RESEAT, devices)
+    return outcome_of(cause, bad, unknowns, well, _RESEAT, devices)
 
 
 @AREA.check(
@@ -190,14 +191,14 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     live = examination.reading.gpus
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     idle = seen = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
         now, best = link.speed, link.best[0]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
-            unknown.extend(_unknown_of(link, best))
+            unknowns.extend(_unknown_of(link, best))
             continue
         number = generation(best)
         if number is None:
@@ -205,7 +206,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
         seen += 1
         running = _generation_now(reading, now)
         if isinstance(running, Unknown):
-            unknown.append(running)
+            unknowns.append(running)
         elif running < number:
             load = _load(reading)
             if isinstance(load, Unknown):
@@ -213,7 +214,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
                     f"{_name(examination, link.lower)} is slow, and its load, which may be idle, is unknown "
                     f"({load})"
                 )
-                unknown.append(Unknown(load.reason, f"{link.source}/current_link_speed", needs))
+                unknowns.append(Unknown(load.reason, f"{link.source}/current_link_speed", needs))
             elif load < LOAD_PERCENT:
                 idle += 1
             else:
@@ -227,10 +228,10 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     good = f"{plural(seen - idle, 'GPU')} at full speed"
     if idle:
         good += f", {idle} idle at a lower one to save power (judged under load only)"
-    return judged(
+    return outcome_of(
         "A busy GPU raises its link to full speed; this one did not.",
         bad,
-        unknown,
+        unknowns,
         Evidence(f"{DEVICES}/*/current_link_speed", good),
         _RESEAT,
         devices,
@@ -264,14 +265,14 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     """Compare what a card supports with what the port above it supports."""
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     links = [link for link in _links(examination) if link.lower.kind is not PciKind.BRIDGE and link.upper]
     for link in links:
         own = (link.lower.link.max_speed_gtps, link.lower.link.max_width)
         both = link.best
         facts = [fact for fact in (*own, *both) if isinstance(fact, Unknown)]
         if facts:
-            unknown.extend(_unknown_of(link, facts[0]))
+            unknowns.extend(_unknown_of(link, facts[0]))
             continue
         if own != both:
             assert link.upper is not None
@@ -282,10 +283,10 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
                 )
             )
             devices.append(link.lower.bdf)
-    return judged(
+    return outcome_of(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
         bad,
-        unknown,
+        unknowns,
         Evidence(
             f"{DEVICES}/*/max_link_speed",
             f"{plural(len(links), 'card')} in slots of their own speed and width",
@@ -316,7 +317,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     if isinstance(rdma, Unknown):
         if rdma.reason is Reason.NOT_THERE:
             return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
-        return unread([rdma])
+        return unknown_because([rdma])
     bad: list[Evidence] = []
     devices: list[str] = []
     links = {link.lower.bdf: link for link in _links(examination)}
@@ -334,7 +335,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
                 )
             )
             devices.extend((device.name, link.lower.bdf))
-    return judged(
+    return outcome_of(
         "Even at its best, the NIC's slot carries less than the port.",
         bad,
         [],

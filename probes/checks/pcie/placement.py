@@ -6,27 +6,28 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.evidence_list import LIKE_THESE, few, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure
+from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     config_of,
-    ends,
+    gpus_and_nics,
     is_grace,
     is_guest,
-    judged,
     labels,
     near_paths,
-    needs_place,
+    needs_platform,
+    outcome_of,
     plural,
-    unread,
+    unknown_because,
+    unknown_devices,
 )
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Endpoint, Path, is_down
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 _LEVELS = (
     "NVIDIA System Management Interface, nvidia-smi topo -m; NCCL user guide, NCCL_NET_GDR_LEVEL, "
@@ -45,7 +46,7 @@ def _judged_elsewhere(examination: Examination) -> Outcome | None:
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return unsure(needs_place(guest))
+        return unknown(needs_platform(guest))
     if guest:
         return passed(
             Evidence(
@@ -62,7 +63,7 @@ def _nearest(examination: Examination) -> dict[str, Path]:
     devices = {one.name: one for one in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
     up = [nic.id for nic in topology.nics if not is_down(devices.get(nic.id))]
     nics = up or [nic.id for nic in topology.nics]
-    here = ends(examination)
+    here = gpus_and_nics(examination)
     nearest: dict[str, Path] = {}
     for gpu in topology.gpus:
         if gpu.id not in here:
@@ -88,14 +89,14 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     nearest = _nearest(examination)
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for gpu, path in nearest.items():
         if path.nccl_pcie in _NEAR:
             continue
         # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes: without them neither is known.
         sides = [node for node in (numa[gpu], numa[path.b]) if isinstance(node, Unknown)]
         if sides and not _one_numa_node(examination):
-            unknown.extend(sides[:1])
+            unknowns.extend(sides[:1])
         elif path.nccl_pcie is word:
             smi = "" if isinstance(path.smi, Unknown) else f", nvidia-smi says {path.smi.value}"
             shown = f"{named[gpu]} to {path.b}: {word.value}{smi}"
@@ -104,7 +105,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
             bad.append(Evidence("nvidia-smi topo -m", shown))
             devices.append(gpu)
     if not bad:
-        return judged("", bad, unknown, Evidence("nvidia-smi topo -m", good))
+        return outcome_of("", bad, unknowns, Evidence("nvidia-smi topo -m", good))
     lost = _near_ones_lost(examination, devices)
     if len(bad) == len(nearest):
         cause = "No GPU of this node has a nearer NIC."
@@ -114,7 +115,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
         cause = "Other GPUs of this node have a NIC below their PCIe switch; these have none."
     return found(
         cause,
-        *few(bad, LIKE_THESE),
+        *first_distinct(bad, LIKE_THESE),
         fix=_nearer(word),
         severity=Severity.NOTE if len(bad) == len(nearest) else None,
         devices=tuple(devices),
@@ -224,7 +225,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     devices: list[str] = []
     for nics, gpus in groups.items():
         if len(gpus) > _GPUS_A_NIC * len(nics):
-            gpu_names, nic_names = several(gpu.label for gpu in gpus), several(sorted(nics), 4)
+            gpu_names, nic_names = join_limited(gpu.label for gpu in gpus), join_limited(sorted(nics), 4)
             bad.append(
                 Evidence(
                     "nvidia-smi topo -m",
@@ -232,7 +233,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
                 )
             )
             devices.extend((*(gpu.id for gpu in gpus), *sorted(nics)))
-    return judged(
+    return outcome_of(
         "There are fewer NICs than half the GPUs below this switch.",
         bad,
         [],
@@ -254,16 +255,16 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
 def numa_node_unknown(examination: Examination) -> Outcome:
     """Judge numa_node of GPUs and NICs, on a node with more than one NUMA node."""
     numa = examination.node.numa
-    here, named = ends(examination), labels(examination)
+    here, named = gpus_and_nics(examination), labels(examination)
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(numa, Unknown):
-        return unread([numa])
+        return unknown_because([numa])
     if len(numa.nodes) < 2:
         return passed(Evidence("/sys/devices/system/node/online", "one NUMA node"))
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for bdf, one in here.items():
         if not isinstance(one.numa_node, Unknown):
             continue
@@ -271,17 +272,17 @@ def numa_node_unknown(examination: Examination) -> Outcome:
             bad.append(Evidence(f"{DEVICES}/{bdf}/numa_node", f"-1: {named.get(bdf, bdf)}"))
             devices.append(bdf)
         else:
-            unknown.append(one.numa_node)
+            unknowns.append(one.numa_node)
     if not bad:
-        if unknown:
-            return unread(unknown)
+        if unknowns:
+            return unknown_because(unknowns)
         return passed(Evidence(f"{DEVICES}/*/numa_node", f"known for all {len(here)}"))
     guest = is_guest(examination)
     every = len(bad) == len(here)
     return found(
         "The BIOS or hypervisor gives no proximity data (numa_node is -1), and NCCL takes -1 for a NUMA "
         "node of its own.",
-        *few(bad, LIKE_THESE),
+        *first_distinct(bad, LIKE_THESE),
         fix=Plan(
             "Have the firmware report NUMA nodes",
             (
@@ -314,22 +315,22 @@ def bar1_too_small(examination: Examination) -> Outcome:
     """Compare BAR1 of each GPU with its memory."""
     gpus = examination.node.gpus
     if isinstance(gpus, Unknown):
-        return unread([gpus])
-    here = ends(examination)
+        return unknown_because([gpus])
+    here = gpus_and_nics(examination)
     bad: list[Evidence] = []
     devices: list[str] = []
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     grows = False
     for gpu in gpus.gpus:
         if gpu.bdf not in here:
             continue
         bar, memory = gpu.bar1_total_bytes, gpu.memory_total_bytes
         if isinstance(bar, Unknown):
-            unknown.append(bar)
+            unknowns.append(bar)
             continue
         if bar > _SMALL_BAR_BYTES:
             if isinstance(memory, Unknown):
-                unknown.append(memory)
+                unknowns.append(memory)
                 continue
             if bar >= memory:
                 continue
@@ -344,10 +345,10 @@ def bar1_too_small(examination: Examination) -> Outcome:
         if grows
         else "The BIOS or hypervisor assigned a small BAR1, or this GPU has no larger one."
     )
-    return judged(
+    return outcome_of(
         cause,
         bad,
-        unknown,
+        unknowns,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
         Plan(
             "Enlarge BAR1",

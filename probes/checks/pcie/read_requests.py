@@ -12,10 +12,10 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.device_control import USUAL_READ_BYTES, raising
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
-from probes.queries.pcie_paths import judged, nic_registers, unread
+from probes.queries.pcie_paths import nic_registers, outcome_of, unknown_because, unknown_devices
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie")
+AREA = Area("pcie", requires=(unknown_devices,))
 
 
 @AREA.check(
@@ -98,11 +98,11 @@ def _among_equals(
     """Compare a fact among NICs of one board, and name those below the greatest."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
-        return unread([rdma])
+        return unknown_because([rdma])
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
     nics = nic_registers(examination)
     by_board: dict[str, dict[str, tuple[str, int]]] = {}
-    unknown: list[Unknown] = []
+    unknowns: list[Unknown] = []
     for device in devices:
         bdf = known(device.bdf, "")
         board = known(device.board_id, known(device.hca_type, ""))
@@ -111,10 +111,10 @@ def _among_equals(
         express = nics[bdf]
         fact = express if isinstance(express, Unknown) else fact_of(express)
         if isinstance(fact, Unknown):
-            unknown.append(fact)
+            unknowns.append(fact)
         else:
             by_board.setdefault(board, {})[bdf] = (device.name, fact)
-    if not unknown and all(len(equals) < 2 for equals in by_board.values()):
+    if not unknowns and all(len(equals) < 2 for equals in by_board.values()):
         return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of one board to compare"))
     evidence: list[Evidence] = []
     low: list[str] = []
@@ -134,4 +134,4 @@ def _among_equals(
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
     )
-    return judged(cause, evidence, unknown, Evidence("lspci -vvv", good), plan, low)
+    return outcome_of(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, low)

@@ -11,7 +11,7 @@ from probes.plans.load_at_boot import persist_peermem
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.module_need import (
     PEERMEM_REASONS,
     Need,
@@ -20,7 +20,7 @@ from probes.queries.module_need import (
     loaded_peermem,
     need_of_peermem,
     peermem_fault,
-    unsure_of_need,
+    unknown_need,
 )
 from probes.queries.modules import (
     LINE_LIMIT,
@@ -28,8 +28,8 @@ from probes.queries.modules import (
     PEERMEM,
     is_present,
     module_of,
-    no_peer_pair,
-    state_seen,
+    no_peermem_pair,
+    state_evidence,
     unread_rules,
 )
 from probes.snapshot.examination import Examination
@@ -79,14 +79,14 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
         return passed(*loaders)
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
         return passed(
-            state_seen(module), Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
+            state_evidence(module), Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
         )
     unread = _unread(examination)
     if unread:
-        return unsure(f"needs root: {unread}")
+        return unknown(f"needs root: {unread}")
     services = examination.services
     if isinstance(services, Unknown) and services.reason is not Reason.NOT_THERE:
-        return unsure_without("the systemd units", services, state_seen(module))
+        return unknown_without("the systemd units", services, state_evidence(module))
     spare = is_spare(examination)
     return found(
         "nvidia_peermem is loaded now, but no modules-load.d entry, no softdep line and no enabled systemd "
@@ -116,12 +116,12 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
         return module
     need, refcnt = need_of_peermem(examination), examination.reading.peermem.refcnt
     if isinstance(need, Unknown):
-        return unsure_of_need(need)
+        return unknown_need(need)
     if need is Need.NEEDED:
         return passed(Evidence("gdrtop check --only no-gdr-path", f"needed: {need.value}"))
     seen = Evidence("/sys/module/nvidia_peermem/refcnt", str(refcnt))
     if isinstance(refcnt, Unknown):
-        return unsure_without("/sys/module/nvidia_peermem/refcnt", refcnt)
+        return unknown_without("/sys/module/nvidia_peermem/refcnt", refcnt)
     if refcnt > 0:
         return passed(seen)
     loaders = _loaders(examination, module)
@@ -160,7 +160,7 @@ def _named_and_absent(examination: Examination) -> Evidence | Outcome:
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence("modinfo nvidia_peermem", "no file"))
-        return unsure_without(_FILE, module.on_disk)
+        return unknown_without(_FILE, module.on_disk)
     return Evidence(module.persistent, PEERMEM)
 
 
@@ -179,7 +179,7 @@ def boot_load_race(examination: Examination) -> Outcome:
         return named
     state = _boot_service(examination)
     if isinstance(state, Unknown):
-        return unsure_without(_LOADER, state, named)
+        return unknown_without(_LOADER, state, named)
     asked = Evidence("systemctl is-failed systemd-modules-load", state.value)
     if state is not ServiceState.FAILED:
         return passed(named, asked)
@@ -214,7 +214,7 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
         return named
     state = _boot_service(examination)
     if isinstance(state, Unknown):
-        return unsure_without(_LOADER, state, named)
+        return unknown_without(_LOADER, state, named)
     asked = Evidence("systemctl is-active systemd-modules-load", state.value)
     modules = examination.node.modules
     assert not isinstance(modules, Unknown)
@@ -242,13 +242,13 @@ def _retired(examination: Examination) -> tuple[Plan | None, str]:
 
 def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
     """Return whether nv_peer_mem and nvidia_peermem are loaded."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     older, newer = module_of(examination, "nv_peer_mem"), module_of(examination, PEERMEM)
     for one in (older, newer):
         if isinstance(one, Unknown):
-            return unsure_without(MODULES, one)
+            return unknown_without(MODULES, one)
     assert not isinstance(older, Unknown)
     assert not isinstance(newer, Unknown)
     return is_present(older), is_present(newer)
@@ -334,18 +334,18 @@ def _old_service(examination: Examination) -> Maybe[Service]:
 )
 def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
     """Check whether the old module's service is enabled."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     service = _old_service(examination)
     if isinstance(service, Unknown):
-        return unsure_without(_OLD_SERVICE, service)
+        return unknown_without(_OLD_SERVICE, service)
     if isinstance(service.path, Unknown):
         if service.path.reason is Reason.NOT_THERE:
             return passed(Evidence("systemctl cat nv_peer_mem", "no such service"))
-        return unsure_without(_OLD_SERVICE, service.path)
+        return unknown_without(_OLD_SERVICE, service.path)
     if isinstance(service.enabled, Unknown):
-        return unsure_without(_OLD_SERVICE, service.enabled)
+        return unknown_without(_OLD_SERVICE, service.enabled)
     where = Evidence("systemctl is-enabled nv_peer_mem", "enabled" if service.enabled else "disabled")
     if not service.enabled or service.masked:
         return passed(where)

@@ -7,7 +7,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.module_need import is_spare, loaded_peermem
 from probes.queries.modules import (
     MODULES,
@@ -15,13 +15,13 @@ from probes.queries.modules import (
     PEERMEM,
     is_present,
     log_needed,
-    log_of,
-    log_seen,
+    message_evidence,
+    module_messages,
     module_of,
-    no_peer_pair,
+    no_peermem_pair,
     ofed_numbers,
     ofed_of,
-    state_seen,
+    state_evidence,
 )
 from probes.snapshot.examination import Examination
 
@@ -50,13 +50,13 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     if isinstance(refcnt, Unknown):
         if refcnt.reason is Reason.NOT_THERE:
             return passed(Evidence(_REFCNT, "not there: a kernel that cannot unload modules"))
-        return unsure_without(_REFCNT, refcnt)
+        return unknown_without(_REFCNT, refcnt)
     seen = Evidence(_REFCNT, str(refcnt))
     if refcnt <= 0:
         return passed(seen)
     processes = examination.processes
     if isinstance(processes, Unknown):
-        return unsure_without(_HOLDERS, processes, seen)
+        return unknown_without(_HOLDERS, processes, seen)
     files = [one.uverbs_files for one in processes.processes]
     holding = [
         one for one in processes.processes if not isinstance(one.uverbs_files, Unknown) and one.uverbs_files
@@ -64,9 +64,9 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     if holding:
         return passed(seen, Evidence("/proc/PID/fd", f"{len(holding)} processes have uverbs devices open"))
     if isinstance(processes.hidden, Unknown):
-        return unsure_without(_HOLDERS, processes.hidden, seen)
+        return unknown_without(_HOLDERS, processes.hidden, seen)
     if processes.hidden or processes.left_out or any(isinstance(one, Unknown) for one in files):
-        return unsure(f"needs root: {_HOLDERS}", seen)
+        return unknown(f"needs root: {_HOLDERS}", seen)
     steps = (
         Step("Show which process holds memory regions, if any", ("rdma", "resource", "show", "mr"), False),
         instruction("End what is left of the job: processes in state D or Z, containers in removal"),
@@ -92,22 +92,22 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
 )
 def peermem_lock_inversion(examination: Examination) -> Outcome:
     """Check for an OFED from 5.1 to before 5.3-1.0.0.1."""
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     module = module_of(examination, PEERMEM)
     older = module_of(examination, "nv_peer_mem")
     if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+        return unknown_without(MODULES, module)
     if isinstance(older, Unknown):
-        return unsure_without(MODULES, older)
+        return unknown_without(MODULES, older)
     if not is_present(module) and not is_present(older):
-        return passed(state_seen(module))
+        return passed(state_evidence(module))
     ofed = ofed_of(examination)
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
             return passed(Evidence("ofed_info -s", "no OFED here"))
-        return unsure_without(OFED, ofed)
+        return unknown_without(OFED, ofed)
     numbers = ofed_numbers(ofed)
     seen = Evidence("ofed_info -s", ofed)
     if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_CURED:
@@ -119,7 +119,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     return found(
         "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order of the GPU driver.",
         seen,
-        state_seen(module if is_present(module) else older),
+        state_evidence(module if is_present(module) else older),
         fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
         severity=Severity.NOTE if is_spare(examination) else None,
@@ -136,21 +136,21 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
 )
 def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     """Check for a harmless message that alarms; drivers from 560 on do not print it."""
-    messages = log_of(examination, (LogKind.PEERMEM,), words=_FLOOD)
+    messages = module_messages(examination, (LogKind.PEERMEM,), words=_FLOOD)
     if isinstance(messages, Unknown):
         module = module_of(examination, PEERMEM)
         if not isinstance(module, Unknown) and not is_present(module):
-            return passed(state_seen(module))
+            return passed(state_evidence(module))
         return log_needed(messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     steps = (
         instruction("Update the NVIDIA driver to 560 or newer at the next opportunity"),
         load_step(examination, PEERMEM),
     )
     return found(
         "The module logs every region of a program that ended without freeing it. This is harmless.",
-        *log_seen(examination, messages)[:3],
+        *message_evidence(examination, messages)[:3],
         fix=Plan("Update the driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),
     )

@@ -10,18 +10,18 @@ from probes.facts.kernel.modules import KernelModule
 from probes.plans.common import SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
-from probes.queries.driver_version import DRIVER_VERSION
 from probes.queries.evidence_list import SHOWN, STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unknown_without
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (
+    DRIVER_VERSION,
     LINE_LIMIT,
     PEERMEM,
     is_present,
     module_of,
     modules_dep,
     release_of,
-    state_seen,
+    state_evidence,
 )
 from probes.queries.references import PEERMEM_MANUAL
 from probes.snapshot.examination import Examination
@@ -57,14 +57,14 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk"))
-        return unsure_without(_FILE, module.on_disk, state_seen(module))
+        return unknown_without(_FILE, module.on_disk, state_evidence(module))
     obstacle = blocker_of(examination, PEERMEM)
     return peermem_fault(
         examination,
         "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."
         if obstacle is None
         else f"Something blocks nvidia_peermem: {obstacle[:LINE_LIMIT]}.",
-        state_seen(module),
+        state_evidence(module),
         Evidence("modinfo -n nvidia_peermem", module.on_disk),
         fix=load_plan(examination, PEERMEM) if obstacle is None else None,
         part_of=(*PEERMEM_REASONS, "boot-load-race", "peermem-lost-after-driver-update"),
@@ -79,7 +79,7 @@ def _no_file(examination: Examination) -> KernelModule | Outcome:
     if not isinstance(module.on_disk, Unknown):
         return passed(Evidence("modinfo -n nvidia_peermem", module.on_disk))
     if module.on_disk.reason is not Reason.NOT_THERE:
-        return unsure_without(_FILE, module.on_disk, state_seen(module))
+        return unknown_without(_FILE, module.on_disk, state_evidence(module))
     return module
 
 
@@ -112,7 +112,7 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
         return module
     others = _elsewhere(examination)
     if isinstance(others, Unknown):
-        return unsure_without(_OTHERS, others)
+        return unknown_without(_OTHERS, others)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if others:
         return passed(evidence, Evidence("/lib/modules", "other kernels have it"))
@@ -193,7 +193,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
         return module
     others = _elsewhere(examination)
     if isinstance(others, Unknown):
-        return unsure_without(_OTHERS, others)
+        return unknown_without(_OTHERS, others)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if not others:
         return passed(evidence, Evidence("/lib/modules", "no other kernel has it"))
@@ -222,7 +222,7 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
         return module
     numbers = _driver_numbers(examination)
     if isinstance(numbers, Unknown):
-        return unsure_without(DRIVER_VERSION, numbers)
+        return unknown_without(DRIVER_VERSION, numbers)
     evidence = Evidence("/proc/driver/nvidia/version", ".".join(map(str, numbers)))
     if numbers >= _FIRST_WITH_PEERMEM:
         return passed(evidence)

@@ -8,7 +8,7 @@ from probes.facts.kernel.log import LogKind
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -18,7 +18,15 @@ from probes.queries.module_need import (
     not_needed,
     peermem_fault,
 )
-from probes.queries.modules import OFED, PEERMEM, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.queries.modules import (
+    OFED,
+    PEERMEM,
+    log_needed,
+    message_evidence,
+    module_messages,
+    ofed_numbers,
+    ofed_of,
+)
 from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
 
@@ -37,7 +45,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Ou
     if value is None:
         return passed(Evidence(path, "not there: this driver has no such parameter"))
     if isinstance(value, Unknown):
-        return unsure_without(path, value)
+        return unknown_without(path, value)
     return value, Evidence(path, value)
 
 
@@ -73,7 +81,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
         return passed(value[1])
     ofed = ofed_of(examination)
     if isinstance(ofed, Unknown) and ofed.reason is not Reason.NOT_THERE:
-        return unsure_without(OFED, ofed, value[1])
+        return unknown_without(OFED, ofed, value[1])
     release = "no OFED" if isinstance(ofed, Unknown) else ofed
     numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
     if numbers is not None and numbers < _FIRST_MODERN_OFED:
@@ -110,7 +118,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
             return passed(Evidence("ofed_info -s", "no OFED here"))
-        return unsure_without(OFED, ofed, value[1])
+        return unknown_without(OFED, ofed, value[1])
     numbers = ofed_numbers(ofed)
     if numbers is None or numbers >= _FIRST_MODERN_OFED or value[0] == "1":
         return passed(value[1], Evidence("ofed_info -s", ofed))
@@ -165,14 +173,14 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     module = absent_peermem(examination)
     if isinstance(module, Outcome):
         return module
-    messages = log_of(examination, (LogKind.PEERMEM,), words="invalid")
+    messages = module_messages(examination, (LogKind.PEERMEM,), words="invalid")
     if isinstance(messages, Unknown):
         if need_of_peermem(examination) is Need.NOT_NEEDED:
             return not_needed(Need.NOT_NEEDED)
         return log_needed(messages)
     messages = tuple(one for one in messages if "param value" in one.text)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     steps = (
         instruction(
             "Correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
@@ -182,6 +190,6 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     return peermem_fault(
         examination,
         "An `options` line of modprobe.d sets an invalid value, so modprobe answers `Invalid argument`.",
-        *log_seen(examination, messages),
+        *message_evidence(examination, messages),
         fix=Plan("Correct the option", steps),
     )

@@ -11,7 +11,7 @@ from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -28,13 +28,13 @@ from probes.queries.modules import (
     file_of,
     is_present,
     log_needed,
-    log_of,
-    log_seen,
+    message_evidence,
+    module_messages,
     module_of,
     modules_dep,
-    no_peer_pair,
+    no_peermem_pair,
     ofed_of,
-    state_seen,
+    state_evidence,
 )
 from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
@@ -64,7 +64,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     if isinstance(module.depends, Unknown):
         if module.depends.reason is Reason.NOT_THERE:
             return passed(Evidence(modules_dep(examination), "no nvidia_peermem"))
-        return unsure_without(FILES, module.depends)
+        return unknown_without(FILES, module.depends)
     depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(module.depends) or "nothing")
     if _IB_EXPORTERS.intersection(module.depends):
         return passed(depends)
@@ -119,7 +119,7 @@ def _symbols(
     module = absent_peermem(examination)
     if isinstance(module, Outcome):
         return module
-    messages = log_of(examination, (kind,), modules=(PEERMEM,))
+    messages = module_messages(examination, (kind,), modules=(PEERMEM,))
     if isinstance(messages, Unknown):
         if need_of_peermem(examination) is Need.NOT_NEEDED:
             return not_needed(Need.NOT_NEEDED)
@@ -127,10 +127,11 @@ def _symbols(
     # -22 follows a symbol of another version, which the kernel names in the line before.
     messages = tuple(one for one in messages if (one.symbol or "").startswith("ib_") and one.number != -22)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     steps = rebuild_steps(examination)
     fix = Plan(title, steps, reversible=False)
-    return peermem_fault(examination, cause, *log_seen(examination, messages), fix=fix, part_of=part_of)
+    evidence = message_evidence(examination, messages)
+    return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
 @AREA.check(
@@ -147,17 +148,17 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     if isinstance(module, Outcome):
         return module
     if isinstance(nvidia, Unknown):
-        return unsure_without(MODULES, nvidia)
+        return unknown_without(MODULES, nvidia)
     if not is_present(nvidia):
-        return passed(state_seen(nvidia))
+        return passed(state_evidence(nvidia))
     file = file_of(examination, PEERMEM)
     version = file if isinstance(file, Unknown) else file.version
     if isinstance(version, Unknown):
         if version.reason is Reason.NOT_THERE:
             return passed(Evidence("modinfo nvidia_peermem", "no file, or no version in it"))
-        return unsure_without(FILES, version)
+        return unknown_without(FILES, version)
     if isinstance(nvidia.version, Unknown):
-        return unsure_without("/sys/module/nvidia/version", nvidia.version)
+        return unknown_without("/sys/module/nvidia/version", nvidia.version)
     evidence = (
         Evidence("modinfo -F version nvidia_peermem", version),
         Evidence("/sys/module/nvidia/version", nvidia.version),
@@ -213,20 +214,20 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
 
     OFED without kernel modules (mlnxofedinstall --user-space-only) is then deliberate and works.
     """
-    aside = no_peer_pair(examination)
+    aside = no_peermem_pair(examination)
     if aside is not None:
         return aside
     ofed, modules = ofed_of(examination), module_of(examination, "ib_core")
     if isinstance(ofed, Unknown):
         if ofed.reason is Reason.NOT_THERE:
             return passed(Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use"))
-        return unsure_without(OFED, ofed)
+        return unknown_without(OFED, ofed)
     if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
+        return unknown_without(MODULES, modules)
     if isinstance(modules.on_disk, Unknown):
         if modules.on_disk.reason is Reason.NOT_THERE:
             return passed(Evidence("modinfo -n ib_core", "no file for this kernel, or built into it"))
-        return unsure_without("modules.dep", modules.on_disk)
+        return unknown_without("modules.dep", modules.on_disk)
     where = Evidence("modinfo -n ib_core", modules.on_disk)
     if modules.origin != "kernel":
         return passed(Evidence("ofed_info -s", ofed), where)

@@ -7,8 +7,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.processes import Process
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
-from probes.queries.evidence_list import RDMA_DEVICES, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,
@@ -55,12 +55,12 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
     if isinstance(rdma, Unknown):
         if rdma.reason is Reason.NOT_THERE:
             return passed(NO_RDMA)
-        return unsure(needs(RDMA_DEVICES, rdma))
+        return unknown(needs(RDMA_DEVICES, rdma))
     if not rdma.devices:
         return passed(NO_RDMA)
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(files, Unknown) and files.reason is not Reason.NOT_THERE:
-        return unsure(needs("/dev", files))
+        return unknown(needs("/dev", files))
     verbs = [] if isinstance(files, Unknown) else [file for file in files if "uverbs" in file.path]
     if verbs:
         return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files"))
@@ -96,11 +96,11 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     nodes, rdma, expected = examination.device_nodes, examination.node.rdma, _expected(examination)
     files = nodes if isinstance(nodes, Unknown) else nodes.rdma
     if isinstance(expected, Unknown):
-        return unsure(needs(RDMA_DEVICES, expected))
+        return unknown(needs(RDMA_DEVICES, expected))
     if isinstance(files, Unknown):
         if files.reason is Reason.NOT_THERE:  # dev-infiniband-missing reports that
             return passed(Evidence(INFINIBAND, "not there"))
-        return unsure(needs("/dev", files))
+        return unknown(needs("/dev", files))
     here = {file.path for file in files}
     gone = [path for path in expected if path not in here]
     if not gone or not here.intersection(expected):
@@ -109,7 +109,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     without = [device for device in devices if device.uverbs in gone]
     return found(
         "sysfs shows these NICs, but their device files are missing.",
-        *few(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in gone),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
         else verbs_files(examination, without, has_directory=True),
@@ -133,7 +133,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     if isinstance(files, Unknown):
         if files.reason is Reason.NOT_THERE:
             return passed(Evidence(INFINIBAND, "not there"))
-        return unsure(needs("/dev", files))
+        return unknown(needs("/dev", files))
     verbs = [file for file in files if "uverbs" in file.path]
     denied = [file for file in verbs if not isinstance(file.usable, Unknown) and not file.usable]
     if denied:
@@ -141,7 +141,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
         rule = 'SUBSYSTEM=="infiniband_verbs", MODE="0666"'
         return found(
             "The mode of these files keeps this user out. rdma-core's udev rules set 0666.",
-            *few(Evidence(file.path, _NOT_USABLE) for file in denied),
+            *first_distinct(Evidence(file.path, _NOT_USABLE) for file in denied),
             fix=Plan(
                 "Let all users open the files",
                 (
@@ -156,7 +156,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
         )
     for file in verbs:
         if isinstance(file.usable, Unknown):
-            return unsure(needs(f"the mode of {file.path}", file.usable))
+            return unknown(needs(f"the mode of {file.path}", file.usable))
     return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
 
 
@@ -174,13 +174,13 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     expected = _expected(examination)
     if isinstance(expected, Unknown):
-        return unsure(needs(RDMA_DEVICES, expected))
+        return unknown(needs(RDMA_DEVICES, expected))
     without = [] if not expected else [process for process in jobs.processes if _no_verbs(process)]
     if not without:
         for process in jobs.processes:
             nodes = process.rdma_nodes
             if isinstance(nodes, Unknown) and nodes.reason is not Reason.NOT_THERE:
-                return unsure(needs_environment(process, nodes))
+                return unknown(needs_environment(process, nodes))
     return settle(
         jobs,
         [Evidence(f"/proc/{one.pid}/root{INFINIBAND}", "no uverbs file") for one in without],
@@ -212,7 +212,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     jobs, rdma, topology = jobs_of(examination), examination.node.rdma, examination.topology
     if isinstance(rdma, Unknown):
         if rdma.reason is not Reason.NOT_THERE:
-            return unsure(needs(RDMA_DEVICES, rdma))
+            return unknown(needs(RDMA_DEVICES, rdma))
         return passed(NO_RDMA)
     names = {
         device.name: device.uverbs.rpartition("/")[2]
@@ -255,14 +255,14 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
     """Look for /dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
     gpus, nodes = examination.node.gpus, examination.device_nodes
     if isinstance(gpus, Unknown):
-        return unsure(needs("the GPUs", gpus))
+        return unknown(needs("the GPUs", gpus))
     if isinstance(nodes, Unknown):
-        return unsure(needs("/dev", nodes))
+        return unknown(needs("/dev", nodes))
     bound = [gpu for gpu in gpus.gpus if gpu.driver == "nvidia"]
     if not bound:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU with the NVIDIA driver"))
     if isinstance(nodes.gpu, Unknown):
-        return unsure(needs("/dev", nodes.gpu))
+        return unknown(needs("/dev", nodes.gpu))
     here = {node.path for node in nodes.gpu}
     minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
     wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
@@ -275,7 +275,7 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         if inside
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
-        *few(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in gone),
         fix=Plan(
             "Pass the GPUs into the container",
             (instruction("Docker: add --gpus all", False), instruction("Pod: request nvidia.com/gpu", False)),

@@ -7,7 +7,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.nccl.library import usable
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.driver_container import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -28,13 +28,13 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     facts = examination.driver_container
     driver = facts if isinstance(facts, Unknown) else facts.driver
     if isinstance(driver, Unknown):
-        return unsure(needs(DRIVER, driver))
+        return unknown(needs(DRIVER, driver))
     if not driver:
         return passed(Evidence(DRIVER, "no driver container here"))
     dmabuf, peermem = usable(examination)
     for fact in (dmabuf, peermem):
         if isinstance(fact, Unknown):
-            return unsure(needs("the GPUDirect RDMA paths of this node", fact))
+            return unknown(needs("the GPUDirect RDMA paths of this node", fact))
     if dmabuf or peermem:
         return passed(Evidence(DRIVER, f"{'DMA-BUF' if dmabuf else 'nvidia-peermem'} is usable"))
     return found(
@@ -66,10 +66,10 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     """Find /run/mellanox/drivers without .driver-ready; a note where DMA-BUF is usable."""
     facts = examination.driver_container
     if isinstance(facts, Unknown):
-        return unsure(needs(DRIVER, facts))
+        return unknown(needs(DRIVER, facts))
     for fact in (facts.mofed, facts.mofed_ready):
         if isinstance(fact, Unknown):
-            return unsure(needs(MOFED, fact))
+            return unknown(needs(MOFED, fact))
     if not facts.mofed:
         return passed(Evidence(MOFED, "no MOFED container here"))
     if facts.mofed_ready:
@@ -110,14 +110,14 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     """Find modules of storage over RDMA while the MOFED container is not ready."""
     facts = examination.driver_container
     if isinstance(facts, Unknown):
-        return unsure(needs(DRIVER, facts))
+        return unknown(needs(DRIVER, facts))
     for fact in (facts.mofed, facts.mofed_ready):
         if isinstance(fact, Unknown):
-            return unsure(needs(MOFED, fact))
+            return unknown(needs(MOFED, fact))
     if not facts.mofed or facts.mofed_ready:
         return passed(Evidence(MOFED, "ready" if facts.mofed else "no MOFED container here"))
     if isinstance(facts.storage_modules, Unknown):
-        return unsure(needs("the loaded modules", facts.storage_modules))
+        return unknown(needs("the loaded modules", facts.storage_modules))
     if not facts.storage_modules:
         return passed(Evidence("/proc/modules", "no module of storage over RDMA"))
     return found(
@@ -148,12 +148,12 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     """Find /run/nvidia/driver/lib/modules empty under a loaded driver, with nvidia_peermem not loaded."""
     facts, modules = examination.driver_container, examination.node.modules
     if isinstance(facts, Unknown):
-        return unsure(needs(DRIVER, facts))
+        return unknown(needs(DRIVER, facts))
     driver = facts.driver
     if isinstance(driver, Unknown):
-        return unsure(needs(DRIVER, driver))
+        return unknown(needs(DRIVER, driver))
     if isinstance(modules, Unknown):
-        return unsure(needs("the loaded modules", modules))
+        return unknown(needs("the loaded modules", modules))
     if not driver:
         return passed(Evidence(DRIVER, "no driver container here"))
     states = {name: modules.modules[name].state for name in ("nvidia", "nvidia_peermem")}
@@ -162,7 +162,7 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     if states["nvidia_peermem"] is ModuleState.LIVE:
         return passed(Evidence("/proc/modules", "nvidia_peermem is loaded"))
     if isinstance(facts.releases, Unknown) and facts.releases.reason is not Reason.NOT_THERE:
-        return unsure(needs(DRIVER_MODULES, facts.releases))
+        return unknown(needs(DRIVER_MODULES, facts.releases))
     if not isinstance(facts.releases, Unknown) and facts.releases:
         return passed(Evidence(DRIVER_MODULES, ", ".join(facts.releases[:4])))
     dmabuf, _ = usable(examination)

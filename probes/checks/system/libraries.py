@@ -10,8 +10,8 @@ from probes.checks.nccl.library import needs_version, usable
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
-from probes.queries.evidence_list import RDMA_DEVICES, few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, jobs_of, settle
 from probes.snapshot.examination import Examination
 
@@ -42,7 +42,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
     libraries = examination.libraries
     if isinstance(libraries, Unknown):
-        return unsure(needs(LIBRARIES, libraries))
+        return unknown(needs(LIBRARIES, libraries))
     here = libraries.found["libibverbs.so.1"]
     if not here:
         return passed(Evidence(DIRECTORIES[0], "no libibverbs here"))
@@ -58,7 +58,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
         }
         return found(
             "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
-            *few(Evidence(library.path, "before IBVERBS_1.12") for library in old),
+            *first_distinct(Evidence(library.path, "before IBVERBS_1.12") for library in old),
             part_of=("old-userspace-abi",) if mapped else (),
             fix=Plan(
                 "Update rdma-core",
@@ -66,8 +66,8 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
             ),
         )
     if any(abi is None for _, abi in versions):
-        return unsure(needs_version(here[0].path))
-    return passed(*few(Evidence(library.path, "has ibv_reg_dmabuf_mr") for library in here))
+        return unknown(needs_version(here[0].path))
+    return passed(*first_distinct(Evidence(library.path, "has ibv_reg_dmabuf_mr") for library in here))
 
 
 @AREA.check(
@@ -95,7 +95,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
                 evidence.append(Evidence(f"/proc/{process.pid}/maps", library.path))
     dmabuf, peermem = usable(examination)
     if not evidence and missing:
-        return unsure(missing)
+        return unknown(missing)
     return settle(
         jobs,
         evidence,
@@ -121,16 +121,17 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
     libraries, rdma = examination.libraries, examination.node.rdma
     if isinstance(libraries, Unknown):
-        return unsure(needs(LIBRARIES, libraries))
+        return unknown(needs(LIBRARIES, libraries))
     if isinstance(rdma, Unknown):
         if rdma.reason is not Reason.NOT_THERE:
-            return unsure(needs(RDMA_DEVICES, rdma))
+            return unknown(needs(RDMA_DEVICES, rdma))
         return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
     mellanox = any(device.driver == "mlx5_core" for device in rdma.devices)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if mellanox else [])]
     gone = [soname for soname in wanted if not libraries.found[soname]]
     if not gone or not rdma.devices:
-        return passed(*few(Evidence(one.path, "there") for name in wanted for one in libraries.found[name]))
+        files = (file for name in wanted for file in libraries.found[name])
+        return passed(*first_distinct(Evidence(file.path, "there") for file in files))
     return found(
         "The loader's usual directories have none. ld.so.conf may name others.",
         *(
@@ -159,15 +160,15 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
     """Look for the gdrdrv module, which CPU copies to GPU memory need and GPUDirect RDMA does not."""
     libraries, modules = examination.libraries, examination.node.modules
     if isinstance(libraries, Unknown):
-        return unsure(needs(LIBRARIES, libraries))
+        return unknown(needs(LIBRARIES, libraries))
     if isinstance(modules, Unknown):
-        return unsure(needs(MODULES, modules))
+        return unknown(needs(MODULES, modules))
     here = libraries.found["libgdrapi.so.2"]
     if not here:
         return passed(Evidence("libgdrapi.so.2", "not installed"))
     state = modules.modules["gdrdrv"].state
     if isinstance(state, Unknown):
-        return unsure(needs(MODULES, state))
+        return unknown(needs(MODULES, state))
     if state is ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", "live"))
     return found(
@@ -200,21 +201,21 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
     """Look for the device file of a loaded gdrdrv."""
     nodes, modules = examination.device_nodes, examination.node.modules
     if isinstance(nodes, Unknown):
-        return unsure(needs("/dev", nodes))
+        return unknown(needs("/dev", nodes))
     if isinstance(modules, Unknown):
-        return unsure(needs(MODULES, modules))
+        return unknown(needs(MODULES, modules))
     state = modules.modules["gdrdrv"].state
     if isinstance(state, Unknown):
         if state.reason is Reason.NOT_THERE:
             return passed(Evidence("/proc/modules", "not there"))
-        return unsure(needs(MODULES, state))
+        return unknown(needs(MODULES, state))
     if state is not ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", state.value))
     if isinstance(nodes.gpu, Unknown):
-        return unsure(needs("/dev", nodes.gpu))
+        return unknown(needs("/dev", nodes.gpu))
     node = next((one for one in nodes.gpu if one.path == _GDRDRV), None)
     if node is not None and isinstance(node.usable, Unknown):
-        return unsure(needs(f"the mode of {_GDRDRV}", node.usable))
+        return unknown(needs(f"the mode of {_GDRDRV}", node.usable))
     if node is not None and node.usable:
         return passed(Evidence(_GDRDRV, "there"))
     return found(

@@ -11,8 +11,8 @@ from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
 from probes.facts.system.systemd_units import Setting
 from probes.plans.services import lift_memlock
-from probes.queries.evidence_list import few
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.evidence_list import first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.jobs import (
     RESTART,
     RESTARTS,
@@ -84,7 +84,7 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
         return found(
             f"{affected(jobs, evidence)}: every registered buffer of host memory counts against this limit"
             " (DMA-BUF regions do not). The process that starts the job sets the limit.",
-            *few(evidence),
+            *first_distinct(evidence),
             fix=Plan(
                 "Raise the limit where the job starts",
                 (
@@ -103,8 +103,8 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
             continue
         for fact in (process.memlock, process.ipc_lock):
             if isinstance(fact, Unknown):
-                return unsure(needs(f"the limits of process {process.pid}", fact))
-    return unsure(jobs.unseen) if jobs.unseen else no_fault(jobs)
+                return unknown(needs(f"the limits of process {process.pid}", fact))
+    return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
 
 
 def _least(limited: Sequence[tuple[Process, float]]) -> float:
@@ -139,7 +139,7 @@ def _services(
 ) -> Outcome:
     facts = examination.memlock
     if isinstance(facts, Unknown):
-        return unsure(needs("the limits of services", facts))
+        return unknown(needs("the limits of services", facts))
     here = [name for name in names if name in facts.services]
     if not here:
         return passed(Evidence("/etc/systemd/system", f"none of {', '.join(names)} is installed"))
@@ -149,7 +149,7 @@ def _services(
     for name in here:
         answer = _of_service(facts, name)
         if isinstance(answer, Unknown):
-            missing = unsure(needs(f"LimitMEMLOCK of {name}", answer))
+            missing = unknown(needs(f"LimitMEMLOCK of {name}", answer))
             continue
         limit, evidence = answer
         if math.isinf(limit.soft_bytes):
@@ -195,7 +195,7 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     inside = [one for one in _limited(jobs.processes) if one[0].job.startswith(("pod", "container"))]
     if not inside:
-        return unsure(jobs.unseen) if jobs.unseen else no_fault(jobs)
+        return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
     return _services(
         examination,
         _RUNTIMES,
@@ -216,15 +216,15 @@ def memlock_login(examination: Examination) -> Outcome:
     """Read the memlock lines of /etc/security for ordinary users, else the limit of process 1 or of sshd."""
     facts = examination.memlock
     if isinstance(facts, Unknown):
-        return unsure(needs("the limits of logins", facts))
+        return unknown(needs("the limits of logins", facts))
     if facts.unread:
-        return unsure(f"needs root: {facts.unread[0]}")
+        return unknown(f"needs root: {facts.unread[0]}")
     some = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
     line = _last_for_all(facts.lines)
     if line is not None and math.isinf(line.value_bytes):
         return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
     if some and line is None:
-        return passed(*few(Evidence(one.where, f"{one.domain} memlock unlimited") for one in some))
+        return passed(*first_distinct(Evidence(one.where, f"{one.domain} memlock unlimited") for one in some))
     if line is not None:
         evidence = Evidence(line.where, _written(line))
     else:
@@ -255,13 +255,13 @@ def _login_default(facts: MemlockFacts) -> Evidence | Outcome:
         evidence = Evidence("/proc/1/limits", f"Max locked memory {_amount(default.soft_bytes)}")
         return evidence if default.soft_bytes < _LITTLE_BYTES else passed(evidence)
     if default.reason is not Reason.NOT_THERE:
-        return unsure(needs("the limits of process 1", default))
+        return unknown(needs("the limits of process 1", default))
     ssh = next((name for name in _LOGINS if name in facts.services), None)
     if ssh is None:
         return passed(Evidence("/etc/systemd/system", "no sshd here"))
     answer = _of_service(facts, ssh)
     if isinstance(answer, Unknown):
-        return unsure(needs(f"LimitMEMLOCK of {ssh}", answer))
+        return unknown(needs(f"LimitMEMLOCK of {ssh}", answer))
     limit, evidence = answer
     if math.isinf(limit.soft_bytes):
         return passed(evidence)
@@ -295,7 +295,7 @@ def memlock_shell(examination: Examination) -> Outcome:
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
     if isinstance(own, Unknown):
-        return unsure(needs("the limits of this shell", own))
+        return unknown(needs("the limits of this shell", own))
     evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(own.soft_bytes)}")
     if math.isinf(own.soft_bytes):
         return passed(evidence)
@@ -325,13 +325,13 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
     """Find processes that NVML lists and /proc does not show."""
     facts, named = examination.processes, named_by_nvml(examination)
     if isinstance(facts, Unknown):
-        return unsure(needs("the processes", facts))
+        return unknown(needs("the processes", facts))
     if not driver_loaded(examination):
         return passed(Evidence("/proc/driver/nvidia/version", "no NVIDIA driver is loaded"))
     if isinstance(named, Unknown):
-        return unsure(needs("NVML's list of processes", named))
+        return unknown(needs("NVML's list of processes", named))
     if facts.left_out:
-        return unsure(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
+        return unknown(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
     gone = sorted(named - {one.pid for one in facts.processes})
     if not gone:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"
@@ -339,7 +339,7 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
     return found(
         "NVML shows the process ids of the host. This is another PID namespace, or /proc is mounted with"
         " hidepid.",
-        *few(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in gone),
+        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in gone),
         fix=Plan(
             "Run gdrtop on the host",
             (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),

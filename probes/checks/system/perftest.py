@@ -6,7 +6,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.nccl.library import usable
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unsure
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools")
@@ -44,7 +44,7 @@ def perftest_missing(examination: Examination) -> Outcome:
     if not isinstance(perftest, Unknown):
         return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
     if perftest.reason is not Reason.NOT_THERE:
-        return unsure(needs("perftest", perftest))
+        return unknown(needs("perftest", perftest))
     return found(
         "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
         Evidence("command -v ib_write_bw", "not found"),
@@ -66,7 +66,7 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
     if isinstance(perftest, Unknown):
         return _without_perftest(perftest)
     if isinstance(perftest.cuda, Unknown):
-        return unsure(needs("perftest", perftest.cuda))
+        return unknown(needs("perftest", perftest.cuda))
     if perftest.cuda:
         return passed(Evidence(perftest.evidence, "built with CUDA"))
     return found(
@@ -79,7 +79,7 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
 def _without_perftest(perftest: Unknown) -> Outcome:
     if perftest.reason is Reason.NOT_THERE:  # perftest-missing reports that
         return passed(Evidence("command -v ib_write_bw", "not installed"))
-    return unsure(needs("perftest", perftest))
+    return unknown(needs("perftest", perftest))
 
 
 @AREA.check(
@@ -97,7 +97,7 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
         return _without_perftest(perftest)
     for fact in (perftest.cuda, perftest.dmabuf):
         if isinstance(fact, Unknown):
-            return unsure(needs("perftest", fact))
+            return unknown(needs("perftest", fact))
     if not perftest.cuda or perftest.dmabuf:  # perftest-without-cuda reports the first
         build = "built with DMA-BUF" if perftest.dmabuf else "built without CUDA"
         return passed(Evidence(perftest.evidence, build))
@@ -128,9 +128,9 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
     if isinstance(perftest, Unknown):
         return _without_perftest(perftest)
     if isinstance(libraries, Unknown):
-        return unsure(needs(LIBRARIES, libraries))
+        return unknown(needs(LIBRARIES, libraries))
     if isinstance(perftest.opens_libcuda, Unknown):
-        return unsure(needs("perftest", perftest.opens_libcuda))
+        return unknown(needs("perftest", perftest.opens_libcuda))
     if not perftest.opens_libcuda:
         return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
     driver = libraries.found["libcuda.so.1"]
@@ -166,9 +166,9 @@ def perftest_port_in_use(examination: Examination) -> Outcome:
     """Look for TCP sockets that listen on port 18515."""
     facts = examination.tools
     if isinstance(facts, Unknown):
-        return unsure(needs("the installed tools", facts))
+        return unknown(needs("the installed tools", facts))
     if isinstance(facts.perftest_listens, Unknown):
-        return unsure(needs("/proc/net/tcp", facts.perftest_listens))
+        return unknown(needs("/proc/net/tcp", facts.perftest_listens))
     if facts.perftest_listens is None:
         return passed(Evidence("/proc/net/tcp", "nothing listens on 18515"))
     return found(

@@ -15,7 +15,7 @@ from probes.bandwidth.model.limits import Bound, of_gpu, of_host, of_pair, paylo
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.link_speed import link_gbps
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.queries.acs_redirects import not_to_be_judged, redirects_of
+from probes.queries.acs_redirects import acs_exemption, redirects_of
 from probes.queries.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
 from probes.simulation.node.waves import phase
 from probes.snapshot.examination import Examination
@@ -123,7 +123,7 @@ def _in_guest(examination: Examination, gpu: str, nic: str) -> float:
 
 def is_redirected(examination: Examination, path: Path) -> bool:
     """Whether ACS sends what goes this way up to the CPU."""
-    if not_to_be_judged(examination) is not None:
+    if acs_exemption(examination) is not None:
         return False
     ports = redirects_of(examination).ports
     return any(bdf in ports for bdf in turning_ports(examination, path))

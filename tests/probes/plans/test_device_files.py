@@ -45,7 +45,7 @@ def test_without_a_number_a_person_has_to_reboot() -> None:
     unread = with_devices(seen(), lambda device: replace(device, uverbs_number=NOTHING))
     fix = fix_of("dev-infiniband-missing", unread)
     assert all(step.is_instruction for step in fix.steps)
-    assert "shows no device number" in fix.steps[0].why
+    assert "sysfs has no device number" in fix.steps[0].why
 
 
 def test_without_verbs_devices_ib_uverbs_is_loaded_where_it_is_not() -> None:

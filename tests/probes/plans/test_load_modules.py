@@ -58,7 +58,7 @@ def test_everything_in_order_each_by_its_own_modprobe() -> None:
         "Load mlx5_core",
         "Load mlx5_ib once mlx5_core is loaded, after ib_core, ib_uverbs, which it needs",
         "Load nvidia",
-        "Load nvidia_uvm once nvidia is there",
+        "Load nvidia_uvm once nvidia is loaded",
         "Load nvidia_peermem once ib_core, nvidia are loaded",
     ]
 

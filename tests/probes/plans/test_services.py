@@ -125,7 +125,7 @@ def test_gpus_that_have_it_on_are_not_turned_off_by_taking_it_back() -> None:
 
 
 def test_nothing_to_do_or_nothing_known() -> None:
-    assert why_not("persistence-on", examination_of(HGX)) == "persistence mode is already on for all 8 GPUs"
+    assert why_not("persistence-on", examination_of(HGX)) == "persistence mode is on for all 8 GPUs"
     told = why_not("persistence-on", examination_of("pcie-l40s+nvidia-not-loaded"))
     assert "the NVIDIA driver is not loaded" in told
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from probes.bandwidth.model.planned_test import Series
-from probes.bandwidth.model.request import Choice
-from probes.bandwidth.planning.series import series_of
+from probes.bandwidth.model.request import Request
+from probes.bandwidth.planning.series import plan_series
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tui.bandwidth.processes import Ended, Process
@@ -80,8 +80,8 @@ class Scene:
     def examination(self) -> Examination:
         return examine(self.host)
 
-    def series(self, choice: Choice) -> Series:
-        series = series_of(self.examination(), choice, 18515)
+    def series(self, request: Request) -> Series:
+        series = plan_series(self.examination(), request, 18515)
         assert isinstance(series, Series)
         return series
 

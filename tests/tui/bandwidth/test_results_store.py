@@ -10,7 +10,7 @@ import pytest
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.tools.samples import HOST_MEMORY, About, Fact
 from probes.base.origin import Origin, Source
-from tests.probes.bandwidth.results import MORNING, failed, result
+from tests.probes.bandwidth.sample_results import MORNING, failed, result
 from tui.bandwidth.results_store import KeptOnDisk, kept_results, slug
 from tui.bandwidth.session import KeptInMemory, KeptResults, NotKept
 
@@ -181,7 +181,8 @@ def test_a_baseline_of_the_same_product_is_named_where_this_type_has_none(
     some: KeptResults = KeptInMemory() if memory else kept
     assert some.no_baseline(SEVEN) == ""
     some.save_baseline((result(machine=EIGHT),))
-    assert some.no_baseline(SEVEN) == f"there is a baseline for {EIGHT}, not for this type: {SEVEN}"
+    hint = f"there is a baseline for {EIGHT}, but none for this machine type: {SEVEN}"
+    assert some.no_baseline(SEVEN) == hint
     assert some.no_baseline(EIGHT) == ""
     assert some.no_baseline("Dell PowerEdge XE9680, 7 × H100") == ""
     assert some.no_baseline("Supermicro SYS-821GE-TNHR-2, 8 × H100") == ""

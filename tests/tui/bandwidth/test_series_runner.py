@@ -2,21 +2,21 @@
 
 import pytest
 
-from probes.bandwidth.model.rating import Verdict
-from probes.bandwidth.model.request import Choice, MemoryPath, Scope
+from probes.bandwidth.model.rating import Rating
+from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.result import Ending, Result
 from tests.tui.bandwidth.scripted import SERVER, Play, Scene, rows
 from tui.bandwidth.events import Event, Measured, SeriesBegan, SeriesEnded, TestBegan, TestEnded
 from tui.bandwidth.series_runner import SeriesRun
 
-COMPARE = Choice(memory=MemoryPath.COMPARE, duration_s=5)
+COMPARE = Request(memory=MemoryPath.COMPARE, duration_s=5)
 
 
 def ends(gbps: float) -> list[Play]:
     return [Play(SERVER, opens_port_at=0.2), Play(rows(0.5, 20, gbps))]
 
 
-def run(scene: Scene, choice: Choice, at_row: str = "") -> tuple[tuple[Result, ...], list[Event]]:
+def run(scene: Scene, request: Request, at_row: str = "") -> tuple[tuple[Result, ...], list[Event]]:
     """`at_row`: "stop" or "skip" at the second row of the first test."""
     heard: list[Event] = []
 
@@ -27,17 +27,17 @@ def run(scene: Scene, choice: Choice, at_row: str = "") -> tuple[tuple[Result, .
             {"stop": series_run.stop, "skip": series_run.skip}[at_row]()
 
     series_run = SeriesRun(scene.host, scene, scene.examination(), hear)
-    results = series_run.run(scene.series(choice))
+    results = series_run.run(scene.series(request))
     assert scene.alive == []
     return results, heard
 
 
 def test_a_result_says_what_was_measured_and_what_it_is_worth() -> None:
     scene = Scene(ends(380.0))
-    (result,), heard = run(scene, Choice(duration_s=5))
+    (result,), heard = run(scene, Request(duration_s=5))
     assert result.ending is Ending.DONE
     assert result.gbps == pytest.approx(384.0, abs=1.5)  # the mean, without the first second
-    assert result.judgement.verdict is Verdict.NEAR
+    assert result.judgement.verdict is Rating.NEAR
     assert "of 400 Gb/s" in result.judgement.words
     assert (result.limit_gbps, result.limit_by) == (400.0, "port 1 of mlx5_0")
     assert result.node == "hgx-h100"
@@ -52,14 +52,14 @@ def test_a_result_says_what_was_measured_and_what_it_is_worth() -> None:
 def test_gpu_memory_is_judged_against_host_memory_of_the_same_series() -> None:
     results, _ = run(Scene([*ends(380.0), *ends(120.0), *ends(380.0)]), COMPARE)
     assert [one.memory for one in results] == ["host memory", "nvidia-peermem", "DMA-BUF"]
-    assert results[1].judgement.verdict is Verdict.BELOW
+    assert results[1].judgement.verdict is Rating.BELOW
     assert "the way to the GPU limits" in results[1].judgement.why
-    assert results[2].judgement.verdict is Verdict.NEAR
+    assert results[2].judgement.verdict is Rating.NEAR
 
 
 def test_as_slow_as_host_memory_is_told() -> None:
     results, _ = run(Scene([*ends(150.0), *ends(150.0), *ends(150.0)]), COMPARE)
-    assert results[1].judgement.verdict is Verdict.LIKE_HOST
+    assert results[1].judgement.verdict is Rating.LIKE_HOST
 
 
 def test_a_failed_test_does_not_end_the_series() -> None:
@@ -91,7 +91,7 @@ def test_skipped_the_next_test_is_begun() -> None:
 
 def test_one_test_at_a_time() -> None:
     scene = Scene([play for _ in range(8) for play in ends(380.0)])
-    results, _ = run(scene, Choice(scope=Scope.SWEEP, duration_s=3))
+    results, _ = run(scene, Request(scope=Scope.SWEEP, duration_s=3))
     assert len(results) == 8
     for number in range(2, 16, 2):
         assert scene.log.index(f"start {number}") > scene.log.index(f"end {number - 2}")
@@ -121,6 +121,6 @@ def test_a_tool_that_ends_well_and_measured_nothing_has_failed(
     tool: str, lines: tuple[str, ...], why: str
 ) -> None:
     play = Play(tuple((0.1, line) for line in lines), ends_at=0.5, status=0)
-    (result,), _ = run(Scene([play]), Choice(tool=tool))
+    (result,), _ = run(Scene([play]), Request(tool=tool))
     assert result.ending is Ending.FAILED
     assert why in result.trouble

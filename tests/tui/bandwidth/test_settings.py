@@ -1,6 +1,6 @@
 """The settings of a test: what the others take the meaning from does not count."""
 
-from probes.bandwidth.model.request import MemoryPath, Scope, Setup
+from probes.bandwidth.model.request import MemoryPath, Mode, Scope
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tui.bandwidth.settings import Settings
@@ -30,21 +30,21 @@ def test_one_end_alone_begins_no_matrix_and_no_comparison() -> None:
     wish = settings()
     turn(wish, "scope", Scope.MATRIX)
     turn(wish, "memory", MemoryPath.COMPARE)
-    for setup in (Setup.SERVER, Setup.CLIENT):
+    for setup in (Mode.SERVER, Mode.CLIENT):
         turn(wish, "setup", setup)
-        assert (wish.choice.scope, wish.choice.memory) == (Scope.PAIR, MemoryPath.BEST)
-        assert wish.choice.gpu is not None
+        assert (wish.request.scope, wish.request.memory) == (Scope.PAIR, MemoryPath.BEST)
+        assert wish.request.gpu is not None
         assert shown(wish, "gpu")
         assert shown(wish, "scope") is None
-    turn(wish, "setup", Setup.LOOPBACK)  # it was not forgotten
-    assert (wish.choice.scope, wish.choice.memory) == (Scope.MATRIX, MemoryPath.COMPARE)
+    turn(wish, "setup", Mode.LOOPBACK)  # it was not forgotten
+    assert (wish.request.scope, wish.request.memory) == (Scope.MATRIX, MemoryPath.COMPARE)
 
 
 def test_a_test_without_nics_has_no_matrix() -> None:
     wish = settings()
     turn(wish, "scope", Scope.MATRIX)
     turn(wish, "test", "gdrcopy_copybw")
-    assert wish.choice.scope is Scope.PAIR
+    assert wish.request.scope is Scope.PAIR
     assert shown(wish, "scope") == "this GPU"
     turn(wish, "scope", Scope.SWEEP)
-    assert wish.choice.scope is Scope.SWEEP
+    assert wish.request.scope is Scope.SWEEP

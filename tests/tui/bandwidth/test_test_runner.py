@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from probes.bandwidth.model.request import Choice, MemoryPath, Setup
+from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.result import Ending
-from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.failures import Failure
 from tests.tui.bandwidth.scripted import BANNER, REFUSED, SERVER, Play, Scene, rows
 from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured
 from tui.bandwidth.test_runner import Meeting
@@ -16,11 +16,11 @@ MEASURES = Play(rows(0.5, 20))
 
 
 def meet(
-    scene: Scene, choice: Choice | None = None, cancel: Callable[[], bool] = lambda: False
-) -> tuple[Ending, Trouble | None, list[Event]]:
+    scene: Scene, request: Request | None = None, cancel: Callable[[], bool] = lambda: False
+) -> tuple[Ending, Failure | None, list[Event]]:
     """Goes through a whole test; a hundred seconds are more than any of these takes."""
     heard: list[Event] = []
-    test = scene.series(choice or Choice()).tests[0]
+    test = scene.series(request or Request()).tests[0]
     began = scene.now
     with Meeting(scene.host, scene, test, heard.append) as meeting:
         while meeting.goes_on():
@@ -34,7 +34,7 @@ def meet(
 
 def test_an_endless_test_is_ended_after_its_time_the_client_first() -> None:
     scene = Scene([FOREVER, MEASURES])
-    ending, trouble, heard = meet(scene, Choice(duration_s=10))
+    ending, trouble, heard = meet(scene, Request(duration_s=10))
     assert (ending, trouble) == (Ending.DONE, None)
     measured = [event for event in heard if isinstance(event, Measured)]
     assert measured[-1].seconds == pytest.approx(10.0, abs=0.2)
@@ -49,7 +49,7 @@ def test_the_client_waits_until_the_server_listens() -> None:
 
 def test_nobodys_client_goes_to_a_strangers_server() -> None:
     scene = Scene([])
-    test = scene.series(Choice()).tests[0]
+    test = scene.series(Request()).tests[0]
     scene.listen(18515)
     with Meeting(scene.host, scene, test, lambda event: None) as meeting:
         assert not meeting.goes_on()
@@ -74,7 +74,7 @@ def test_a_port_that_is_not_seen_is_not_waited_for_without_end() -> None:
 
 def test_where_the_ports_cannot_be_seen_a_moment_is_enough() -> None:
     scene = Scene([Play(SERVER), MEASURES])
-    test = scene.series(Choice()).tests[0]
+    test = scene.series(Request()).tests[0]
     scene.host.tree.remove("/proc/net/tcp")
     with Meeting(scene.host, scene, test, lambda event: None) as meeting:
         while meeting.goes_on():
@@ -84,7 +84,7 @@ def test_where_the_ports_cannot_be_seen_a_moment_is_enough() -> None:
 
 def test_a_server_that_dies_first_is_told_in_its_own_words() -> None:
     scene = Scene([Play(((0.1, "Couldn't allocate MR with error=14"),), ends_at=0.2, status=1)])
-    ending, trouble, _ = meet(scene, Choice(memory=MemoryPath.PEERMEM))
+    ending, trouble, _ = meet(scene, Request(memory=MemoryPath.PEERMEM))
     assert ending is Ending.FAILED
     assert trouble is not None
     assert "nvidia_peermem" in trouble.told
@@ -113,7 +113,7 @@ def test_a_program_that_could_not_be_begun_says_so() -> None:
 
 def test_a_test_that_ends_well_without_a_figure_has_failed() -> None:
     scene = Scene([Play(SERVER, ends_at=2.0, opens_port_at=0.2), Play(ends_at=1.0)])
-    ending, trouble, _ = meet(scene, Choice(tool="ib_read_lat"))
+    ending, trouble, _ = meet(scene, Request(tool="ib_read_lat"))
     assert ending is Ending.FAILED
     assert trouble is not None
     assert "without a figure" in trouble.told
@@ -121,7 +121,7 @@ def test_a_test_that_ends_well_without_a_figure_has_failed() -> None:
 
 def test_one_that_passes_its_limit_of_time_says_so() -> None:
     late = Play(SERVER, ends_at=30.0, status=-15, why="ended after 30 s, its limit of time")
-    ending, trouble, _ = meet(Scene([late]), Choice(setup=Setup.SERVER))
+    ending, trouble, _ = meet(Scene([late]), Request(setup=Mode.SERVER))
     assert ending is Ending.FAILED
     assert trouble is not None
     assert "limit of time" in trouble.told
@@ -130,7 +130,7 @@ def test_one_that_passes_its_limit_of_time_says_so() -> None:
 def test_a_client_that_came_before_its_far_server_comes_again() -> None:
     early = Play(((0.1, REFUSED), (0.1, "Unable to init the socket connection")), ends_at=0.2, status=1)
     scene = Scene([Play(SERVER), early, early, MEASURES])
-    ending, _, heard = meet(scene, Choice(setup=Setup.BOTH_ENDS, peer="root@node2"))
+    ending, _, heard = meet(scene, Request(setup=Mode.BOTH_ENDS, peer="root@node2"))
     assert ending is Ending.DONE
     assert [event.end for event in heard if isinstance(event, EndStarted)] == ["server", *["client"] * 3]
 
@@ -139,7 +139,7 @@ def test_what_an_early_client_said_is_no_reason_for_a_later_failure() -> None:
     early = Play(((0.1, REFUSED),), ends_at=0.2, status=1)
     broken = Play(((0.1, "Failed to modify QP 77 to RTR"),), ends_at=0.2, status=1)
     scene = Scene([Play(SERVER), early, broken])
-    ending, trouble, _ = meet(scene, Choice(setup=Setup.BOTH_ENDS, peer="node2"))
+    ending, trouble, _ = meet(scene, Request(setup=Mode.BOTH_ENDS, peer="node2"))
     assert ending is Ending.FAILED
     assert trouble is not None
     assert "GID index" in trouble.told
@@ -148,7 +148,7 @@ def test_what_an_early_client_said_is_no_reason_for_a_later_failure() -> None:
 def test_a_client_does_not_come_for_ever() -> None:
     early = Play(((0.1, REFUSED),), ends_at=0.2, status=1)
     scene = Scene([Play(SERVER), *[early] * 20])
-    ending, trouble, _ = meet(scene, Choice(setup=Setup.BOTH_ENDS, peer="node2"))
+    ending, trouble, _ = meet(scene, Request(setup=Mode.BOTH_ENDS, peer="node2"))
     assert ending is Ending.FAILED
     assert trouble is not None
     assert "nothing answers at node2:18515" in trouble.told
@@ -183,7 +183,7 @@ def test_whoever_listens_may_fail_and_nothing_is_left() -> None:
         if isinstance(event, Measured):
             raise RuntimeError("the screen has gone")
 
-    test = scene.series(Choice()).tests[0]
+    test = scene.series(Request()).tests[0]
 
     def go_through() -> None:
         with Meeting(scene.host, scene, test, hear) as meeting:
@@ -197,6 +197,6 @@ def test_whoever_listens_may_fail_and_nothing_is_left() -> None:
 
 def test_both_ends_are_heard_and_only_the_clients_rows_count() -> None:
     scene = Scene([Play((*SERVER, *rows(1.0, 5)), opens_port_at=0.2), MEASURES])
-    _, _, heard = meet(scene, Choice(duration_s=3))
+    _, _, heard = meet(scene, Request(duration_s=3))
     assert {event.end for event in heard if isinstance(event, LinePrinted)} == {"server", "client"}
     assert len([event for event in heard if isinstance(event, Measured)]) <= 5

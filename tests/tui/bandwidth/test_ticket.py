@@ -3,7 +3,7 @@
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.tools.samples import HOST_MEMORY
 from tests.probes.bandwidth.planning.test_series import node
-from tests.probes.bandwidth.results import MORNING, failed, result
+from tests.probes.bandwidth.sample_results import MORNING, failed, result
 from tui.bandwidth.ticket import ticket_text, versions_of
 
 

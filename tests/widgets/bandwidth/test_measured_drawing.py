@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
-from tests.probes.bandwidth.results import MORNING, result
+from tests.probes.bandwidth.sample_results import MORNING, result
 from widgets.bandwidth.measured_drawing import draw_measured
 from widgets.base.lines import plain
 

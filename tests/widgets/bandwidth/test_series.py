@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.request import Choice, Setup
-from probes.bandwidth.planning.series import series_of
+from probes.bandwidth.model.request import Mode, Request
+from probes.bandwidth.planning.series import plan_series
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from widgets.bandwidth.series import draw_commands, draw_for_peer, peer_command
@@ -15,8 +15,8 @@ from widgets.base.lines import plain
 
 @pytest.fixture(scope="module")
 def server() -> PlannedTest:
-    choice = Choice(tool="ib_write_bw", setup=Setup.SERVER)
-    series = series_of(examine(SimulatedHost("hgx-h100")), choice, 18515)
+    request = Request(tool="ib_write_bw", setup=Mode.SERVER)
+    series = plan_series(examine(SimulatedHost("hgx-h100")), request, 18515)
     assert isinstance(series, Series)
     return series.tests[0]
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TextIO
 
 from probes.bandwidth.model.planned_test import LeftOut, Series
-from probes.bandwidth.model.request import Setup
+from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.against_earlier import changes
-from probes.bandwidth.results.machine_type import machine_type
+from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Source
 from probes.base.text import printable
@@ -141,13 +141,13 @@ class BenchCommand:
         return self._run(series, felt)
 
     def _planned(self) -> Series | Refused:
-        choice = self._wanted.choice
-        if choice.gpu is not None:
-            bdf = _bdf_of(self._examination, choice.gpu)
+        request = self._wanted.request
+        if request.gpu is not None:
+            bdf = _bdf_of(self._examination, request.gpu)
             if isinstance(bdf, Refused):
                 return bdf
-            choice = replace(choice, gpu=bdf)
-        return self._bench.series(self._examination, choice)
+            request = replace(request, gpu=bdf)
+        return self._bench.series(self._examination, request)
 
     def _show(self, series: Series, felt: tuple[str, ...]) -> int:
         """What would be run."""
@@ -168,7 +168,7 @@ class BenchCommand:
         lines = wrapped(f"{series.title} · about {minutes(series.seconds)}", self._width, Tone.TITLE)
         if self._host.origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the figures are made up, and no job is affected", self._width)
-            if self._wanted.choice.setup is Setup.SERVER:
+            if self._wanted.request.setup is Mode.SERVER:
                 lines += wrapped("no peer connects to a simulated node: end it with Ctrl-C", self._width)
             if felt:
                 lines += wrapped(f"on a real node it would ask first: {felt[0]}", self._width, Tone.DIM)
@@ -186,7 +186,7 @@ class BenchCommand:
         return self._wanted.yes or self._output.asks(self._answers, told, "Run it anyway?")
 
     def _run(self, series: Series, felt: tuple[str, ...]) -> int:
-        progress = BenchProgress(series, self._wanted.choice, self._node, self._width)
+        progress = BenchProgress(series, self._wanted.request, self._node, self._width)
         kept = self._bench.kept
         self._earlier, self._baseline = kept.results(), kept.baseline(machine_type(self._examination))
         with signals_stop(self._interrupt):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.results.against_earlier import figure_words
-from probes.bandwidth.results.memory_path import is_as_asked, memory_used
+from probes.bandwidth.results.against_earlier import headline_text
+from probes.bandwidth.results.memory_path import is_as_requested, memory_used
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM
 
 EXIT_BELOW = 1  # a test is below the threshold
@@ -34,7 +34,7 @@ def ended(
     if interrupted:
         what = ": both ends were stopped" if results else ""
         return EXIT_STOPPED, f"{interrupted}{what}; {len(done)} of {planned} tests were completed"
-    as_asked = [one for one in done if is_as_asked(one)]
+    as_asked = [one for one in done if is_as_requested(one)]
     failed = [one for one in results if one.ending is not Ending.DONE]
     unforgiven = [one for one in failed if not _is_made_up_for(one, as_asked)]
     if unforgiven or not done:
@@ -45,7 +45,7 @@ def ended(
         first, more = left_out[0], f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
         count = f"{len(left_out)} of {planned + len(left_out)} tests were left out"
         return EXIT_NOT_MEASURED, f"{count}: {first.title}: {first.reason}{more}"
-    other = [one for one in done if not is_as_asked(one) and not _is_made_up_for(one, as_asked)]
+    other = [one for one in done if not is_as_requested(one) and not _is_made_up_for(one, as_asked)]
     if other:
         which = f"{other[0].title}: {memory_used(other[0])} was measured"
         return (
@@ -57,7 +57,7 @@ def ended(
         return 0, measured
     low = below_bar(done, bar)
     if low:
-        figure = figure_words(low[0]) or "no figure"
+        figure = headline_text(low[0]) or "no figure"
         more = f" and {len(low) - 1} more" if len(low) > 1 else ""
         return EXIT_BELOW, f"below the threshold of {bar:g} Gb/s: {low[0].title}, {figure}{more}"
     return 0, f"{measured}, all reach {bar:g} Gb/s"
@@ -66,7 +66,7 @@ def ended(
 def _was_measured_otherwise(left_out: LeftOut, done: Sequence[Result]) -> bool:
     """By another path to the same GPU's memory over the same NIC; host memory proves nothing of a GPU."""
     of_gpu = [one for one in done if one.memory in _PATHS]
-    return any(left_out.way in (one.way, one.pair.nic) for one in of_gpu)
+    return any(left_out.path in (one.path, one.pair.nic) for one in of_gpu)
 
 
 def below_bar(results: Sequence[Result], bar: float | None) -> list[Result]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.comparison import meaning
-from probes.bandwidth.results.machine_type import machine_type
+from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.result_json import to_json
 from probes.snapshot.examination import Examination
 from tui.commands.json_values import document, host_name, plain_value
@@ -40,7 +40,7 @@ def plan_json(
             "title": test.title,
             "proves": test.purpose.proves,
             "does_not_prove": test.purpose.not_proven,
-            "commands": {end.name: list(end.command.argv) for end in test.ends},
+            "commands": {end.name: list(end.command.argv) for end in test.processes},
             "for_peer": peer_command(test, peers_name),
             "limit_gbps": plain_value(test.limit.gbps),
             "seconds": test.seconds,
@@ -66,6 +66,6 @@ def results_json(
         {**to_json(one), "comparisons": list(comparisons.get(number, ()))}
         for number, one in enumerate(results, 1)
     ]
-    meant = list(meaning(results, series.left_out if series else ()))
+    meant = list(conclusions(results, series.left_out if series else ()))
     content = {**_head(examination, series, felt), "results": told, "meaning": meant}
     return document("bench", host_name(examination.node), examination.node.origin, at, content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from probes.bandwidth.planning.inventory import inventory, packages_of_tests
-from probes.bandwidth.results.against_earlier import when
+from probes.bandwidth.results.against_earlier import local_time
 from probes.bandwidth.results.result_json import to_json
 from probes.base.origin import Source
 from probes.facts.system import platform
@@ -47,7 +47,7 @@ def list_results(kept: KeptResults, host: Host, as_json: bool, out: TextIO, asci
     for one in results:
         node = f"{one.node}  " if len({result.node for result in results}) > 1 else ""
         told = f" {one.title} · {one.tool}: {words_of(one)}"
-        lines.append(fit(line(f"{when(one.taken_at)}  {node}", mark_of(one), told), width))
+        lines.append(fit(line(f"{local_time(one.taken_at)}  {node}", mark_of(one), told), width))
     if unread:
         lines = wrapped(sentence(unread), width, Tone.WARNING)
     elif not results:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from probes.bandwidth.model.request import Choice, MemoryPath, Scope, Setup
+from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
 
 TESTS = {
@@ -51,9 +51,9 @@ _OF_PERFTEST = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic",
 
 @dataclass(frozen=True)
 class Wanted:
-    """All that was asked for; `choice.gpu` is still as typed: a number or a PCI address."""
+    """All that was asked for; `request.gpu` is still as typed: a number or a PCI address."""
 
-    choice: Choice
+    request: Request
     as_json: bool = False
     list_tools: bool = False
     list_results: bool = False
@@ -134,15 +134,15 @@ def wanted(options: argparse.Namespace) -> Wanted:
     odd = _contradiction(options)
     if odd:
         raise argparse.ArgumentTypeError(odd)
-    setup, peer = Setup.LOOPBACK, ""
+    setup, peer = Mode.LOOPBACK, ""
     if options.serve:
-        setup = Setup.SERVER
+        setup = Mode.SERVER
     elif options.connect is not None:
-        setup, peer = Setup.CLIENT, options.connect
+        setup, peer = Mode.CLIENT, options.connect
     elif options.ssh is not None:
-        setup, peer = Setup.BOTH_ENDS, options.ssh
+        setup, peer = Mode.BOTH_ENDS, options.ssh
     scope = Scope.SWEEP if options.sweep else Scope.MATRIX if options.matrix else Scope.PAIR
-    choice = Choice(
+    request = Request(
         tool=TESTS[options.test],
         setup=setup,
         scope=scope,
@@ -153,7 +153,7 @@ def wanted(options: argparse.Namespace) -> Wanted:
         peer=peer,
         size_bytes=options.size if isinstance(options.size, int) else None,
         all_sizes=options.size == "all",
-        duration_s=options.seconds or Choice.duration_s,
+        duration_s=options.seconds or Request.duration_s,
         queue_pairs=options.queue_pairs or 1,
         is_bidirectional=options.both_ways,
         tcp_port=options.port,
@@ -161,7 +161,7 @@ def wanted(options: argparse.Namespace) -> Wanted:
         binds=not options.no_bind,
     )
     return Wanted(
-        choice,
+        request,
         as_json=options.json,
         list_tools=options.list,
         list_results=options.results,

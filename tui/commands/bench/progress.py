@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.model.planned_test import Series
-from probes.bandwidth.model.request import Choice, Scope, Setup
+from probes.bandwidth.model.request import Mode, Request, Scope
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.comparison import meaning
+from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.tools.samples import CONNECTED, WAITING, About, Sample
 from tui.bandwidth.events import Event, Measured, TestBegan, TestEnded, Told
 from widgets.bandwidth.matrix import draw_matrix
@@ -21,8 +21,8 @@ from widgets.base.lines import Line, Run, Tone, line, wrapped
 class BenchProgress:
     """One series as it comes, as lines; `peers_name` is this node's name, as a peer would call it."""
 
-    def __init__(self, series: Series, choice: Choice, peers_name: str, width: int) -> None:
-        self._series, self._choice = series, choice
+    def __init__(self, series: Series, request: Request, peers_name: str, width: int) -> None:
+        self._series, self._choice = series, request
         self._peers_name, self._width = peers_name, width
         self._table: RowTable | None = None
 
@@ -56,7 +56,7 @@ class BenchProgress:
 
     def _phase(self, phase: str) -> list[Line]:
         """Only where somebody at a peer is waited for."""
-        is_server = self._choice.setup is Setup.SERVER
+        is_server = self._choice.setup is Mode.SERVER
         return [line(f"  {phase} …")] if is_server and phase in (WAITING, CONNECTED) else []
 
     def _row(self, sample: Sample) -> list[Line]:
@@ -73,7 +73,7 @@ class BenchProgress:
             gpus = dict.fromkeys(pair.gpu_label for pair in pairs if pair.gpu_label)
             nics = dict.fromkeys(pair.nic for pair in pairs)
             lines += [(), *draw_matrix(results, self._width, tuple(gpus), tuple(nics))]
-        told = meaning(results, self._series.left_out)
+        told = conclusions(results, self._series.left_out)
         if told:
             lines += [(), line(Run("What it means", Tone.TITLE))]
         for sentence in told:

@@ -7,8 +7,7 @@ from typing import TextIO
 
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.baseline import doubtful
-from probes.bandwidth.results.machine_type import machine_type
+from probes.bandwidth.results.baseline import below_limit, machine_type
 from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
 from tui.bandwidth.session import KeptResults, NotKept
@@ -49,7 +48,7 @@ class BenchKeeping:
         if low:
             self._output.warn(f"no baseline saved: below the threshold: {low[0].title}, {words_of(low[0])}")
             return False
-        poor = doubtful(results)
+        poor = below_limit(results)
         if poor and not self._wanted.yes and not self._may_save(poor):
             told = f"{poor[0].title}, {words_of(poor[0])}, is below the limit of its path"
             self._output.warn(f"no baseline saved: {told} (use --yes to override)")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import Verdict, judge
+from probes.bandwidth.model.rating import Rating, rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Result
-from probes.bandwidth.results.headline import figure_of
+from probes.bandwidth.results.headline import headline
 from probes.bandwidth.tools.other_commands import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Sample
@@ -68,11 +68,11 @@ def _earlier_curves(series: Series, before: Sequence[tuple[Result, Rows]], acros
 
 
 def _tone(samples: Sequence[Sample], test: PlannedTest) -> Tone:
-    figure = figure_of(samples, test.settings)
+    figure = headline(samples, test.settings)
     if figure is None or figure.gbps is None:
         return Tone.NIC
-    verdict = judge(figure, test.limit).verdict
-    return {Verdict.NEAR: Tone.GOOD, Verdict.BELOW: Tone.WARNING}.get(verdict, Tone.NIC)
+    verdict = rate(figure, test.limit).verdict
+    return {Rating.NEAR: Tone.GOOD, Rating.BELOW: Tone.WARNING}.get(verdict, Tone.NIC)
 
 
 def _expected(test: PlannedTest) -> Across:

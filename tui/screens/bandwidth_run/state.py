@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from probes.bandwidth.model.planned_test import LeftOut, PlannedTest, Series
-from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.results.against_earlier import changes
-from probes.bandwidth.results.baseline import doubtful
-from probes.bandwidth.results.comparison import meaning
+from probes.bandwidth.results.baseline import below_limit
+from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.memory_path import is_measured
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Sample
@@ -68,7 +68,7 @@ class LiveState:
         self.was_seen = False  # the end, on the screen
         self.wants_end = False
         self.is_leaving = False
-        self.console = Console(end.name for test in series.tests for end in test.ends)
+        self.console = Console(end.name for test in series.tests for end in test.processes)
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._rows = 0  # of this test, ever
         self._rows_of: list[int] = []  # of each result's test, ever
@@ -98,7 +98,7 @@ class LiveState:
                 f"TEST {event.number}/{len(self.series.tests)} {event.test.title}", tone=Tone.TITLE
             )
         elif isinstance(event, EndStarted):
-            self._waits = "connecting" if len(self._test.ends) > 1 else "starting"
+            self._waits = "connecting" if len(self._test.processes) > 1 else "starting"
             self.console.say(f"$ {' '.join(event.argv)}", event.end, Tone.DIM)
         elif isinstance(event, LinePrinted):
             self.console.say(event.line, event.end)
@@ -214,7 +214,7 @@ class LiveState:
 
     def _summary(self) -> str:
         done = sum(one.ending is Ending.DONE for one in self.results)
-        near = sum(is_measured(one) and one.judgement.verdict is Verdict.NEAR for one in self.results)
+        near = sum(is_measured(one) and one.judgement.verdict is Rating.NEAR for one in self.results)
         failed = sum(one.ending is Ending.FAILED for one in self.results)
         if len(self.series.tests) == 1 and self.results:
             return words_of(self.results[0])
@@ -280,7 +280,7 @@ class LiveState:
         if self.ended.broken_off:
             told = f"The remaining tests were not started: {self.ended.broken_off}"
             lines.extend([*wrapped(sentence(told), width, Tone.WARNING), ()])
-        meant = meaning(self.results, self.series.left_out)
+        meant = conclusions(self.results, self.series.left_out)
         for one in meant:
             lines.extend([*wrapped(one, width), ()])
         if len(self.results) > MOST_COMPARED and any(one.pair.nic for one in self.results):
@@ -303,7 +303,7 @@ class LiveState:
 
     def why_ask(self, baseline: Sequence[Result]) -> str:
         """Why these results had better not become the baseline unasked; "" where nothing is odd."""
-        below = doubtful(self.done)
+        below = below_limit(self.done)
         if below:
             count = "this is" if len(self.done) == 1 else f"{len(below)} of {len(self.done)} results are"
             return f"{count} below the limit of the path"

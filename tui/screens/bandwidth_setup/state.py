@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.result import Result, planned_key
-from probes.bandwidth.results.against_earlier import in_baseline, newest
+from probes.bandwidth.results.against_earlier import baseline_result, newest
 from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Origin, Source, origin_word
 from probes.base.unknown import known
@@ -166,7 +166,7 @@ class SetupState:
             key = planned_key(test)
             for word, found in (
                 ("last measured", newest(self.kept, key, self.hostname, origin)),
-                ("baseline", in_baseline(self.baseline, key, origin)),
+                ("baseline", baseline_result(self.baseline, key, origin)),
             ):
                 if found is not None:
                     label = word if len(series.tests) == 1 else f"{word}, {test.title}:"

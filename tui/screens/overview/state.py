@@ -164,11 +164,11 @@ class OverviewState:
 
     def take_measured(self, results: Iterable[Result]) -> None:
         """Takes over what bandwidth tests gave, the oldest first."""
-        from probes.bandwidth.results.against_earlier import newest_of_pairs
+        from probes.bandwidth.results.against_earlier import newest_by_pair
         from probes.base.origin import origin_word
 
         if self._node is not None:
-            self._measured = newest_of_pairs(results, self.hostname, origin_word(self._node.origin))
+            self._measured = newest_by_pair(results, self.hostname, origin_word(self._node.origin))
             self._change()
 
     @property

@@ -17,7 +17,7 @@ from probes.bandwidth.model.limits import (
     of_test,
     payload_share,
 )
-from probes.bandwidth.model.rating import Judgement, Verdict, best_of, judge
+from probes.bandwidth.model.rating import Judgement, Rating, best_of, rate
 from probes.bandwidth.planning.defaults import perftest_defaults
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.perftest_output import PerftestOutput
@@ -103,7 +103,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     examination = tree(tmp_path)
     for limit in (of_pair(examination, GPU, "mlx5_9"), of_pair(examination, "0000:ff:00.0", "mlx5_0")):
         assert limit.unknown
-        assert judge(sample(100.0), limit).verdict is Verdict.UNKNOWN
+        assert rate(sample(100.0), limit).verdict is Rating.UNKNOWN
     assert isinstance(of_host(examination, "mlx5_9").gbps, Unknown)
     assert of_host(examination, "mlx5_0", port=2).unknown == ("port 2 of mlx5_0",)
     assert isinstance(of_gpu(examination, "0000:ff:00.0").gbps, Unknown)
@@ -155,33 +155,33 @@ def sample(gbps: float | None, size: int = 1 << 20, both: bool = False) -> Sampl
 @pytest.mark.parametrize(
     ("judged", "verdict", "words"),
     [
-        (judge(sample(186.0), limit_of(200.0)), Verdict.NEAR, "186 of 200 Gb/s, 93 %"),
-        (judge(sample(170.0), limit_of(200.0)), Verdict.BELOW, "170 of 200 Gb/s, 85 %"),
-        (judge(sample(170.0), limit_of(200.0, is_pcie=True)), Verdict.NEAR, "170 of 200 Gb/s, 85 %"),
-        (judge(sample(372.0, both=True), limit_of(200.0)), Verdict.NEAR, "372 of 400 Gb/s, 93 %"),
+        (rate(sample(186.0), limit_of(200.0)), Rating.NEAR, "186 of 200 Gb/s, 93 %"),
+        (rate(sample(170.0), limit_of(200.0)), Rating.BELOW, "170 of 200 Gb/s, 85 %"),
+        (rate(sample(170.0), limit_of(200.0, is_pcie=True)), Rating.NEAR, "170 of 200 Gb/s, 85 %"),
+        (rate(sample(372.0, both=True), limit_of(200.0)), Rating.NEAR, "372 of 400 Gb/s, 93 %"),
         (
-            judge(sample(186.0, both=True), limit_of(200.0, is_loopback=True)),
-            Verdict.NEAR,
+            rate(sample(186.0, both=True), limit_of(200.0, is_loopback=True)),
+            Rating.NEAR,
             "186 of 200 Gb/s, 93 %",
         ),
-        (judge(sample(100.0), limit_of(200.0), sample(102.0)), Verdict.LIKE_HOST, "100 of 200 Gb/s, 50 %"),
-        (judge(sample(100.0), limit_of(200.0), sample(196.0)), Verdict.BELOW, "100 of 200 Gb/s, 50 %"),
-        (judge(sample(0.5, size=64), limit_of(200.0)), Verdict.UNKNOWN, "0.5 of 200 Gb/s, 0 %"),
-        (judge(sample(186.0), limit_of(UNKNOWN)), Verdict.UNKNOWN, "186 Gb/s"),
-        (judge(sample(None), limit_of(200.0)), Verdict.UNKNOWN, ""),
+        (rate(sample(100.0), limit_of(200.0), sample(102.0)), Rating.LIKE_HOST, "100 of 200 Gb/s, 50 %"),
+        (rate(sample(100.0), limit_of(200.0), sample(196.0)), Rating.BELOW, "100 of 200 Gb/s, 50 %"),
+        (rate(sample(0.5, size=64), limit_of(200.0)), Rating.UNKNOWN, "0.5 of 200 Gb/s, 0 %"),
+        (rate(sample(186.0), limit_of(UNKNOWN)), Rating.UNKNOWN, "186 Gb/s"),
+        (rate(sample(None), limit_of(200.0)), Rating.UNKNOWN, ""),
     ],
 )
-def test_verdicts(judged: Judgement, verdict: Verdict, words: str) -> None:
+def test_verdicts(judged: Judgement, verdict: Rating, words: str) -> None:
     assert (judged.verdict, judged.words) == (verdict, words)
     assert judged.why
 
 
 def test_a_way_that_nothing_goes_is_told_from_one_that_is_slow() -> None:
-    nothing = judge(replace(sample(0.0, size=64), messages_per_second=0.0), limit_of(200.0))
-    assert nothing.verdict is Verdict.BELOW
+    nothing = rate(replace(sample(0.0, size=64), messages_per_second=0.0), limit_of(200.0))
+    assert nothing.verdict is Rating.BELOW
     assert "not one message had gone through" in nothing.why
-    little = judge(replace(sample(0.0, size=64), messages_per_second=12.0), limit_of(200.0))
-    assert little.verdict is Verdict.UNKNOWN
+    little = rate(replace(sample(0.0, size=64), messages_per_second=12.0), limit_of(200.0))
+    assert little.verdict is Rating.UNKNOWN
     assert "bound by their number" in little.why
 
 
@@ -199,19 +199,19 @@ def test_real_measurements() -> None:
     host = of_file("moc-ocp-ib_write_bw_0cuda_client_00000.log")
     near = of_file("moc-ocp-ib_write_bw_1cuda_1affinity_client_00000.log")
     far = of_file("moc-ocp-ib_read_bw_1cuda_0affinity_client_00000.log")
-    assert judge(host, line).words == "232 of 400 Gb/s, 58 %"
-    assert judge(replace(near, gbps=230.0), line, host).verdict is Verdict.LIKE_HOST
-    assert judge(near, line, host).verdict is Verdict.BELOW
-    assert "the way to the GPU limits" in judge(far, line, host).why
-    assert judge(of_file("gke-h200-rdma-write_bw.txt"), line).verdict is Verdict.NEAR
+    assert rate(host, line).words == "232 of 400 Gb/s, 58 %"
+    assert rate(replace(near, gbps=230.0), line, host).verdict is Rating.LIKE_HOST
+    assert rate(near, line, host).verdict is Rating.BELOW
+    assert "the way to the GPU limits" in rate(far, line, host).why
+    assert rate(of_file("gke-h200-rdma-write_bw.txt"), line).verdict is Rating.NEAR
 
 
 @given(st.floats(0, 1e5), st.floats(0.01, 1e4), st.booleans(), st.one_of(st.none(), st.floats(0, 1e5)))
 def test_more_is_never_worse(gbps: float, nominal: float, both: bool, host: float | None) -> None:
     other = None if host is None else sample(host)
     limit = limit_of(nominal)
-    one, more = judge(sample(gbps, both=both), limit, other), judge(sample(gbps * 2, both=both), limit, other)
-    assert one.verdict is not Verdict.NEAR or more.verdict is Verdict.NEAR
+    one, more = rate(sample(gbps, both=both), limit, other), rate(sample(gbps * 2, both=both), limit, other)
+    assert one.verdict is not Rating.NEAR or more.verdict is Rating.NEAR
 
 
 def test_both_ways_a_link_of_both_ends_carries_half_each_way() -> None:
@@ -227,9 +227,9 @@ def test_both_ways_a_link_of_both_ends_carries_half_each_way() -> None:
 
     assert nominal(both_ways, "PCIe link of GPU0") == nominal(one_way, "PCIe link of GPU0") / 2
     assert nominal(both_ways, "port 1 of mlx5_0") == nominal(one_way, "port 1 of mlx5_0")
-    judged = judge(sample(220.0, both=True), both_ways)
+    judged = rate(sample(220.0, both=True), both_ways)
     assert judged.words == "220 of 252 Gb/s, 87 %"
-    assert judged.verdict is Verdict.NEAR
+    assert judged.verdict is Rating.NEAR
     assert "both ends share it" in judged.why
     # Two functions of one card have one link, by whatever name.
     card = replace(near.bounds[1], part="0000:18:00")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.against_earlier import newest_of_pairs
+from probes.bandwidth.results.against_earlier import newest_by_pair
 from probes.bandwidth.tools.samples import HOST_MEMORY, About, Fact
-from tests.probes.bandwidth.results import failed, latency, result
+from tests.probes.bandwidth.sample_results import failed, latency, result
 
 PAIR = ("0000:18:00.0", "mlx5_0")
 
@@ -20,7 +20,7 @@ def small(gbps: float) -> Result:
 
 def test_the_newest_stands_for_its_pair() -> None:
     kept = [result(196.0), result(98.0)]
-    assert newest_of_pairs(kept, "h100-07", "live")[PAIR].gbps == 98.0
+    assert newest_by_pair(kept, "h100-07", "live")[PAIR].gbps == 98.0
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_the_newest_stands_for_its_pair() -> None:
     ],
 )
 def test_what_cannot_stand_for_a_pair_does_not_take_its_place(other: Result) -> None:
-    assert newest_of_pairs([result(196.0), other], "h100-07", "live")[PAIR].gbps == 196.0
-    assert newest_of_pairs([other], "h100-07", "live") == {}
+    assert newest_by_pair([result(196.0), other], "h100-07", "live")[PAIR].gbps == 196.0
+    assert newest_by_pair([other], "h100-07", "live") == {}
 
 
 def test_of_all_sizes_the_fastest_counts() -> None:
-    assert newest_of_pairs([result(196.0, size_bytes=None)], "h100-07", "live")[PAIR].gbps == 196.0
+    assert newest_by_pair([result(196.0, size_bytes=None)], "h100-07", "live")[PAIR].gbps == 196.0

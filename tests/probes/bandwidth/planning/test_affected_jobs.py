@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import Series
-from probes.bandwidth.model.request import Choice, MemoryPath, Scope, Setup
-from probes.bandwidth.planning.affected_jobs import felt_by
-from probes.bandwidth.planning.series import series_of
+from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
+from probes.bandwidth.planning.affected_jobs import affected_by
+from probes.bandwidth.planning.series import plan_series
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.facts.rdma.devices import RdmaFacts
@@ -32,10 +32,10 @@ def idle() -> Examination:
     return replace(examination, reading=replace(examination.reading, gpus=still), processes=nobody)
 
 
-def felt(examination: Examination, choice: Choice, before: Reading | None = None) -> str:
-    series = series_of(examination, choice, 18515)
+def felt(examination: Examination, request: Request, before: Reading | None = None) -> str:
+    series = plan_series(examination, request, 18515)
     assert isinstance(series, Series)
-    return "\n".join(felt_by(examination, series.tests, before))
+    return "\n".join(affected_by(examination, series.tests, before))
 
 
 def second_before(examination: Examination, nic: str, gbps: float) -> Reading:
@@ -74,17 +74,17 @@ def on_functions(examination: Examination, **bdfs: Maybe[str]) -> Examination:
 
 
 def test_a_job_on_the_gpu_is_named() -> None:
-    told = felt(BUSY, Choice())
+    told = felt(BUSY, Request())
     assert "GPU0: train.py (alice, Slurm job 4711, pid 41000) computes on it" in told
     assert "GPU1" not in told
 
 
 def test_host_memory_disturbs_no_gpu() -> None:
-    assert "GPU" not in felt(BUSY, Choice(memory=MemoryPath.HOST))
+    assert "GPU" not in felt(BUSY, Request(memory=MemoryPath.HOST))
 
 
 def test_the_gpu_at_the_far_end_counts() -> None:
-    told = felt(BUSY, Choice(far_nic="mlx5_1"))
+    told = felt(BUSY, Request(far_nic="mlx5_1"))
     assert "GPU0: train.py (alice, Slurm job 4711, pid 41000)" in told
     assert "GPU1: train.py (alice, Slurm job 4711, pid 41001)" in told
 
@@ -96,13 +96,13 @@ def test_memory_that_somebody_unseen_holds_is_told() -> None:
     held = {bdf: replace(one, memory_used_bytes=70 << 30) for bdf, one in live.items()}
     examination = replace(examination, reading=replace(examination.reading, gpus=held))
     assert "GPU0: 70 GiB of its memory are in use, by nobody that is seen from here" in felt(
-        examination, Choice()
+        examination, Request()
     )
 
 
 def test_without_counters_those_who_use_rdma_tell() -> None:
     examination = idle()
-    host_memory = Choice(memory=MemoryPath.HOST)
+    host_memory = Request(memory=MemoryPath.HOST)
     assert felt(examination, host_memory) == ""
     used = felt(replace(examination, processes=BUSY.processes), host_memory)
     assert (
@@ -116,46 +116,46 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
 
 
 def test_a_peer_is_not_looked_at_and_that_is_told() -> None:
-    told = felt(idle(), Choice(setup=Setup.BOTH_ENDS, peer="root@node2"))
+    told = felt(idle(), Request(setup=Mode.BOTH_ENDS, peer="root@node2"))
     assert "whether somebody at root@node2 would feel it is not known" in told
 
 
 def test_an_idle_gpu_is_nobodys() -> None:
-    assert felt(idle(), Choice(scope=Scope.SWEEP)) == ""
+    assert felt(idle(), Request(scope=Scope.SWEEP)) == ""
 
 
 def test_gpus_that_cannot_be_asked_are_not_taken_for_idle() -> None:
     lost = Unknown(Reason.DRIVER_ERROR, "NVML", "driver/library version mismatch")
     examination = idle()
     examination = replace(examination, reading=replace(examination.reading, gpus=lost))
-    assert "is not known: driver error" in felt(examination, Choice())
+    assert "is not known: driver error" in felt(examination, Request())
 
 
 def test_traffic_on_the_port_is_told() -> None:
     examination = idle()
-    told = felt(examination, Choice(), second_before(examination, "mlx5_0", 40.0))
+    told = felt(examination, Request(), second_before(examination, "mlx5_0", 40.0))
     assert told == "port 1 of mlx5_0: 40 Gb/s of traffic flow through it"
-    assert felt(examination, Choice(), second_before(examination, "mlx5_1", 40.0)) == ""
-    assert felt(examination, Choice(), second_before(examination, "mlx5_0", 0.001)) == ""
+    assert felt(examination, Request(), second_before(examination, "mlx5_1", 40.0)) == ""
+    assert felt(examination, Request(), second_before(examination, "mlx5_0", 0.001)) == ""
 
 
 def test_both_ports_of_a_loopback_count() -> None:
     examination = idle()
-    told = felt(examination, Choice(far_nic="mlx5_1"), second_before(examination, "mlx5_1", 40.0))
+    told = felt(examination, Request(far_nic="mlx5_1"), second_before(examination, "mlx5_1", 40.0))
     assert "port 1 of mlx5_1" in told
 
 
 def test_a_collective_over_the_network_may_take_any_port() -> None:
     examination = idle()
     before = second_before(examination, "mlx5_4", 40.0)
-    over = Choice(tool="all_reduce_perf", over_network=True)
+    over = Request(tool="all_reduce_perf", over_network=True)
     assert "port 1 of mlx5_4" in felt(examination, over, before)
     assert felt(examination, replace(over, nic="mlx5_3"), before) == ""
     assert felt(examination, replace(over, over_network=False), before) == ""
 
 
 def test_only_so_many_are_named() -> None:
-    lines = felt(BUSY, Choice(scope=Scope.MATRIX)).splitlines()
+    lines = felt(BUSY, Request(scope=Scope.MATRIX)).splitlines()
     assert len(lines) == 8
     assert lines[-1].startswith("and ")
 
@@ -169,23 +169,23 @@ def quiet(examination: Examination, nic: str = "") -> Reading:
 
 def test_a_job_between_two_bursts_is_named_by_what_it_has_open() -> None:
     examination = holding(idle(), *((4242 + rank, "python3", (0, 1)) for rank in range(8)))
-    told = felt(examination, Choice(memory=MemoryPath.HOST), quiet(examination))
+    told = felt(examination, Request(memory=MemoryPath.HOST), quiet(examination))
     assert told == f"8 processes have mlx5_0 open ({JOB}, pid 4242) …), though nothing flows now"
     examination = holding(idle(), (4242, "spdk_tgt", (0,)))
-    told = felt(examination, Choice(memory=MemoryPath.HOST), quiet(examination))
+    told = felt(examination, Request(memory=MemoryPath.HOST), quiet(examination))
     assert told == "spdk_tgt (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though nothing flows now"
 
 
 def test_who_holds_another_nic_is_not_disturbed() -> None:
     examination = holding(idle(), (4242, "python3", (1, 2)))
-    assert felt(examination, Choice(), quiet(examination)) == ""
-    over = Choice(far_nic="mlx5_1")
+    assert felt(examination, Request(), quiet(examination)) == ""
+    over = Request(far_nic="mlx5_1")
     assert f"{JOB}, pid 4242) has mlx5_1 open" in felt(examination, over, quiet(examination))
 
 
 def test_where_traffic_flows_the_holders_are_not_told_as_well() -> None:
     examination = holding(idle(), (4242, "python3", (0,)))
-    told = felt(examination, Choice(), second_before(examination, "mlx5_0", 40.0))
+    told = felt(examination, Request(), second_before(examination, "mlx5_0", 40.0))
     assert told == "port 1 of mlx5_0: 40 Gb/s of traffic flow through it"
 
 
@@ -193,8 +193,8 @@ def test_programs_that_only_watch_are_nobody() -> None:
     examination = holding(
         idle(), (900, "ibacm", (0, 1)), (901, "srp_daemon", (0,)), (902, "nv-hostengine", (0,))
     )
-    assert felt(examination, Choice(), quiet(examination)) == ""
-    assert felt(examination, Choice()) == ""
+    assert felt(examination, Request(), quiet(examination)) == ""
+    assert felt(examination, Request()) == ""
 
 
 def test_what_gdrtop_has_started_is_nobody() -> None:
@@ -202,12 +202,12 @@ def test_what_gdrtop_has_started_is_nobody() -> None:
     facts = examination.processes
     assert isinstance(facts, ProcessFacts)
     ours = replace(facts, processes=tuple(replace(one, is_ours=True) for one in facts.processes))
-    assert felt(replace(examination, processes=ours), Choice(), quiet(examination)) == ""
+    assert felt(replace(examination, processes=ours), Request(), quiet(examination)) == ""
 
 
 def test_processes_that_may_not_be_looked_into_are_not_asked_for_where_nothing_flows() -> None:
     examination = replace(idle(), processes=ProcessFacts((), 7, 0, NO_CONF))
-    assert felt(examination, Choice(), quiet(examination)) == ""
+    assert felt(examination, Request(), quiet(examination)) == ""
 
 
 # The other functions of a card
@@ -219,14 +219,14 @@ def dual_port() -> Examination:
 
 def test_traffic_on_the_other_port_of_a_card_is_told() -> None:
     examination = dual_port()
-    told = felt(examination, Choice(), second_before(examination, "mlx5_1", 90.0))
+    told = felt(examination, Request(), second_before(examination, "mlx5_1", 90.0))
     assert told == "mlx5_1, on the same card as mlx5_0, carries 90 Gb/s"
-    assert felt(examination, Choice(), second_before(examination, "mlx5_2", 90.0)) == ""
+    assert felt(examination, Request(), second_before(examination, "mlx5_2", 90.0)) == ""
 
 
 def test_a_port_of_the_test_itself_is_not_told_twice() -> None:
     examination = dual_port()
-    told = felt(examination, Choice(far_nic="mlx5_1"), second_before(examination, "mlx5_1", 90.0))
+    told = felt(examination, Request(far_nic="mlx5_1"), second_before(examination, "mlx5_1", 90.0))
     assert told == "port 1 of mlx5_1: 90 Gb/s of traffic flow through it"
 
 
@@ -237,17 +237,17 @@ def test_the_second_port_of_one_device_shares_its_card() -> None:
     examination = replace(examination, reading=replace(reading, ports=ports))
     before = quiet(examination)
     busy = second_before(examination, "mlx5_0", 90.0).ports["mlx5_0", 2]
-    told = felt(examination, Choice(), replace(before, ports={**before.ports, ("mlx5_0", 2): busy}))
+    told = felt(examination, Request(), replace(before, ports={**before.ports, ("mlx5_0", 2): busy}))
     assert told == "port 2 of mlx5_0, on the same card as port 1, carries 90 Gb/s"
 
 
 def test_who_holds_the_other_port_of_a_card_is_told_once() -> None:
     examination = holding(dual_port(), (4242, "python3", (0, 1)))
-    assert felt(examination, Choice(), quiet(examination)).splitlines() == [
+    assert felt(examination, Request(), quiet(examination)).splitlines() == [
         f"{JOB}, pid 4242) has mlx5_0 open, though nothing flows now"
     ]
     examination = holding(dual_port(), (4242, "spdk_tgt", (1,)))
-    assert felt(examination, Choice(), quiet(examination)).splitlines() == [
+    assert felt(examination, Request(), quiet(examination)).splitlines() == [
         "spdk_tgt (alice, Slurm job 4711, pid 4242) has mlx5_1, on the same card as mlx5_0, open, "
         "though nothing flows now"
     ]
@@ -255,23 +255,24 @@ def test_who_holds_the_other_port_of_a_card_is_told_once() -> None:
 
 def test_a_virtual_function_shares_the_card_of_its_physical_function_alone() -> None:
     examination = on_functions(idle(), mlx5_1="0000:1a:01.0")
-    assert felt(examination, Choice(), second_before(examination, "mlx5_1", 90.0)) == ""
+    assert felt(examination, Request(), second_before(examination, "mlx5_1", 90.0)) == ""
     pci = examination.node.pci
     assert not isinstance(pci, Unknown)
     virtual = replace(pci.functions["0000:1b:00.0"], bdf="0000:1a:01.0", physical_function="0000:1a:00.0")
     functions = {**pci.functions, virtual.bdf: virtual}
     node = replace(examination.node, pci=replace(pci, functions=functions))
     examination = replace(examination, node=node)
-    told = felt(examination, Choice(), second_before(examination, "mlx5_1", 90.0))
+    told = felt(examination, Request(), second_before(examination, "mlx5_1", 90.0))
     assert told == "mlx5_1, on the same card as mlx5_0, carries 90 Gb/s"
 
 
 def test_the_two_connections_of_a_socket_direct_card_have_a_link_each() -> None:
     examination = on_functions(idle(), mlx5_1="0000:9a:00.0")
-    assert felt(examination, Choice(), second_before(examination, "mlx5_1", 90.0)) == ""
+    assert felt(examination, Request(), second_before(examination, "mlx5_1", 90.0)) == ""
 
 
 def test_software_devices_are_on_no_card() -> None:
     software = Unknown(Reason.NOT_THERE, "/sys/class/infiniband/rxe0/device")
     examination = on_functions(idle(), mlx5_0=software, mlx5_1=software)
-    assert felt(examination, Choice(memory=MemoryPath.HOST), second_before(examination, "mlx5_1", 90.0)) == ""
+    before = second_before(examination, "mlx5_1", 90.0)
+    assert felt(examination, Request(memory=MemoryPath.HOST), before) == ""

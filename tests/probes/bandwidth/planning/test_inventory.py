@@ -80,7 +80,7 @@ def test_what_is_missing_says_how_to_get_it() -> None:
 
 
 def test_what_is_not_known_is_not_told_as_missing() -> None:
-    lost = Unknown(Reason.NOT_RECORDED, "/usr", "this tree has no such directory")
+    lost = Unknown(Reason.NOT_RECORDED, "/usr", "this tree has no /usr")
     for one in inventory(replace(node(), tools=lost)):
         assert not one.can_run
         assert "not recorded" in one.lacks

@@ -5,33 +5,33 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.model.planned_test import PlannedTest
-from probes.bandwidth.model.request import Choice, MemoryPath, Setup
+from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from tests.probes.bandwidth.planning.test_series import lacking, node, only, refused
 
-SETUPS = {Setup.SERVER: "", Setup.CLIENT: "node2", Setup.BOTH_ENDS: "root@node2"}
+SETUPS = {Mode.SERVER: "", Mode.CLIENT: "node2", Mode.BOTH_ENDS: "root@node2"}
 
 
-def wish(setup: Setup, far_nic: str | None) -> Choice:
-    return Choice(setup=setup, peer=SETUPS[setup], far_nic=far_nic)
+def wish(setup: Mode, far_nic: str | None) -> Request:
+    return Request(setup=setup, peer=SETUPS[setup], far_nic=far_nic)
 
 
 def at_peer(test: PlannedTest) -> str:
     """The command of the peer's end."""
     if test.for_peer:
         return " ".join(test.for_peer)
-    (end,) = (one for one in test.ends if one.host)
+    (end,) = (one for one in test.processes if one.host)
     return end.command.argv[-1]
 
 
 def here(test: PlannedTest) -> str:
-    (end,) = (one for one in test.ends if not one.host)
+    (end,) = (one for one in test.processes if not one.host)
     return " ".join(end.command.argv)
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_the_peers_nic_has_its_own_gpu_and_numa_node(setup: Setup) -> None:
+def test_the_peers_nic_has_its_own_gpu_and_numa_node(setup: Mode) -> None:
     test = only(wish(setup, "mlx5_7"))
-    over = only(Choice(far_nic="mlx5_7"))
+    over = only(Request(far_nic="mlx5_7"))
     assert over.far is not None
     assert over.far.gpu is not None
     peer = at_peer(test)
@@ -45,14 +45,14 @@ def test_the_peers_nic_has_its_own_gpu_and_numa_node(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_what_only_the_peer_uses_is_not_taken_for_something_here(setup: Setup) -> None:
+def test_what_only_the_peer_uses_is_not_taken_for_something_here(setup: Mode) -> None:
     test = only(wish(setup, "mlx5_7"))
     assert test.far is None
     assert not test.pair.far_nic or test.pair.peer
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_the_peers_parts_limit_it_too(setup: Setup) -> None:
+def test_the_peers_parts_limit_it_too(setup: Mode) -> None:
     names = [bound.name for bound in only(wish(setup, "mlx5_7")).limit.bounds]
     assert "port 1 of mlx5_0" in names
     assert "port 1 of mlx5_7 at the peer" in names
@@ -61,8 +61,8 @@ def test_the_peers_parts_limit_it_too(setup: Setup) -> None:
 
 
 def test_the_slower_end_is_the_limit() -> None:
-    choice = replace(wish(Setup.CLIENT, "mlx5_2"), memory=MemoryPath.HOST, nic="mlx5_0")
-    least = only(choice, node("hgx-h100+half-rate")).limit.least
+    request = replace(wish(Mode.CLIENT, "mlx5_2"), memory=MemoryPath.HOST, nic="mlx5_0")
+    least = only(request, node("hgx-h100+half-rate")).limit.least
     assert least is not None
     assert (least.name, least.nominal_gbps) == ("port 1 of mlx5_2 at the peer", 200.0)
 
@@ -84,7 +84,7 @@ def test_the_slower_end_is_the_limit() -> None:
     ],
 )
 def test_of_a_device_that_nothing_is_known_of_that_is_said(
-    setup: Setup, name: str, on: str, told: str
+    setup: Mode, name: str, on: str, told: str
 ) -> None:
     test = only(wish(setup, name), node(on))
     assert f"-d {name} " in at_peer(test)
@@ -95,22 +95,22 @@ def test_of_a_device_that_nothing_is_known_of_that_is_said(
 
 
 def test_a_roce_peer_gets_that_ports_gid_index() -> None:
-    test = only(replace(wish(Setup.CLIENT, "mlx5_1"), nic="mlx5_0"), node("pcie-l40s"))
+    test = only(replace(wish(Mode.CLIENT, "mlx5_1"), nic="mlx5_0"), node("pcie-l40s"))
     assert " -x " in at_peer(test)
 
 
 @pytest.mark.parametrize("peer", ["fd00::1", "root@fd00::1"])
-@pytest.mark.parametrize("setup", [Setup.CLIENT, Setup.BOTH_ENDS])
-def test_a_peers_ipv6_address(setup: Setup, peer: str) -> None:
-    test = only(Choice(setup=setup, peer=peer))
+@pytest.mark.parametrize("setup", [Mode.CLIENT, Mode.BOTH_ENDS])
+def test_a_peers_ipv6_address(setup: Mode, peer: str) -> None:
+    test = only(Request(setup=setup, peer=peer))
     assert here(test).endswith(" fd00::1")
     assert "--ipv6-addr" in here(test)
     assert "--ipv6-addr" in at_peer(test)
-    told = refused(Choice(setup=setup, peer=peer), lacking("hgx-h100", ipv6_addr=False))
+    told = refused(Request(setup=setup, peer=peer), lacking("hgx-h100", ipv6_addr=False))
     assert "cannot connect to an IPv6 address" in told
     assert "give the peer's IPv4 address, or a name" in told
 
 
 def test_other_peers_take_no_such_option() -> None:
-    for test in (only(wish(Setup.CLIENT, None)), only(wish(Setup.SERVER, None)), only(Choice())):
-        assert not [end for end in test.ends if "--ipv6-addr" in end.command.argv]
+    for test in (only(wish(Mode.CLIENT, None)), only(wish(Mode.SERVER, None)), only(Request())):
+        assert not [end for end in test.processes if "--ipv6-addr" in end.command.argv]

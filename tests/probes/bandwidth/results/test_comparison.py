@@ -3,12 +3,12 @@
 import pytest
 
 from probes.bandwidth.model.planned_test import LeftOut, Pair
-from probes.bandwidth.model.rating import Verdict
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.results.against_earlier import change, changes, earlier, expected, newest
-from probes.bandwidth.results.comparison import meaning
+from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact
-from tests.probes.bandwidth.results import MORNING, failed, judged, latency, result
+from tests.probes.bandwidth.sample_results import MORNING, failed, judged, latency, result
 
 NOW = MORNING + 86_400
 
@@ -79,7 +79,7 @@ def test_both_are_told_and_whose_the_baseline_is() -> None:
 
 
 def only(*results: object, left_out: tuple[LeftOut, ...] = ()) -> str:
-    return "\n".join(meaning(results, left_out))  # type: ignore[arg-type]
+    return "\n".join(conclusions(results, left_out))  # type: ignore[arg-type]
 
 
 HOST = result(190.0, HOST_MEMORY)
@@ -87,8 +87,8 @@ SLOW_HOST = result(120.0, HOST_MEMORY)
 
 
 def test_one_test_alone_is_no_comparison() -> None:
-    assert meaning([result(186.0)]) == ()
-    assert meaning([HOST]) == ()
+    assert conclusions([result(186.0)]) == ()
+    assert conclusions([HOST]) == ()
 
 
 def test_without_any_gpu_memory_host_memory_proves_nothing() -> None:
@@ -114,7 +114,7 @@ def test_as_fast_as_host_memory_and_near_the_line_works() -> None:
 
 def test_far_below_host_memory_the_way_to_the_gpu_limits() -> None:
     why = "host memory reaches 190 Gb/s: the way to the GPU limits; the way leads between sockets"
-    told = only(HOST, judged(result(60.0), Verdict.BELOW, why))
+    told = only(HOST, judged(result(60.0), Rating.BELOW, why))
     assert "the way between mlx5_0 and GPU0 limits (the way leads between sockets)" in told
     assert "60 Gb/s" in told
     assert "gdrtop check" in told
@@ -133,25 +133,25 @@ def test_as_slow_as_host_memory_it_is_not_the_gpu(setup: str, far: str, told: st
     pair = {"nic": "mlx5_0", "port": 1, "far_nic": far}
     host = result(120.0, HOST_MEMORY, setup=setup, pair=Pair(**pair))  # type: ignore[arg-type]
     gpu = result(119.0, setup=setup, pair=Pair("0000:18:00.0", "GPU0", **pair))  # type: ignore[arg-type]
-    sentence = only(host, judged(gpu, Verdict.LIKE_HOST))
+    sentence = only(host, judged(gpu, Rating.LIKE_HOST))
     assert "as slow as host memory" in sentence
     assert "the way to the GPU is not what limits" in sentence
     assert told in sentence
 
 
 def test_loopback_does_not_blame_the_network() -> None:
-    sentence = only(SLOW_HOST, judged(result(119.0), Verdict.LIKE_HOST))
+    sentence = only(SLOW_HOST, judged(result(119.0), Rating.LIKE_HOST))
     assert "before the NIC or the network is blamed" in sentence
 
 
 def test_host_memory_slower_than_the_gpu_is_told_as_that() -> None:
-    told = only(SLOW_HOST, judged(result(160.0), Verdict.LIKE_HOST))
+    told = only(SLOW_HOST, judged(result(160.0), Rating.LIKE_HOST))
     assert "host memory (120 Gb/s) is slower than GPU0" in told
     assert "NUMA" in told
 
 
 def test_an_unknown_limit_claims_nothing() -> None:
-    told = only(SLOW_HOST, judged(result(119.0), Verdict.UNKNOWN, "what the way can carry is not known"))
+    told = only(SLOW_HOST, judged(result(119.0), Rating.UNKNOWN, "what the way can carry is not known"))
     assert "whether that is near the line is not known" in told
     assert "works" not in told
 
@@ -216,7 +216,7 @@ def test_a_path_that_is_left_out_says_why() -> None:
 def test_several_pairs_are_named() -> None:
     second = Pair("0000:19:00.0", "GPU1", "mlx5_1", 1)
     host = result(190.0, HOST_MEMORY, pair=Pair(nic="mlx5_1", port=1))
-    told = meaning([HOST, result(188.0), host, result(189.0, pair=second)])
+    told = conclusions([HOST, result(188.0), host, result(189.0, pair=second)])
     assert [one.partition(":")[0] for one in told] == ["GPU0 → mlx5_0", "GPU1 → mlx5_1"]
 
 

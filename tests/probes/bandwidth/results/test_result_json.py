@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Judgement, Verdict
+from probes.bandwidth.model.rating import Judgement, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
-from tests.probes.bandwidth.results import failed, latency, result
+from tests.probes.bandwidth.sample_results import failed, latency, result
 
 TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=40)
 FIGURE = st.floats(0, 1e6)
@@ -28,7 +28,7 @@ SAMPLES = st.builds(
     messages_per_second=st.none() | FIGURE,
     iterations=st.none() | COUNT,
     time_us=st.none() | FIGURE,
-    latencies=st.lists(st.builds(Latency, FIGURE, TEXT), max_size=4).map(tuple),
+    latencies=st.lists(st.builds(Latency, TEXT, FIGURE), max_size=4).map(tuple),
     wrong=st.none() | COUNT,
     is_bidirectional=st.booleans(),
 )
@@ -52,7 +52,7 @@ RESULTS = st.builds(
     samples=st.lists(SAMPLES, max_size=5).map(tuple),
     facts=st.lists(st.builds(Fact, st.sampled_from(About), TEXT, TEXT), max_size=4).map(tuple),
     figure=st.none() | SAMPLES,
-    judgement=st.builds(Judgement, st.sampled_from(Verdict), TEXT, TEXT, st.none() | FIGURE),
+    judgement=st.builds(Judgement, st.sampled_from(Rating), TEXT, TEXT, st.none() | FIGURE),
     limit_gbps=st.none() | FIGURE,
     limit_by=TEXT,
     trouble=TEXT,

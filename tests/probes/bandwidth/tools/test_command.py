@@ -19,8 +19,8 @@ from probes.bandwidth.tools.perftest_command import (
     GpuMemory,
     PerftestSettings,
     loopback,
+    mismatched_settings,
     perftest,
-    unlike_ends,
 )
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.tools import TOOLS, Perftest, ToolFacts
@@ -58,7 +58,7 @@ def test_an_ipv6_address_takes_an_option_at_both_ends() -> None:
     assert "--ipv6-addr" in argv(perftest(over_ipv6, tools()))
     assert argv(perftest(over_ipv6, tools(), "fd00::1")).endswith("-F --ipv6-addr --report_gbits fd00::1")
     assert "--ipv6-addr" in reason(perftest(HOST, tools(), "fd00::1"))
-    assert unlike_ends(HOST, over_ipv6) == ("over_ipv6",)
+    assert mismatched_settings(HOST, over_ipv6) == ("over_ipv6",)
 
 
 @pytest.mark.parametrize(("ipv6", "told"), [(False, "no --ipv6-addr"), (MISSING, "is not known")])
@@ -203,7 +203,7 @@ def test_loopback() -> None:
 
 def test_both_ends_are_alike() -> None:
     far = replace(HOST, all_sizes=True, tcp_port=20000)
-    assert unlike_ends(HOST, far) == ("all_sizes", "tcp_port")
+    assert mismatched_settings(HOST, far) == ("all_sizes", "tcp_port")
     assert "all_sizes, tcp_port" in reason(loopback(HOST, tools(), far))
 
 

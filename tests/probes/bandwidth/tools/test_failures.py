@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.tools.failure_patterns import COMPLETION_STATUS, MR_ERRORS, MR_OLD, TEXTS
-from probes.bandwidth.tools.failures import Memory, explain, trouble_in
+from probes.bandwidth.tools.failures import Memory, explain, failure_in
 from tests.machines import machine_file
 
 CUDA = (
@@ -217,4 +217,4 @@ def test_no_text_crashes_it(lines: list[str], status: int) -> None:
     assert status == 0 or trouble is not None
     assert trouble is None or (trouble.told + trouble.raw).isprintable()
     for line in lines:
-        trouble_in(line)
+        failure_in(line)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
 from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
 from tests.machines import machine_file, machine_files
@@ -20,7 +20,7 @@ gdr_copy_to_mapping \t        4 \t      0.1014 \t      0.1011
 """
 
 
-def read(text: str) -> list[Sample | Fact | Trouble]:
+def read(text: str) -> list[Sample | Fact | Failure]:
     output = GdrcopyOutput()
     return [one for line in text.splitlines() for one in output.feed(line)]
 
@@ -39,7 +39,7 @@ def test_every_number_of_real_files(path: Path) -> None:
     ]
     rows = re.findall(r"^(gdr_copy_\w+) +(\d+) +([\d.]+)$", text, re.M)
     assert [(one.what, one.size_bytes, one.latencies) for one in found if one.what.startswith("gdr_")] == [
-        (what, int(size), (Latency(float(us), "average"),)) for what, size, us in rows
+        (what, int(size), (Latency("average", float(us)),)) for what, size, us in rows
     ]
 
 
@@ -52,7 +52,7 @@ def test_the_size_of_old_versions_is_the_buffers() -> None:
 
 def test_the_newest_columns() -> None:
     (sample,) = samples(NEWEST)
-    assert sample.latencies == (Latency(0.1014, "median"), Latency(0.1011, "min"))
+    assert sample.latencies == (Latency("median", 0.1014), Latency("min", 0.1011))
     assert (sample.size_bytes, sample.iterations) == (4, 10000)
 
 
@@ -75,7 +75,7 @@ def test_the_suite() -> None:
         (About.FAILED, "x"),
         (About.WAIVED, "y"),
     ]
-    assert [one.told for one in told if isinstance(one, Trouble)] == [
+    assert [one.told for one in told if isinstance(one, Failure)] == [
         "2 of 28 tests of CPU access to GPU memory failed"
     ]
 
@@ -83,12 +83,12 @@ def test_the_suite() -> None:
 def test_a_real_suite_that_passed() -> None:
     told = read(machine_file("bandwidth/gdrcopy-copybw-suite.txt").read_text())
     assert [one.value for one in told if isinstance(one, Fact) and one.about is About.PASSED] == ["28"]
-    assert not [one for one in told if isinstance(one, Trouble)]
+    assert not [one for one in told if isinstance(one, Failure)]
 
 
 def test_the_driver_is_missing() -> None:
     (told,) = read("gdr_open error: Is gdrdrv driver installed and loaded?")
-    assert isinstance(told, Trouble)
+    assert isinstance(told, Failure)
     assert "modprobe gdrdrv" in told.told
 
 

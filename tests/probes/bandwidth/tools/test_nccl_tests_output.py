@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
 from probes.bandwidth.tools.samples import About, Fact, Sample
 from tests.machines import machine_file, machine_files
@@ -17,7 +17,7 @@ HEADER = "#       size         count      type   redop    root" + "     time   a
 ROW = "  1048576   262144   float   sum   -1  1e+05  12.50  20.00  {wrong}  9.9e+04  12.60  20.10  {wrong}"
 
 
-def read(text: str, what: str = "") -> list[Sample | Fact | Trouble]:
+def read(text: str, what: str = "") -> list[Sample | Fact | Failure]:
     output = NcclTestsOutput(what)
     return [one for line in text.splitlines() for one in output.feed(line)]
 
@@ -74,7 +74,7 @@ def test_exponents_and_wrong_elements() -> None:
     assert [(one.time_us, one.wrong) for one in samples(text)] == [(100_000.0, 0), (99_000.0, 0)]
     assert [one.wrong for one in samples(text.replace(" 0 ", " N/A "))] == [None, 0]
     told = read(f"{HEADER}\n{ROW.format(wrong='1e+05')}")
-    assert [one.told for one in told if isinstance(one, Trouble)] == [
+    assert [one.told for one in told if isinstance(one, Failure)] == [
         "100000 elements of a message of 1048576 bytes came out wrong: data was corrupted"
     ]
 

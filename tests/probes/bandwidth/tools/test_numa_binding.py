@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.model.request import Choice, Setup
+from probes.bandwidth.model.request import Mode, Request
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.cpuset import CpusetFacts
 from probes.facts.system.numa import NumaFacts
 from probes.snapshot.examination import Examination
 from tests.probes.bandwidth.planning.test_series import lacking, node, only
 
-TO_PEER = Choice(setup=Setup.BOTH_ENDS, peer="node2")
+TO_PEER = Request(setup=Mode.BOTH_ENDS, peer="node2")
 
 
 def within(cpus: Maybe[str], memory_nodes: Maybe[str]) -> Examination:
@@ -27,24 +27,24 @@ def changed(**facts: object) -> Examination:
     return replace(whole, node=replace(whole.node, numa=NumaFacts((first, *numa.nodes[1:]))))
 
 
-def commands(choice: Choice, examination: Examination | None = None) -> list[str]:
-    return [" ".join(end.command.argv) for end in only(choice, examination).ends]
+def commands(request: Request, examination: Examination | None = None) -> list[str]:
+    return [" ".join(end.command.argv) for end in only(request, examination).processes]
 
 
 @pytest.mark.parametrize(
-    "choice", [Choice(), Choice(far_nic="mlx5_7"), TO_PEER, Choice(tool="gdrcopy_copybw")]
+    "wanted", [Request(), Request(far_nic="mlx5_7"), TO_PEER, Request(tool="gdrcopy_copybw")]
 )
-def test_it_is_bound_unless_that_is_not_wished(choice: Choice) -> None:
-    assert all("numactl" in one for one in commands(choice))
-    unbound = replace(choice, binds=False)
+def test_a_test_is_bound_unless_the_request_says_no(wanted: Request) -> None:
+    assert all("numactl" in one for one in commands(wanted))
+    unbound = replace(wanted, binds=False)
     assert not [one for one in commands(unbound) if "numactl" in one]
     assert only(unbound).notes == ()
 
 
 def test_the_command_for_the_peer_is_not_bound_either() -> None:
-    for choice in (Choice(setup=Setup.SERVER), Choice(setup=Setup.CLIENT, peer="node2")):
-        assert "numactl" in only(choice).for_peer
-        assert "numactl" not in only(replace(choice, binds=False)).for_peer
+    for request in (Request(setup=Mode.SERVER), Request(setup=Mode.CLIENT, peer="node2")):
+        assert "numactl" in only(request).for_peer
+        assert "numactl" not in only(replace(request, binds=False)).for_peer
 
 
 @pytest.mark.parametrize(
@@ -58,21 +58,21 @@ def test_the_command_for_the_peer_is_not_bound_either() -> None:
     ],
 )
 def test_where_it_cannot_be_bound_it_is_not_and_says_why(examination: Examination, told: str) -> None:
-    for choice in (Choice(), Choice(tool="gdrcopy_copybw")):
-        assert not [one for one in commands(choice, examination) if "numactl" in one]
-        (note,) = only(choice, examination).notes
+    for request in (Request(), Request(tool="gdrcopy_copybw")):
+        assert not [one for one in commands(request, examination) if "numactl" in one]
+        (note,) = only(request, examination).notes
         assert note.startswith("not bound to NUMA node 0, for ")
         assert told in note
 
 
 def test_each_end_here_has_its_own_node() -> None:
-    server, client = commands(Choice(far_nic="mlx5_7"), within("0-111", "1"))
+    server, client = commands(Request(far_nic="mlx5_7"), within("0-111", "1"))
     assert "--membind=1" in server
     assert "numactl" not in client
 
 
 def test_some_of_the_cpus_are_enough() -> None:
-    assert all("--cpunodebind=0" in one for one in commands(Choice(), within("0-3", "0")))
+    assert all("--cpunodebind=0" in one for one in commands(Request(), within("0-3", "0")))
 
 
 def test_the_peer_has_a_cpuset_of_its_own() -> None:
@@ -89,4 +89,4 @@ def test_the_peer_has_a_cpuset_of_its_own() -> None:
     ],
 )
 def test_what_is_not_known_keeps_nobody_from_trying(examination: Examination) -> None:
-    assert all("--membind=0" in one for one in commands(Choice(), examination))
+    assert all("--membind=0" in one for one in commands(Request(), examination))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
 from probes.bandwidth.tools.samples import About, Fact, Sample, number_of
 from tests.machines import machine_file, machine_files
@@ -31,7 +31,7 @@ CASE = {
 }
 
 
-def read(text: str) -> list[Sample | Fact | Trouble]:
+def read(text: str) -> list[Sample | Fact | Failure]:
     output = NvbandwidthOutput()
     return [one for line in text.split("\n") for one in output.feed(line)]
 
@@ -118,8 +118,8 @@ def test_json_that_did_not_pass() -> None:
     waived, failed = {"name": "a", "status": "Waived"}, {"name": "b", "status": "Error", "error": "no peers"}
     told = read(document(waived, failed))
     assert [one.value for one in told if isinstance(one, Fact) and one.about is About.WAIVED] == ["a"]
-    assert [one.told for one in told if isinstance(one, Trouble)] == ["nvbandwidth: b: no peers"]
-    (trouble,) = (one for one in read(document(error="CUDA_ERROR_NO_DEVICE")) if isinstance(one, Trouble))
+    assert [one.told for one in told if isinstance(one, Failure)] == ["nvbandwidth: b: no peers"]
+    (trouble,) = (one for one in read(document(error="CUDA_ERROR_NO_DEVICE")) if isinstance(one, Failure))
     assert "CUDA_ERROR_NO_DEVICE" in trouble.told
 
 
@@ -135,7 +135,7 @@ def test_json_without_end_takes_bounded_memory_and_time() -> None:
     output.feed("{" * 100_000)
     for _ in range(100):
         output.feed("[" * 100_000)
-    assert [type(one) for one in output.feed("}")] == [Trouble]
+    assert [type(one) for one in output.feed("}")] == [Failure]
 
 
 _JSON = st.recursive(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.bandwidth.tools.samples import (
     BY_DMABUF,
@@ -40,7 +40,7 @@ TABLE = f"""{LINE}
 """
 
 
-def read(text: str) -> list[Sample | Fact | Trouble]:
+def read(text: str) -> list[Sample | Fact | Failure]:
     output = PerftestOutput()
     return [one for line in text.splitlines() for one in output.feed(line)]
 
@@ -158,7 +158,7 @@ def test_latency_of_a_duration() -> None:
         " 2       1234567            2.43           411522.63\n"
     )
     (sample,) = samples(text)
-    assert sample.latencies == (Latency(2.43, "average"),)
+    assert sample.latencies == (Latency("average", 2.43),)
     assert sample.messages_per_second == 411522.63
 
 

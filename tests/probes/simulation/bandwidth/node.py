@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from probes.bandwidth.planning.defaults import perftest_defaults
 from probes.bandwidth.tools.command import Command
-from probes.bandwidth.tools.failures import Memory, Trouble, explain
+from probes.bandwidth.tools.failures import Failure, Memory, explain
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.bandwidth.tools.samples import About, Fact, Sample
@@ -79,10 +79,10 @@ class Run:
     def status(self) -> int | None:
         return self.test.exit_status
 
-    def trouble(self, memory: Memory | None = None) -> Trouble | None:
+    def trouble(self, memory: Memory | None = None) -> Failure | None:
         return explain(self.lines, self.status, memory)
 
-    def told(self) -> list[Sample | Fact | Trouble]:
+    def told(self) -> list[Sample | Fact | Failure]:
         output = PerftestOutput()
         return [one for line in self.lines for one in output.feed(line)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from probes.bandwidth.model.limits import of_gpu
 from probes.bandwidth.tools.command import Command, Refused
-from probes.bandwidth.tools.failures import Trouble
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
 from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
 from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
@@ -23,7 +23,7 @@ from probes.facts.system.tool_names import NCCL_TESTS
 from probes.snapshot.rates import port_rates, read
 from tests.probes.simulation.bandwidth.node import Node, Run
 
-Told = Sample | Fact | Trouble
+Told = Sample | Fact | Failure
 
 
 def run(node: Node, command: Command | Refused) -> Run:
@@ -149,7 +149,7 @@ def test_nvbandwidth_without_cuda(as_json: bool) -> None:
     assert one.status == 1
     assert trouble is not None
     assert "CUDA_ERROR_SYSTEM_NOT_READY" in trouble.told
-    assert any(isinstance(each, Trouble) for each in told(one.lines, NvbandwidthOutput()))
+    assert any(isinstance(each, Failure) for each in told(one.lines, NvbandwidthOutput()))
 
 
 @pytest.mark.parametrize("tool", NCCL_TESTS)

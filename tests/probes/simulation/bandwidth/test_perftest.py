@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.model.limits import of_test
-from probes.bandwidth.model.rating import Verdict, best_of, judge
+from probes.bandwidth.model.rating import Rating, best_of, rate
 from probes.bandwidth.tools.samples import (
     BY_DMABUF,
     BY_PEERMEM,
@@ -45,7 +45,7 @@ def test_the_pair_that_fits_is_near_its_line(name: str, gpu: int | None) -> None
     sample = best_of(pair.client.samples())
     assert sample is not None
     limit = of_test(pair.node.examination(), pair.settings, is_loopback=True)
-    assert judge(sample, limit).verdict is Verdict.NEAR
+    assert rate(sample, limit).verdict is Rating.NEAR
     assert isinstance(limit.gbps, float)
     assert 0.9 * limit.gbps < (sample.gbps or 0) < limit.gbps
     facts = pair.client.facts()

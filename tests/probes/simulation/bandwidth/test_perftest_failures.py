@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.tools.command import Refused
-from probes.bandwidth.tools.failures import Memory, Trouble
+from probes.bandwidth.tools.failures import Failure, Memory
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.samples import About
 from probes.simulation.faults.catalogue import FAULTS
@@ -14,7 +14,7 @@ from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, play, 
 GENERIC = ("it ended with status", "the program was not found")
 
 
-def trouble_of(run: Run) -> Trouble:
+def trouble_of(run: Run) -> Failure:
     assert run.status not in (None, 0), run.lines
     trouble = run.trouble()
     assert trouble is not None

@@ -3,7 +3,7 @@
 import pytest
 
 from probes.bandwidth.model.limits import of_test
-from probes.bandwidth.model.rating import Verdict, best_of, judge
+from probes.bandwidth.model.rating import Rating, best_of, rate
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.simulation.bandwidth.speeds import of_size
 from tests.probes.simulation.bandwidth.node import Node, Pair, both, play, settings_on
@@ -63,7 +63,7 @@ def test_what_limits_is_reached_but_for_its_overhead(fault: str, nic: str, least
     assert gbps_of(pair) < 0.75 * measured("hgx-h100", None, nic)
     sample = best_of(pair.client.samples())
     assert sample is not None
-    assert judge(sample, limit).verdict is Verdict.NEAR
+    assert rate(sample, limit).verdict is Rating.NEAR
 
 
 def test_small_read_requests_slow_a_nic_down() -> None:
@@ -80,8 +80,8 @@ def test_the_judgement_of_a_slow_way_names_it() -> None:
     host = best_of(played("hgx-h100", None, "mlx5_8").client.samples())
     sample = best_of(pair.client.samples())
     assert sample is not None
-    judgement = judge(sample, of_test(pair.node.examination(), pair.settings, is_loopback=True), host)
-    assert judgement.verdict is Verdict.BELOW
+    judgement = rate(sample, of_test(pair.node.examination(), pair.settings, is_loopback=True), host)
+    assert judgement.verdict is Rating.BELOW
     assert "the way to the GPU limits" in judgement.why
     assert "between sockets" in judgement.why
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from probes.bandwidth.model.rating import Judgement, Verdict
-from probes.bandwidth.results.machine_type import machine_type
+from probes.bandwidth.model.rating import Judgement, Rating
+from probes.bandwidth.results.baseline import machine_type
 from probes.snapshot.examination import examine
-from tests.probes.bandwidth.results import result
+from tests.probes.bandwidth.sample_results import result
 from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
 from tui.bandwidth.results_store import KeptOnDisk
 from tui.cli import main
@@ -92,8 +92,8 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
 
 def judge_below(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every result is below the limit of its path."""
-    below = Judgement(Verdict.BELOW, "100 of 400 Gb/s, 25 %", "port 1 would carry more", 0.25)
-    monkeypatch.setattr("tui.bandwidth.series_runner.judge", lambda *_: below)
+    below = Judgement(Rating.BELOW, "100 of 400 Gb/s, 25 %", "port 1 would carry more", 0.25)
+    monkeypatch.setattr("tui.bandwidth.series_runner.rate", lambda *_: below)
 
 
 def test_a_baseline_of_the_same_product_alone_is_told(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_baseline_of_the_same_product_alone_is_told(tmp_path: Path) -> None:
     whole = f"{product}, 9 × NVIDIA H100"
     scene.kept.save_baseline((result(machine=whole),))
     out = words(scene.run("--seconds", "2", "--yes")[1])
-    assert f"There is a baseline for {whole}, not for this type: {product}, 8 ×" in out
+    assert f"There is a baseline for {whole}, but none for this machine type: {product}, 8 ×" in out
     told = json.loads(scene.run("--seconds", "2", "--yes", "--json")[1])["no_baseline"]
     assert told.startswith(f"there is a baseline for {whole}")
     scene.run("--seconds", "2", "--yes", "--save-baseline")

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from probes.bandwidth.model.planned_test import LeftOut, Series
-from probes.bandwidth.model.request import Choice
+from probes.bandwidth.model.request import Request
 from probes.bandwidth.tools.command import Refused
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.snapshot.examination import Examination
@@ -156,8 +156,8 @@ def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
 ) -> None:
     whole = Bench.series
 
-    def without_one(bench: Bench, examination: Examination, choice: Choice) -> Series | Refused:
-        series = whole(bench, examination, choice)
+    def without_one(bench: Bench, examination: Examination, request: Request) -> Series | Refused:
+        series = whole(bench, examination, request)
         assert isinstance(series, Series)
         left = LeftOut("GPU9 → mlx5_9 · DMA-BUF", "port 1 of mlx5_9 is down")
         return Series(series.title, series.tests[-1:], (left,))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Judgement, Verdict
+from probes.bandwidth.model.rating import Judgement, Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.tools.samples import BY_DMABUF, HOST_MEMORY, Latency, Sample
 
@@ -35,7 +35,7 @@ def result(gbps: float | None = 186.0, memory: str = BY_DMABUF, **changed: objec
         samples=() if figure is None else (figure,),
         facts=(),
         figure=figure,
-        judgement=Judgement(Verdict.NEAR if near else Verdict.BELOW, words, "port 1 limits: 4X HDR", 0.9),
+        judgement=Judgement(Rating.NEAR if near else Rating.BELOW, words, "port 1 limits: 4X HDR", 0.9),
         limit_gbps=200.0,
         limit_by="port 1 of mlx5_0",
     )
@@ -48,11 +48,11 @@ def failed(memory: str = BY_DMABUF, trouble: str = "it broke", raw: str = "error
 
 def latency(us: float, **changed: object) -> Result:
     row = Sample(
-        "RDMA_Write", f" 2 {us}", size_bytes=2, latencies=(Latency(1.0, "min"), Latency(us, "typical"))
+        "RDMA_Write", f" 2 {us}", size_bytes=2, latencies=(Latency("min", 1.0), Latency("typical", us))
     )
     told = {"tool": "ib_write_lat", "figure": row, "samples": (row,), "size_bytes": None, **changed}
     return result(None, **told)  # type: ignore[arg-type]
 
 
-def judged(one: Result, verdict: Verdict, why: str = "") -> Result:
+def judged(one: Result, verdict: Rating, why: str = "") -> Result:
     return replace(one, judgement=replace(one.judgement, verdict=verdict, why=why))

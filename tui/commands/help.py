@@ -1,0 +1,32 @@
+"""`gdrtop help [SUBJECT]`: the manual, rendered for a terminal, plain in a pipe."""
+
+from __future__ import annotations
+
+import io
+from typing import TextIO
+
+from tui.manual import SUBJECTS, page, title
+from tui.runtime.printing import ascii_text, is_plain, text_width
+
+
+def command(subject: str | None, out: TextIO, ascii_only: bool = False) -> int:
+    """Print a subject of the manual, or the list of subjects; return the exit status."""
+    if subject is None:
+        out.write("Subjects of the manual (gdrtop help SUBJECT):\n\n")
+        for name in SUBJECTS:
+            out.write(f"  {name:<12}{title(name)}\n")
+        out.write("\nCommands and options: gdrtop --help, gdrtop COMMAND --help\n")
+        return 0
+    from rich.console import Console
+
+    from widgets.base.markdown import print_markdown
+
+    text = io.StringIO()
+    is_ascii = is_plain(out, ascii_only)
+    styled = out.isatty() and not is_ascii
+    console = Console(file=text, width=text_width(out), force_terminal=styled or None)
+    print_markdown(page(subject), console)
+    lines = (line.rstrip() for line in text.getvalue().splitlines())
+    printed = "\n".join(lines) + "\n"
+    out.write(ascii_text(printed) if is_ascii else printed)
+    return 0

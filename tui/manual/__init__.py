@@ -1,0 +1,30 @@
+"""The manual: one Markdown file a subject, shown by `gdrtop help`, by the key `?` and in the man page."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+# In the order of reading.
+SUBJECTS = (
+    "verdict",
+    "dashboard",
+    "doctor",
+    "actions",
+    "safety",
+    "bandwidth",
+    "topology",
+    "recording",
+    "json",
+    "simulation",
+    "install",
+)
+
+
+def page(subject: str) -> str:
+    """Return the Markdown text of a subject, one of SUBJECTS."""
+    return (resources.files("tui.manual") / f"{subject}.md").read_text(encoding="utf-8")
+
+
+def title(subject: str) -> str:
+    """Return the title of a subject: its first line."""
+    return page(subject).partition("\n")[0].removeprefix("# ")
