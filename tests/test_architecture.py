@@ -46,7 +46,7 @@ CHANGING = {
 }
 # gdrtop's own files are not the node's: a new one for its user, the log of what it did, and results. Their
 # modules may make them by these calls and no others.
-RUNNER = "tui/actions/runner.py"
+COMMANDS = "tui/actions/local_commands.py"
 # Runs the runner in a process that outlives gdrtop, and removes the files between the two.
 SUPERVISOR = "tui/actions/supervisor.py"
 OWN_FILES = {
@@ -148,15 +148,15 @@ def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
             "probes.host.cuda_driver",
         ):
             # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
-            starts = name_of(path) in {RUNNER, SUPERVISOR, *TESTS}
+            starts = name_of(path) in {COMMANDS, SUPERVISOR, *TESTS}
             trusted = {"TRUSTED_PATH"} if "simulation" in name_of(path) or starts else set()
             found = {"find_command"} if starts else set()
             assert set(names) <= FACTS | trusted | found
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if not name_of(p).startswith("probes")], ids=name_of)
-def test_only_the_runner_changes_anything(path: Path) -> None:
-    if name_of(path) in {RUNNER, SUPERVISOR, *TESTS}:
+def test_only_confirmed_commands_change_anything(path: Path) -> None:
+    if name_of(path) in {COMMANDS, SUPERVISOR, *TESTS}:
         return
     assert not {module.split(".")[0] for module, _ in imports(path)} & {"subprocess", "ctypes", "tempfile"}
     for node in ast.walk(ast.parse(path.read_text())):

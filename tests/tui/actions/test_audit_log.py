@@ -16,13 +16,13 @@ from tui.actions.audit_log import (
     Audit,
     AuditError,
     AuditLogFile,
-    is_taken_back,
+    is_undone,
     own_log,
     past_runs,
     undo_plan,
 )
 from tui.actions.dispatcher import Dispatcher, MemoryLog
-from tui.actions.events import Outcome
+from tui.actions.events import RunOutcome
 from tui.screens.history.state import HistoryState
 from widgets.base.lines import plain
 
@@ -36,11 +36,11 @@ def run_of(log: MemoryLog, action: str = "load-peermem", *, ends: bool = True) -
     audit = Audit(log, HERE, clock=lambda: 1_700_000_000.0 + len(log.lines()))
     audit.begin(action, PLAN)
     audit.begin_step(1, LOAD, "")
-    audit.end_step(1, Outcome.DONE, 0, 0.25, "")
+    audit.end_step(1, RunOutcome.DONE, 0, 0.25, "")
     audit.begin_step(2, WRITE, "/etc/modules-load.d/gdrtop.conf.before-x")
     if ends:
-        audit.end_step(2, Outcome.FAILED, 1, 0.1, "the disk is full")
-        audit.end(Outcome.FAILED, "step 2: the disk is full")
+        audit.end_step(2, RunOutcome.FAILED, 1, 0.1, "the disk is full")
+        audit.end(RunOutcome.FAILED, "step 2: the disk is full")
 
 
 def test_every_line_is_json_with_time_user_and_command() -> None:
@@ -60,8 +60,8 @@ def test_a_run_is_read_back_as_it_was() -> None:
     log = MemoryLog()
     run_of(log)
     (run,) = past_runs(log.lines())
-    assert (run.action, run.title, run.outcome) == ("load-peermem", "Load nvidia_peermem", Outcome.FAILED)
-    assert [step.outcome for step in run.steps] == [Outcome.DONE, Outcome.FAILED]
+    assert (run.action, run.title, run.outcome) == ("load-peermem", "Load nvidia_peermem", RunOutcome.FAILED)
+    assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.FAILED]
     assert run.steps[1].explanation == "the disk is full"
 
 
@@ -69,18 +69,18 @@ def test_a_run_that_was_cut_off_is_of_unknown_outcome() -> None:
     log = MemoryLog()
     run_of(log, ends=False)
     (run,) = past_runs(log.lines())
-    assert run.outcome is Outcome.UNKNOWN
-    assert [step.outcome for step in run.steps] == [Outcome.DONE, Outcome.UNKNOWN]
+    assert run.outcome is RunOutcome.UNKNOWN
+    assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.UNKNOWN]
 
 
-def test_only_what_was_done_is_taken_back_the_last_first() -> None:
+def test_only_what_was_done_is_undone_the_last_first() -> None:
     log = MemoryLog()
     audit = Audit(log, HERE)
     audit.begin("load-peermem", PLAN)
     for number, (step, kept) in enumerate(((LOAD, ""), (WRITE, "/kept")), 1):
         audit.begin_step(number, step, kept)
-        audit.end_step(number, Outcome.DONE, 0, 0.1, "")
-    audit.end(Outcome.DONE, "")
+        audit.end_step(number, RunOutcome.DONE, 0, 0.1, "")
+    audit.end(RunOutcome.DONE, "")
     (run,) = past_runs(log.lines())
     plan = undo_plan(run, "boot-1")
     assert isinstance(plan, Plan)
@@ -108,12 +108,12 @@ def test_what_was_taken_back_is_known_to_be() -> None:
     log = MemoryLog()
     run_of(log)
     (run,) = past_runs(log.lines())
-    assert not is_taken_back(run, [run])
+    assert not is_undone(run, [run])
     undo = Audit(log, HERE)
     undo.begin(f"undo:{run.id}", PLAN)
-    undo.end(Outcome.DONE, "")
+    undo.end(RunOutcome.DONE, "")
     runs = past_runs(log.lines())
-    assert is_taken_back(runs[-1], runs)
+    assert is_undone(runs[-1], runs)
 
 
 @given(
