@@ -291,7 +291,7 @@ class GdrtopApp(App[None]):
     def _on_bandwidth_setup_screen_changed(self) -> None:
         self.bandwidth.setup.plan()
 
-    def _on_bandwidth_setup_screen_start_wanted(self) -> None:
+    def _on_bandwidth_setup_screen_start_requested(self) -> None:
         self.bandwidth.setup.run_planned()
 
     def _on_bandwidth_setup_screen_confirmed(self) -> None:
@@ -300,14 +300,16 @@ class GdrtopApp(App[None]):
     def _on_bandwidth_run_screen_end_seen(self) -> None:
         self.bandwidth.note_end_seen()
 
-    def _on_bandwidth_run_screen_cancel_wanted(self) -> None:
+    def _on_bandwidth_run_screen_cancel_requested(self) -> None:
         self.bandwidth.ask_to_cancel()
 
-    def _on_bandwidth_run_screen_skip_wanted(self) -> None:
+    def _on_bandwidth_run_screen_skip_requested(self) -> None:
         self.bandwidth.skip()
 
-    def _on_bandwidth_run_screen_again_wanted(self, message: BandwidthRunScreen.AgainWanted) -> None:
+    def _on_bandwidth_run_screen_again_requested(self, message: BandwidthRunScreen.AgainRequested) -> None:
         self.bandwidth.setup.run_again(message.state.series)
 
-    def _on_bandwidth_run_screen_baseline_wanted(self, message: BandwidthRunScreen.BaselineWanted) -> None:
+    def _on_bandwidth_run_screen_baseline_requested(
+        self, message: BandwidthRunScreen.BaselineRequested
+    ) -> None:
         self.bandwidth.save_baseline(message)

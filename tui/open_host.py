@@ -13,7 +13,7 @@ from probes.simulation.node.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
-    from probes.recording.replay_host import RecordedHost
+    from probes.recording.replay_host import ReplayHost
 
 
 class NoSuchHost(Exception):
@@ -70,16 +70,16 @@ def open_host(options: argparse.Namespace) -> Host:
     return LocalHost(options.root)
 
 
-def open_recording(options: argparse.Namespace) -> RecordedHost:
+def open_recording(options: argparse.Namespace) -> ReplayHost:
     """The recorded node that the options name; NoSuchHost where the file cannot be used."""
     if options.demo is not None or options.root != "/":
         raise NoSuchHost("--replay cannot be used with --demo or --root")
     from probes.recording.archive import read_archive
     from probes.recording.format import RecordingError
-    from probes.recording.replay_host import RecordedHost
+    from probes.recording.replay_host import ReplayHost
     from tui.files.new_file import chunks_of
 
     try:
-        return RecordedHost(read_archive(chunks_of(options.replay)))
+        return ReplayHost(read_archive(chunks_of(options.replay)))
     except RecordingError as error:
         raise NoSuchHost(f"{printable(options.replay)} cannot be replayed: {error}") from None

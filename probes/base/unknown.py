@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn, TypeVar, Union
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Reason(Enum):
@@ -48,3 +50,8 @@ Maybe = Union[T, Unknown]  # noqa: UP007 - evaluated at run time, also on Python
 def known(fact: Maybe[T], otherwise: T) -> T:
     """The fact itself, or `otherwise` where it is unknown. Only for drawing and sorting."""
     return otherwise if isinstance(fact, Unknown) else fact
+
+
+def map_known(fact: Maybe[T], read: Callable[[T], Maybe[U]]) -> Maybe[U]:
+    """Return what `read` makes of a known fact; an unknown fact stays as it is."""
+    return fact if isinstance(fact, Unknown) else read(fact)

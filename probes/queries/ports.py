@@ -11,7 +11,7 @@ from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.examination import Examination
-from probes.topology.paths import is_down
+from probes.topology.endpoints import is_down
 from probes.topology.smi_words import Smi
 
 NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")

@@ -24,6 +24,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.usage import InterfaceCounters, ProcessUsage
 
 FORMAT_VERSION = 1
 MAX_LINE_BYTES = 1 << 20
@@ -58,6 +59,8 @@ _ANSWERS: dict[str, Any] = {
     "nvml_live": tuple[NvmlLive, ...],
     "dmabuf_errno": int,
     "cuda_gpus": tuple[CudaGpu, ...],
+    "process_usage": ProcessUsage,
+    "interface_counters": InterfaceCounters,
     "environment": str,
     "is_root": bool,
 }

@@ -14,8 +14,10 @@ from probes.host.cuda import CudaGpu
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
+from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 
+K = TypeVar("K", str, int)
 T = TypeVar("T")
 SHORTEST_MOMENT_SECONDS = 0.9  # a reading a second, however fast the dashboard reads
 
@@ -92,6 +94,22 @@ class RecordingHost:
                 self._new[question] = answer
         return answer
 
+    def _ask_each(
+        self, kind: str, keys: Sequence[K], ask: Callable[[Sequence[K]], Mapping[K, Maybe[T]]]
+    ) -> Mapping[K, Maybe[T]]:
+        """Ask about several devices or processes at once; the answer for each is recorded separately."""
+        questions = {key: Question(kind, (str(key),)) for key in keys}
+        marks = {object(): question for question in questions.values()}
+        self._unanswered.update(marks)
+        try:
+            answers = ask(keys)
+        finally:
+            for mark in marks:
+                del self._unanswered[mark]
+        with self._lock:
+            self._new.update({questions[key]: answer for key, answer in answers.items()})
+        return answers
+
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """A file's bytes."""
         return self._ask("file", (path,), lambda: self._host.read_bytes(path, limit))
@@ -135,22 +153,20 @@ class RecordingHost:
         return self._ask("nvml_live", (), self._host.nvml_live)
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """The errnos of the DMA-BUF probe, each device's a question of its own."""
-        questions = {device: Question("dmabuf_errno", (device,)) for device in devices}
-        marks = {object(): question for question in questions.values()}
-        self._unanswered.update(marks)
-        try:
-            answers = self._host.dmabuf_errnos(devices)
-        finally:
-            for mark in marks:
-                del self._unanswered[mark]
-        with self._lock:
-            self._new.update({questions[device]: answer for device, answer in answers.items()})
-        return answers
+        """The errnos of the DMA-BUF probe."""
+        return self._ask_each("dmabuf_errno", devices, self._host.dmabuf_errnos)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """What libcuda says of each GPU."""
         return self._ask("cuda_gpus", (), self._host.cuda_gpus)
+
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        """User, CPU, memory and CPU affinity of each process."""
+        return self._ask_each("process_usage", pids, self._host.process_usage)
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        """Bytes through each network interface, without RDMA."""
+        return self._ask_each("interface_counters", names, self._host.interface_counters)
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable."""

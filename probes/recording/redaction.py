@@ -17,6 +17,7 @@ from typing import Any
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import parse_program
 from probes.host.command import CommandOutput
+from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
 from probes.recording.redaction_rules import (
@@ -81,6 +82,8 @@ class Identifiers(Tokens):
                 self._jobs.add(match[1])
             elif question.kind == "file" and of in _HOST_FILES and isinstance(answer, bytes):
                 host_name(self, answer.decode("utf-8", "replace").partition("\n")[0])
+            elif isinstance(answer, ProcessUsage):
+                self.name(USER, known(answer.user, "root"))
             elif question.kind == "environment" and isinstance(answer, str):
                 if of == "HOSTNAME":
                     host_name(self, answer)
@@ -128,6 +131,8 @@ class Identifiers(Tokens):
             return self._content(question.of[0], answer)
         if isinstance(answer, CommandOutput):
             return self._output(question.of, answer)
+        if isinstance(answer, ProcessUsage) and not isinstance(answer.user, Unknown):
+            return dataclasses.replace(self._value(answer), user=self.name(USER, answer.user))
         if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.of[0]):
             return answer  # a device: other open files are not recorded
         if question.kind == "names" and isinstance(answer, tuple):

@@ -16,6 +16,7 @@ from probes.host.cuda import CudaGpu
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.usage import InterfaceCounters, ProcessUsage, usage_from_files
 from probes.recording.archive import Manifest, Recording
 from probes.recording.format import Question
 
@@ -29,7 +30,7 @@ def origin_of(manifest: Manifest) -> Origin:
     return Origin(Source.RECORDED, f"{name}, {began}{redacted}")
 
 
-class RecordedHost:
+class ReplayHost:
     """A recorded node; what a probe asks and the recording lacks is "not recorded"."""
 
     def __init__(self, recording: Recording) -> None:
@@ -112,6 +113,19 @@ class RecordedHost:
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """What libcuda said of each GPU."""
         return self._answer("cuda_gpus")
+
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        """User, CPU, memory and CPU affinity of each process; recordings before 0.2 have files only."""
+        recorded: dict[int, Maybe[ProcessUsage]] = {
+            pid: self._answer("process_usage", str(pid))
+            for pid in pids
+            if Question("process_usage", (str(pid),)) in self.recording.answers
+        }
+        return {**usage_from_files(self, [pid for pid in pids if pid not in recorded]), **recorded}
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        """Bytes through each network interface, without RDMA."""
+        return {name: self._answer("interface_counters", name) for name in names}
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable."""

@@ -17,7 +17,8 @@ from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.system.platform import in_container, is_guest
 from probes.nccl.topology_file import TopologyFileFacts
 from probes.snapshot.rates import Reading, port_rates
-from probes.topology.paths import Nccl, Topology
+from probes.topology.nccl_words import Nccl
+from probes.topology.paths import Topology
 
 
 class State(Enum):

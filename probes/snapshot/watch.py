@@ -36,7 +36,7 @@ class Watch:
     def read(self) -> Reading:
         """One reading of the devices that the node had when it was probed."""
         assert self._node is not None, "probe first"
-        return read(self.host, self._node)
+        return read(self.host, self._node, with_interfaces=True)
 
     def _asks_again(self, node: Node) -> bool:
         return time.monotonic() - self._probed_at >= RETRY_SECONDS and lacks_answers(node)

@@ -12,8 +12,8 @@ from textual.pilot import Pilot
 from probes.simulation.host import SimulatedHost
 from tests.tui.acting import on, seen
 from tests.tui.driving import SteppedClock, readings, stepped_app, until
-from tui.bandwidth.processes import Ended
-from tui.bandwidth.session import Bench
+from tui.bandwidth.processes import ProcessExit
+from tui.bandwidth.session import BenchSession
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from widgets.base.lines import plain
@@ -63,10 +63,12 @@ class ScriptedProcess:
             return found
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> ProcessExit | None:
         if not self._told.empty() or (self._status is None and not self.was_ended):
             return None
-        return Ended(self._status, 1.0) if self._status is not None else Ended(143, 1.0, "cancelled")
+        if self._status is None:
+            return ProcessExit(143, 1.0, "cancelled")
+        return ProcessExit(self._status, 1.0)
 
     def end(self) -> None:
         self.was_ended = True
@@ -86,7 +88,7 @@ class ScriptedProcesses:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedProcesses:
     """A bench that starts nothing but these."""
     processes = ScriptedProcesses()
-    monkeypatch.setattr(Bench, "_processes", lambda bench: processes)
+    monkeypatch.setattr(BenchSession, "_processes", lambda bench: processes)
     return processes
 
 

@@ -12,7 +12,7 @@ from tests.probes.simulation.quiet import QuietHost
 from tests.tui.acting import on, seen
 from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
 from tests.tui.measuring import measured, met, printed, scripted, set_up
-from tui.bandwidth.impact_check import look_again
+from tui.bandwidth.impact_check import reread
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
 SIZE = (120, 40)
@@ -80,9 +80,9 @@ async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
         def step(seconds: float) -> None:
             clock.now += seconds
 
-        return look_again(host, examination, step)
+        return reread(host, examination, step)
 
-    monkeypatch.setattr("tui.bandwidth.session.look_again", look)
+    monkeypatch.setattr("tui.bandwidth.session.reread", look)
     host = QuietHost(clock=clock)
     host.origin = Origin(Source.LIVE)
     async with stepped_app(host).run_test(size=SIZE) as pilot:

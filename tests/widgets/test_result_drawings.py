@@ -23,9 +23,9 @@ from probes.bandwidth.tools.samples import (
 )
 from tests.probes.bandwidth.planning.test_series import lacking, node
 from tests.probes.bandwidth.sample_results import failed, judged, latency, result
-from widgets.bandwidth.inventory_drawing import draw_inventory
 from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
+from widgets.bandwidth.series import draw_inventory
 from widgets.bandwidth.table import RowTable, draw_rows
 from widgets.base.figures import binary_size
 from widgets.base.lines import Line, Tone, plain, width_of

@@ -10,19 +10,19 @@ from probes.bandwidth.tools.samples import Fact, Sample
 
 
 @dataclass(frozen=True)
-class SeriesBegan:
+class SeriesStarted:
     """A series begins."""
 
     series: Series
 
 
 @dataclass(frozen=True)
-class LookBegan:
+class ImpactCheckStarted:
     """Before a test it is looked who would feel it by now."""
 
 
 @dataclass(frozen=True)
-class TestBegan:
+class TestStarted:
     """A test begins: the first is 1."""
 
     __test__ = False
@@ -32,7 +32,7 @@ class TestBegan:
 
 
 @dataclass(frozen=True)
-class EndStarted:
+class ProcessStarted:
     """A process of the test was started."""
 
     end: str
@@ -48,7 +48,7 @@ class LinePrinted:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SampleReceived:
     """A row that counts, so many seconds after the test's first row."""
 
     sample: Sample
@@ -56,7 +56,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Told:
+class FactReported:
     """What a tool said about the run."""
 
     end: str
@@ -74,7 +74,7 @@ class TestEnded:
 
 
 @dataclass(frozen=True)
-class NotSaved:
+class SaveFailed:
     """A result could not be kept."""
 
     why: str
@@ -87,20 +87,20 @@ class SeriesEnded:
     results: tuple[Result, ...]
     was_cancelled: bool = False
     refused: str = ""  # why nothing was begun
-    broken_off: str = (
+    aborted: str = (
         ""  # why the tests that are left were not begun, a sentence that names who would feel them
     )
 
 
-Event = (
-    SeriesBegan
-    | LookBegan
-    | TestBegan
-    | EndStarted
+BandwidthEvent = (
+    SeriesStarted
+    | ImpactCheckStarted
+    | TestStarted
+    | ProcessStarted
     | LinePrinted
-    | Measured
-    | Told
+    | SampleReceived
+    | FactReported
     | TestEnded
-    | NotSaved
+    | SaveFailed
     | SeriesEnded
 )

@@ -15,14 +15,14 @@ from probes.snapshot.rates import Reading, read
 WATCH_SECONDS = 1.0  # between two readings of the ports
 
 
-def look(host: Host, pause: Callable[[float], object]) -> tuple[Examination, Reading]:
+def read_twice(host: Host, pause: Callable[[float], object]) -> tuple[Examination, Reading]:
     """All of the node, and a reading some time before."""
     before = read(host, probe_node(host))
     pause(WATCH_SECONDS)
     return examine(host), before
 
 
-def look_again(
+def reread(
     host: Host, examination: Examination, pause: Callable[[float], object]
 ) -> tuple[Examination, Reading]:
     """The same node at a later moment, and a reading some time before; what cannot change so soon is kept."""

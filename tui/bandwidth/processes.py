@@ -51,7 +51,7 @@ _PASSED_ON = ("HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LD_LIBR
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessExit:
     """How a test ended.
 
     `exit_status` is negative for a signal, as subprocess gives it. None: it was not begun, could not be
@@ -63,14 +63,14 @@ class Ended:
     why: str = ""
 
 
-class Process(Protocol):
+class ToolProcess(Protocol):
     """One test under way."""
 
     def lines(self, seconds: float) -> list[str]:
         """What it has printed since, harmless and without colours; waits so long for the first line."""
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> ProcessExit | None:
         """How it ended, once all that it printed has been taken by `lines`."""
 
     def end(self) -> None:
@@ -80,20 +80,20 @@ class Process(Protocol):
         """
 
 
-class Processes(Protocol):
+class ProcessStarter(Protocol):
     """What starts tests."""
 
-    def start(self, argv: Sequence[str], seconds: float) -> Process:
+    def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         """Starts one, which is ended after so many seconds; `ended.why` says so."""
 
 
-class LocalProcesses:
+class LocalProcessStarter:
     """This machine; `find` gives a program's path, or None where it is not installed."""
 
     def __init__(self, find: Callable[[str], str | None] = find_command) -> None:
         self._find = find
 
-    def start(self, argv: Sequence[str], seconds: float) -> Process:
+    def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         """Starts a program of the trusted path; those that it names in turn, it finds there by PATH."""
         path = self._find(argv[0])
         if path is None:
@@ -115,8 +115,8 @@ class _NotBegun:
         return []
 
     @property
-    def ended(self) -> Ended:
-        return Ended(None, 0.0, self.why)
+    def ended(self) -> ProcessExit:
+        return ProcessExit(None, 0.0, self.why)
 
     def end(self) -> None:
         return
@@ -185,7 +185,7 @@ class _LocalProcess:
         self._leader = 0
         self._failure = ""
         self._overdue_at: float | None = None  # set: it is being ended
-        self._gone: Ended | None = None
+        self._gone: ProcessExit | None = None
         self._all_read = False
 
     def lines(self, seconds: float) -> list[str]:
@@ -201,7 +201,7 @@ class _LocalProcess:
             return lines
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> ProcessExit | None:
         return self._gone if self._all_read and not self._waiting else None
 
     def end(self) -> None:
@@ -268,7 +268,7 @@ class _LocalProcess:
         status, seconds, why = message["ended"]
         if status is not None and status < 0 and not why:
             why = f"ended by signal {-status}"
-        self._gone = Ended(status, seconds, why)
+        self._gone = ProcessExit(status, seconds, why)
         with self._closing:
             self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it stays with what could not be ended

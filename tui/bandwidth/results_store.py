@@ -22,7 +22,7 @@ from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
-from tui.bandwidth.session import KeptInMemory, KeptResults, NotKept
+from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
 from tui.files.append_file import AppendFile
 from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.xdg import DATA, NO_HOME, own_directory
@@ -35,9 +35,9 @@ _MOST_TYPES = 32  # baselines of one product that are looked at
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-def kept_results(origin: Origin) -> KeptResults:
+def open_results_store(origin: Origin) -> ResultsStore:
     """On disk for this machine; a simulated node's are kept as long as the program runs."""
-    return KeptOnDisk() if origin.source is Source.LIVE else KeptInMemory()
+    return DiskResultsStore() if origin.source is Source.LIVE else MemoryResultsStore()
 
 
 def slug(machine: str) -> str:
@@ -46,14 +46,14 @@ def slug(machine: str) -> str:
     return words[:_SLUG_LIMIT].rstrip("-") or "unknown-type"
 
 
-class KeptOnDisk:
+class DiskResultsStore:
     """The files below a directory; a user's own by default."""
 
     def __init__(self, directory: str | None = None, clock: Callable[[], float] = time.time) -> None:
         self._directory = own_directory(DATA) if directory is None else directory
         self._clock = clock
         path = os.path.join(self._directory, "results.jsonl")
-        self._file = AppendFile(path, "the results' file", NotKept, _READ_BYTES)
+        self._file = AppendFile(path, "the results' file", StoreError, _READ_BYTES)
 
     @property
     def path(self) -> str:
@@ -61,7 +61,7 @@ class KeptOnDisk:
         return self._file.path
 
     def add(self, result: Result) -> None:
-        """Keeps one; NotKept, with a sentence, where it cannot be."""
+        """Keeps one; StoreError, with a sentence, where it cannot be."""
         self._file.append(json.dumps(to_json(result), ensure_ascii=True, separators=(",", ":")))
 
     def results(self) -> tuple[Result, ...]:
@@ -80,19 +80,19 @@ class KeptOnDisk:
         """What nodes of this type are expected to give; () where nothing that can be read was saved."""
         try:
             return tuple(one for one in self._listed(machine) if one is not None)
-        except NotKept:
+        except StoreError:
             return ()
 
     def no_baseline(self, machine: str) -> str:
         """That its file cannot be read, or that there is one of another type; "" where it is read."""
         try:
             found = self._listed(machine)
-        except NotKept as error:
+        except StoreError as error:
             return str(error)
         return "" if found else other_type_hint(machine, self._types_like(machine))
 
     def _listed(self, machine: str) -> list[Result | None]:
-        """A baseline as it stands in its file, None what is no result; NotKept where it cannot be read."""
+        """A baseline as it stands in its file, None what is no result; StoreError where it cannot be read."""
         path = self._baseline_path(machine)
         if not self._directory:
             return []
@@ -101,12 +101,12 @@ class KeptOnDisk:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
-            raise NotKept(f"the baseline {shown_path(path)} cannot be read: {_why(error)}") from None
+            raise StoreError(f"the baseline {shown_path(path)} cannot be read: {_why(error)}") from None
         if content.get("schema") != SCHEMA or not isinstance(content.get("results"), list):
-            raise NotKept(f"the baseline {shown_path(path)} is not one that this gdrtop understands")
+            raise StoreError(f"the baseline {shown_path(path)} is not one that this gdrtop understands")
         if content.get("machine") != machine:
             whose = printable(str(content.get("machine")), _SLUG_LIMIT)
-            raise NotKept(f"the baseline {shown_path(path)} is of another type: {whose}")
+            raise StoreError(f"the baseline {shown_path(path)} is of another type: {whose}")
         return [from_json(one) for one in content["results"]]
 
     def _before(self, machine: str) -> tuple[Result, ...]:
@@ -115,7 +115,7 @@ class KeptOnDisk:
         found = tuple(one for one in listed if one is not None)
         if len(found) != len(listed):
             path = shown_path(self._baseline_path(machine))
-            raise NotKept(f"{len(listed) - len(found)} results of the baseline {path} are not understood")
+            raise StoreError(f"{len(listed) - len(found)} results of the baseline {path} are not understood")
         return found
 
     def _types_like(self, machine: str) -> tuple[str, ...]:
@@ -138,13 +138,13 @@ class KeptOnDisk:
         return tuple(types)
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Puts what was measured in its machine type's baseline; the file. NotKept where it cannot be."""
+        """Puts what was measured in its machine type's baseline; the file. StoreError where it cannot be."""
         try:
             new = updated_baseline(results, self._before)
-        except NotKept as error:
-            raise NotKept(f"{error}: it is not overwritten; move it away first") from None
+        except StoreError as error:
+            raise StoreError(f"{error}: it is not overwritten; move it away first") from None
         if isinstance(new, Refused):
-            raise NotKept(new.reason)
+            raise StoreError(new.reason)
         content = {
             "schema": SCHEMA,
             "machine": new.machine,
@@ -154,12 +154,12 @@ class KeptOnDisk:
         path = self._baseline_path(new.machine)
         refusal = why_not_as_root(os.path.dirname(path)) if self._directory else NO_HOME
         if refusal:
-            raise NotKept(refusal)
+            raise StoreError(refusal)
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         except OSError as error:
-            raise NotKept(f"{shown_path(os.path.dirname(path))} cannot be made: {why(error)}") from None
-        file = NewFile(path, NotKept, replaces=True)
+            raise StoreError(f"{shown_path(os.path.dirname(path))} cannot be made: {why(error)}") from None
+        file = NewFile(path, StoreError, replaces=True)
         try:
             file.write((json.dumps(content, ensure_ascii=True, indent=1) + "\n").encode())
             file.keep()

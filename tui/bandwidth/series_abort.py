@@ -10,7 +10,7 @@ from probes.bandwidth.model.planned_test import LeftOut, Series
 _NOT_BEGUN = "not started: running jobs would have been affected"
 
 
-def why_broken_off(felt: Sequence[str]) -> str:
+def abort_reason(felt: Sequence[str]) -> str:
     """The reason in a sentence; "" where nobody feels it. `felt` has a line each."""
     if not felt:
         return ""
@@ -19,7 +19,7 @@ def why_broken_off(felt: Sequence[str]) -> str:
     )
 
 
-def with_not_begun(series: Series, begun: int, why: str) -> Series:
+def with_not_started(series: Series, begun: int, why: str) -> Series:
     """The series with all tests but the first so many among what is left out; `why` is told once."""
     reasons = (f"not started: {why}", _NOT_BEGUN)
     late = [LeftOut(test.title, reasons[number > 0]) for number, test in enumerate(series.tests[begun:])]

@@ -23,23 +23,30 @@ from probes.base.unknown import Unknown, known
 from probes.facts.system.platform import PlatformFacts
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
-from tui.bandwidth.events import Event, LookBegan, SeriesBegan, SeriesEnded, TestBegan, TestEnded
-from tui.bandwidth.processes import Processes
-from tui.bandwidth.series_abort import why_broken_off
-from tui.bandwidth.test_runner import Meeting
+from tui.bandwidth.events import (
+    BandwidthEvent,
+    ImpactCheckStarted,
+    SeriesEnded,
+    SeriesStarted,
+    TestEnded,
+    TestStarted,
+)
+from tui.bandwidth.processes import ProcessStarter
+from tui.bandwidth.series_abort import abort_reason
+from tui.bandwidth.test_runner import TestRunner
 
 _NOTHING = Sample("", "")
 
 
-class SeriesRun:
+class SeriesRunner:
     """One series on one node; `stop` and `skip` may be called from any thread."""
 
     def __init__(
         self,
         host: Host,
-        processes: Processes,
+        processes: ProcessStarter,
         examination: Examination,
-        hear: Callable[[Event], object],
+        hear: Callable[[BandwidthEvent], object],
         look: Callable[[PlannedTest], Sequence[str]] | None = None,
     ) -> None:
         """`look`: who would feel a test now, a line each; asked before each but the first."""
@@ -57,35 +64,35 @@ class SeriesRun:
 
     def run(self, series: Series) -> tuple[Result, ...]:
         """Runs them all; the results of those that were begun."""
-        self._hear(SeriesBegan(series))
+        self._hear(SeriesStarted(series))
         results: list[Result] = []
-        broken_off = ""
+        aborted = ""
         for number, test in enumerate(series.tests, 1):
-            broken_off = self._who_has_come(test) if number > 1 else ""
-            if self._stopped.is_set() or broken_off:
+            aborted = self._who_has_come(test) if number > 1 else ""
+            if self._stopped.is_set() or aborted:
                 break
             self._skipped.clear()
-            self._hear(TestBegan(number, test))
+            self._hear(TestStarted(number, test))
             result = self._run(test, results)
             results.append(result)
             self._hear(TestEnded(number, result))
         is_stopped = self._stopped.is_set()
-        self._hear(SeriesEnded(tuple(results), is_stopped, broken_off="" if is_stopped else broken_off))
+        self._hear(SeriesEnded(tuple(results), is_stopped, aborted="" if is_stopped else aborted))
         return tuple(results)
 
     def _who_has_come(self, test: PlannedTest) -> str:
         """Why the next test is not begun; "" where nobody would feel it."""
         if self._look is None or self._stopped.is_set():
             return ""
-        self._hear(LookBegan())
-        return why_broken_off(self._look(test))
+        self._hear(ImpactCheckStarted())
+        return abort_reason(self._look(test))
 
     def _is_unwanted(self) -> bool:
         return self._stopped.is_set() or self._skipped.is_set()
 
     def _run(self, test: PlannedTest, earlier: Sequence[Result]) -> Result:
         taken_at, began = self._host.wall_clock(), self._host.monotonic()
-        with Meeting(self._host, self._processes, test, self._hear) as meeting:
+        with TestRunner(self._host, self._processes, test, self._hear) as meeting:
             while meeting.goes_on():
                 if self._is_unwanted():
                     meeting.cancel()

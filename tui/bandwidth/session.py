@@ -22,20 +22,20 @@ from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
 from tui.actions.guards import no_actions_here
-from tui.bandwidth.events import Event, NotSaved, SeriesEnded, TestEnded
-from tui.bandwidth.impact_check import look_again, with_processes
-from tui.bandwidth.processes import LocalProcesses, Processes
-from tui.bandwidth.series_runner import SeriesRun
+from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, TestEnded
+from tui.bandwidth.impact_check import reread, with_processes
+from tui.bandwidth.processes import LocalProcessStarter, ProcessStarter
+from tui.bandwidth.series_runner import SeriesRunner
 from tui.runtime.lock import ActionLock, LockTaken
 
 _LOCK: str | None = None  # the directory of the lock; None: of this user's
 
 
-class KeptResults(Protocol):
+class ResultsStore(Protocol):
     """Where results are kept, and the baseline of this machine type."""
 
     def add(self, result: Result) -> None:
-        """Keeps one; NotKept, with a sentence, where it cannot be."""
+        """Keeps one; StoreError, with a sentence, where it cannot be."""
 
     def results(self) -> tuple[Result, ...]:
         """All that are kept, the oldest first."""
@@ -50,17 +50,17 @@ class KeptResults(Protocol):
         """Why there is none for this type where one might be expected; "" where there is, or none like it."""
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Puts what was measured in its machine type's baseline; where that is. NotKept where it cannot be.
+        """Put the results in the baseline of their machine type; return its place, or raise StoreError.
 
         A test that the baseline has already is replaced, the others stay.
         """
 
 
-class NotKept(Exception):
+class StoreError(Exception):
     """A result could not be written; the message says why."""
 
 
-class KeptInMemory:
+class MemoryResultsStore:
     """The results of a simulated node: kept as long as the program runs."""
 
     def __init__(self) -> None:
@@ -91,26 +91,26 @@ class KeptInMemory:
         """Keeps what was measured as the baseline."""
         new = updated_baseline(results, self.baseline)
         if isinstance(new, Refused):
-            raise NotKept(new.reason)
+            raise StoreError(new.reason)
         self._baselines[new.machine] = new.results
         return "the memory of this gdrtop: a simulated node has no file"
 
 
-class Bench:
+class BenchSession:
     """Plans tests, and runs one series at a time; `run` blocks, all else is quick."""
 
     def __init__(
         self,
         host: Host,
-        kept: KeptResults,
+        store: ResultsStore,
         read_only: bool = False,
-        processes: Processes | None = None,
+        processes: ProcessStarter | None = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """`processes`: what starts tests; None: what belongs to the host."""
-        self._host, self._read_only, self.kept = host, read_only, kept
+        self._host, self._read_only, self.store = host, read_only, store
         self._given, self._pause = processes, pause
-        self._run: SeriesRun | None = None
+        self._run: SeriesRunner | None = None
 
     @property
     def refusal(self) -> str:
@@ -123,13 +123,13 @@ class Bench:
         # Where the sockets cannot be seen, perftest itself says that its port is taken.
         return plan_series(examination, request, PERFTEST_PORT if isinstance(port, Unknown) else port)
 
-    def felt_by(
+    def affected_by(
         self, examination: Examination, series: Series, before: Reading | None = None
     ) -> tuple[str, ...]:
         """Who would feel it, a line each: to be asked for before it is run."""
         return affected_by(examination, series.tests, before)
 
-    def felt_now(
+    def affected_now(
         self, examination: Examination, series: Series, before: Reading | None
     ) -> tuple[Examination, tuple[str, ...]]:
         """The same by the processes of this moment; the examination with these."""
@@ -140,7 +140,7 @@ class Bench:
         self,
         examination: Examination,
         series: Series,
-        hear: Callable[[Event], object],
+        hear: Callable[[BandwidthEvent], object],
         may_disturb: bool = False,
     ) -> tuple[Result, ...] | Refused:
         """Runs it to its end, and keeps what was measured.
@@ -151,19 +151,19 @@ class Bench:
         if self.refusal:
             return self._refused(self.refusal, hear)
 
-        def told(event: Event) -> None:
+        def told(event: BandwidthEvent) -> None:
             hear(event)
             if isinstance(event, TestEnded) and event.result.ending is Ending.DONE:
                 try:
-                    self.kept.add(event.result)
-                except NotKept as error:
-                    hear(NotSaved(str(error)))
+                    self.store.add(event.result)
+                except StoreError as error:
+                    hear(SaveFailed(str(error)))
 
         def who_has_come(test: PlannedTest) -> tuple[str, ...]:
             felt: tuple[str, ...] = ()
             for _ in range(2):
                 # The second time nothing is left of our own: a GPU's utilisation is a mean of up to a second.
-                seen, before = look_again(self._host, examination, self._pause)
+                seen, before = reread(self._host, examination, self._pause)
                 felt = affected_by(seen, (test,), before)
                 if not felt:
                     break
@@ -171,7 +171,7 @@ class Bench:
 
         # The jobs of a simulated node never change.
         look = None if may_disturb or not self._is_live else who_has_come
-        self._run = SeriesRun(self._host, self._processes(), examination, told, look)
+        self._run = SeriesRunner(self._host, self._processes(), examination, told, look)
         try:
             with self._lock():
                 return self._run.run(series)
@@ -180,7 +180,7 @@ class Bench:
         finally:
             self._run = None
 
-    def _refused(self, why: str, hear: Callable[[Event], object]) -> Refused:
+    def _refused(self, why: str, hear: Callable[[BandwidthEvent], object]) -> Refused:
         hear(SeriesEnded((), refused=why))
         return Refused(why)
 
@@ -191,16 +191,16 @@ class Bench:
     def _lock(self) -> AbstractContextManager[object]:
         return ActionLock(_LOCK) if self._is_live else nullcontext()
 
-    def _processes(self) -> Processes:
+    def _processes(self) -> ProcessStarter:
         if self._given is not None:
             return self._given
         if self._is_live:
-            return LocalProcesses()
+            return LocalProcessStarter()
         from probes.simulation.host import SimulatedHost
-        from tui.bandwidth.simulated_processes import SimulatedProcesses
+        from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 
         assert isinstance(self._host, SimulatedHost)
-        return SimulatedProcesses(self._host)
+        return SimulatedProcessStarter(self._host)
 
     def stop(self) -> None:
         """Ends the series under way; from any thread."""

@@ -14,10 +14,10 @@ from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
 from probes.snapshot.examination import Examination
 from tui.bandwidth import setting_options as setup_options
 from tui.bandwidth.setting_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
-from widgets.bandwidth.setup import Setting
+from widgets.bandwidth.setup import SettingRow
 
 
-class Settings:
+class BandwidthSettings:
     """Rows with values; changes only by `take`, `preset` and the keys' methods."""
 
     def __init__(self) -> None:
@@ -223,11 +223,11 @@ class Settings:
 
     # Drawing
 
-    def rows(self) -> list[Setting]:
+    def rows(self) -> list[SettingRow]:
         """Those that have a meaning for the chosen test."""
         return [self._setting(row) for row in self._rows()]
 
-    def _setting(self, row: str) -> Setting:
+    def _setting(self, row: str) -> SettingRow:
         labels = {
             "gpu": "GPU",
             "nic": "NIC",
@@ -240,10 +240,10 @@ class Settings:
         label = labels.get(row, row.capitalize())
         if row == "peer":
             note = "p: change" if self.peer else "Enter: type it"
-            return Setting(row, label, self.peer or "none", note, bool(self.peer), True)
+            return SettingRow(row, label, self.peer or "none", note, bool(self.peer), True)
         options = self._options(row)
         value = self._value(row)
         option = next((one for one in options if one.value == value), None)
         if option is None:
-            return Setting(row, label, str(value) if isinstance(value, str) else "none here", "", False)
-        return Setting(row, label, option.text, option.note, option.is_possible)
+            return SettingRow(row, label, str(value) if isinstance(value, str) else "none here", "", False)
+        return SettingRow(row, label, option.text, option.note, option.is_possible)

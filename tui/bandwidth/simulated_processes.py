@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tui.bandwidth.processes import LINE_LIMIT, Ended, Process
+from tui.bandwidth.processes import LINE_LIMIT, ProcessExit, ToolProcess
 from tui.bandwidth.supervisor import GRACE_SECONDS
 from tui.runtime.ansi_text import harmless, without_colors
 
@@ -39,13 +39,13 @@ class SimulatedNode(Protocol):
         """Begins one."""
 
 
-class SimulatedProcesses:
+class SimulatedProcessStarter:
     """A simulated node, whose clock goes on while one waits."""
 
     def __init__(self, host: SimulatedNode, wait: Callable[[float], object] = time.sleep) -> None:
         self._host, self._wait = host, wait
 
-    def start(self, argv: Sequence[str], seconds: float) -> Process:
+    def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         """Has the node play a tool."""
         return _SimulatedProcess(self._host, self._wait, self._host.begin_test(argv), seconds)
 
@@ -63,7 +63,7 @@ class _SimulatedProcess:
         self._why = ""
         self._signalled_at: float | None = None
         self._killed = False
-        self._gone: Ended | None = None
+        self._gone: ProcessExit | None = None
 
     def lines(self, seconds: float) -> list[str]:
         until = self._host.monotonic() + seconds
@@ -77,7 +77,7 @@ class _SimulatedProcess:
             self._wait(min(_STEP_SECONDS, left))
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> ProcessExit | None:
         return None if self._waiting else self._gone
 
     def end(self) -> None:
@@ -99,7 +99,7 @@ class _SimulatedProcess:
         status = self._test.exit_status
         if status is not None:
             took = (now if self._signalled_at is None else self._signalled_at) - self._began
-            self._gone = Ended(status, took, self._why)
+            self._gone = ProcessExit(status, took, self._why)
         elif self._signalled_at is not None or now - self._began >= self._limit:
             self._signal(f"ended after {self._limit:g} s, its limit of time")
         return self._gone is not None

@@ -75,7 +75,7 @@ def told_of(left: list[Entry]) -> str:
     return f"{STILL_THERE}: {named or 'a process that this user may not see'}"
 
 
-class Keeper:
+class ProcessSupervisor:
     """Starts one test and stays until it and all that it started have gone."""
 
     def __init__(self) -> None:
@@ -261,7 +261,7 @@ def _tell(**message: object) -> None:
 
 if __name__ == "__main__":
     try:
-        Keeper().keep()
+        ProcessSupervisor().keep()
     except Exception as error:
         _tell(failed=f"{type(error).__name__}: {error}")
         sys.exit(1)

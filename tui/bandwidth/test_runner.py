@@ -22,8 +22,8 @@ from probes.base.unknown import Unknown
 from probes.facts.system.tcp_ports import listening
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, SANITY
 from probes.host.protocol import Host
-from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured, Told
-from tui.bandwidth.processes import Process, Processes
+from tui.bandwidth.events import BandwidthEvent, FactReported, LinePrinted, ProcessStarted, SampleReceived
+from tui.bandwidth.processes import ProcessStarter, ToolProcess
 from tui.bandwidth.supervisor import STILL_THERE
 
 _STEP_SECONDS = 0.05
@@ -57,7 +57,7 @@ def parser_of(tool: str) -> Parser:
 class _Running:
     """One end that was started."""
 
-    def __init__(self, end: PlannedProcess, process: Process) -> None:
+    def __init__(self, end: PlannedProcess, process: ToolProcess) -> None:
         self.end, self.process = end, process
         self.parser = parser_of(end.command.tool)
         self.waits_since: float | None = None
@@ -65,11 +65,17 @@ class _Running:
         self.tries = 1
 
 
-class Meeting:
+class TestRunner:
     """Starts the ends, and takes what they print; left, nothing of them runs any more."""
 
+    __test__ = False
+
     def __init__(
-        self, host: Host, processes: Processes, test: PlannedTest, hear: Callable[[Event], object]
+        self,
+        host: Host,
+        processes: ProcessStarter,
+        test: PlannedTest,
+        hear: Callable[[BandwidthEvent], object],
     ) -> None:
         self._host, self._processes, self._test, self._hear = host, processes, test, hear
         self._running: list[_Running] = []
@@ -82,7 +88,7 @@ class Meeting:
         self.facts: list[Fact] = []
         self._troubles: list[Failure] = []
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> TestRunner:
         port = self._test.tcp_port
         taken = listening(self._host) if port else {}
         if not isinstance(taken, Unknown) and port in taken:
@@ -123,7 +129,7 @@ class Meeting:
 
     def _start(self, end: PlannedProcess, tries: int = 1) -> None:
         argv = end.command.argv
-        self._hear(EndStarted(end.name, argv))
+        self._hear(ProcessStarted(end.name, argv))
         running = _Running(end, self._processes.start(argv, self._test.time_limit_s))
         running.tries = tries
         self._running.append(running)
@@ -184,12 +190,12 @@ class Meeting:
                 one.waits_since = now
             if len(self.facts) < _MOST_FACTS and self._measures(one):
                 self.facts.append(told)
-            self._hear(Told(one.end.name, told))
+            self._hear(FactReported(one.end.name, told))
         elif isinstance(told, Sample) and self._measures(one):
             if self._first_row_at is None:
                 self._first_row_at = now
             self.samples.append(told)
-            self._hear(Measured(told, now - self._first_row_at))
+            self._hear(SampleReceived(told, now - self._first_row_at))
         elif isinstance(told, Failure) and len(self._troubles) < _MOST_FACTS:
             self._troubles.append(told)
 

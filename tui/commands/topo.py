@@ -20,7 +20,8 @@ from probes.queries.acs_redirects import detours
 from probes.snapshot.examination import examine
 from probes.snapshot.nic_roles import NicRole, roles_of
 from probes.snapshot.verdict import Verdict
-from probes.topology.paths import Endpoint, Path, Topology, is_down
+from probes.topology.endpoints import Endpoint, is_down
+from probes.topology.paths import Path, Topology
 from tui.commands.json_values import document, host_name, object_of, plain_value, verdict_json, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, line, width_of

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-    from tui.screens.bandwidth_run.state import LiveState
+    from tui.screens.bandwidth_run.state import SeriesState
     from tui.screens.bandwidth_setup.state import SetupState
 
 _EXIT_SECONDS = 15.0  # both ends of a test have a few seconds each to end
@@ -47,12 +47,12 @@ class BandwidthController:
         else:
             self.setup.show()
 
-    def _show_series(self, state: LiveState) -> None:
+    def _show_series(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
         self._context.show(BandwidthRunScreen, lambda: BandwidthRunScreen(state))
 
-    def _draw(self, state: LiveState) -> None:
+    def _draw(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
         self._context.overview.tell_measuring(state.word)
@@ -69,7 +69,7 @@ class BandwidthController:
     def _start(self, setup: SetupState) -> None:
         """Run the series that was checked and confirmed."""
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-        from tui.screens.bandwidth_run.state import LiveState
+        from tui.screens.bandwidth_run.state import SeriesState
         from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 
         to_run, setup.to_run = setup.to_run, None
@@ -77,7 +77,7 @@ class BandwidthController:
             self.setup.plan()
             self.setup.draw()
             return
-        state = LiveState(
+        state = SeriesState(
             to_run.examination,
             to_run.series,
             self._context.origin,
@@ -91,7 +91,7 @@ class BandwidthController:
             to_run.series,
             state,
             on_ready=lambda: self._app.set_timer(DRAW_SECONDS, self._take_events),
-            may_disturb=bool(to_run.felt_by),
+            may_disturb=bool(to_run.affected_by),
         )
         if isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
             self._app.switch_screen(BandwidthRunScreen(state))
@@ -113,7 +113,7 @@ class BandwidthController:
         self.setup.load_results()
         self._notify_end(state)
 
-    def _notify_end(self, state: LiveState) -> None:
+    def _notify_end(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
         if not isinstance(self._app.screen, BandwidthRunScreen):
@@ -132,7 +132,7 @@ class BandwidthController:
         """Stop the running test and start the next one."""
         self._worker.skip()
 
-    def save_baseline(self, message: BandwidthRunScreen.BaselineWanted) -> None:
+    def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""
         state, setup = message.state, self.setup.state
         why = "" if setup is None else state.why_ask(setup.baseline)

@@ -90,7 +90,7 @@ class BandwidthSetupController:
             return
         examination, request = setup.examination, setup.chosen.request
         setup.now = self._worker.now()
-        setup.take_kept(self._worker.kept, self._worker.unread)
+        setup.set_earlier(self._worker.kept, self._worker.unread)
 
         def take(planned: Series | Refused) -> None:
             if setup.chosen.request == request:
@@ -106,7 +106,7 @@ class BandwidthSetupController:
         newest, before = self._context.overview.newest_readings
         if isinstance(setup.planned, Series) and newest is not None:
             current = replace(examination, reading=newest)
-            setup.felt_by = self._worker.affected_by(current, setup.planned, before)
+            setup.affected_by = self._worker.affected_by(current, setup.planned, before)
 
     # Earlier results
 
@@ -122,14 +122,14 @@ class BandwidthSetupController:
         def take(results: tuple[Result, ...]) -> None:
             self._context.overview.take_measured(results)
             if self.state is not None:
-                self.state.take_kept(results, self._worker.unread)
+                self.state.set_earlier(results, self._worker.unread)
                 self._load_baseline(self.state)
 
         self._worker.load(take, self._report_not_loaded)
 
     def _load_baseline(self, setup: SetupState) -> None:
         def take(baseline: tuple[Result, ...], why_none: str) -> None:
-            setup.take_baseline(baseline, why_none)
+            setup.set_baseline(baseline, why_none)
             self.draw()
 
         if setup.examination is not None and not setup.refusal:
@@ -184,7 +184,7 @@ class BandwidthSetupController:
 
         def take(examination: Examination, affected: tuple[str, ...]) -> None:
             if setup.to_run is to_run:  # else it was canceled
-                setup.to_run = replace(to_run, examination=examination, felt_by=affected)
+                setup.to_run = replace(to_run, examination=examination, affected_by=affected)
                 self._ask_or_start(setup)
 
         def fail(message: str) -> None:

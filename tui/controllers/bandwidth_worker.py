@@ -16,15 +16,15 @@ if TYPE_CHECKING:  # loaded with the first test
     from probes.host.protocol import Host
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
-    from tui.bandwidth.events import Event
-    from tui.bandwidth.session import Bench
-    from tui.screens.bandwidth_run.state import LiveState
+    from tui.bandwidth.events import BandwidthEvent
+    from tui.bandwidth.session import BenchSession
+    from tui.screens.bandwidth_run.state import SeriesState
 
 _MOST_WAITING = 5000
 """Events that the screen has not taken yet. Lines beyond that are counted and not shown."""
 
 
-class BandwidthWorker(BackgroundTask["Event"]):
+class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
     """Plan series of tests, and run one series at a time.
 
     `host` returns None until the node is open.
@@ -34,7 +34,7 @@ class BandwidthWorker(BackgroundTask["Event"]):
         super().__init__(call, "bandwidth")
         self._host, self._read_only = host, read_only
         self._lock = threading.Lock()
-        self._bench: Bench | None = None
+        self._bench: BenchSession | None = None
         self._is_stopped = False
         self._is_planning = False
         self._next_plan: Callable[[], None] | None = None
@@ -42,18 +42,18 @@ class BandwidthWorker(BackgroundTask["Event"]):
         self.unread = ""  # why existing results could not be read
         self.ended_at = float("-inf")  # by the host's clock, when the last series ended
         self.unshown = 0  # lines dropped because they came too fast
-        self.state: LiveState | None = None  # of the newest series
+        self.state: SeriesState | None = None  # of the newest series
 
-    def _opened(self) -> Bench:
+    def _opened(self) -> BenchSession:
         with self._lock:
             if self._bench is None:
-                from tui.bandwidth.results_store import kept_results
-                from tui.bandwidth.session import Bench
+                from tui.bandwidth.results_store import open_results_store
+                from tui.bandwidth.session import BenchSession
 
                 host = self._host()
                 if host is None:
                     raise RuntimeError("the node is not open yet")
-                self._bench = Bench(host, kept_results(host.origin), self._read_only)
+                self._bench = BenchSession(host, open_results_store(host.origin), self._read_only)
             return self._bench
 
     # Questions
@@ -77,8 +77,8 @@ class BandwidthWorker(BackgroundTask["Event"]):
         """Load all saved results, oldest first; `unread` says why existing ones could not be read."""
 
         def ask() -> tuple[tuple[Result, ...], str]:
-            kept = self._opened().kept
-            return kept.results(), kept.why_unread()
+            store = self._opened().store
+            return store.results(), store.why_unread()
 
         def take(answer: tuple[tuple[Result, ...], str]) -> None:
             self.kept, self.unread = answer
@@ -92,19 +92,19 @@ class BandwidthWorker(BackgroundTask["Event"]):
         """Load the baseline of a machine type, or why there is none."""
 
         def ask() -> tuple[tuple[Result, ...], str]:
-            kept = self._opened().kept
-            return kept.baseline(machine), kept.no_baseline(machine)
+            store = self._opened().store
+            return store.baseline(machine), store.no_baseline(machine)
 
         call_in_thread(self._call, ask, lambda answer: then(*answer), failed)
 
     def save_baseline(self, results: tuple[Result, ...], then: Then[str], failed: Failed) -> None:
         """Save these results as the baseline of their machine type; `then` gets the path."""
-        from tui.bandwidth.session import NotKept
+        from tui.bandwidth.session import StoreError
 
         def save() -> tuple[str, str]:
             try:
-                return self._opened().kept.save_baseline(results), ""
-            except NotKept as error:
+                return self._opened().store.save_baseline(results), ""
+            except StoreError as error:
                 return "", str(error)
 
         def take(answer: tuple[str, str]) -> None:
@@ -119,7 +119,7 @@ class BandwidthWorker(BackgroundTask["Event"]):
     def plan(
         self, examination: Examination, request: Request, then: Then[Series | Refused], failed: Failed
     ) -> None:
-        """Plan the tests of a choice; while one is being planned, only the newest choice waits."""
+        """Plan the tests of a request; while one is being planned, only the newest request waits."""
 
         def begin() -> None:
             self._is_planning = True
@@ -147,7 +147,7 @@ class BandwidthWorker(BackgroundTask["Event"]):
         self, examination: Examination, series: Series, before: Reading | None
     ) -> tuple[str, ...]:
         """Return the affected processes, a line each."""
-        return self._opened().felt_by(examination, series, before)
+        return self._opened().affected_by(examination, series, before)
 
     def check_impact(
         self,
@@ -160,7 +160,7 @@ class BandwidthWorker(BackgroundTask["Event"]):
         """Get the processes that are affected now, and the examination with them."""
         call_in_thread(
             self._call,
-            lambda: self._opened().felt_now(examination, series, before),
+            lambda: self._opened().affected_now(examination, series, before),
             lambda answer: then(*answer),
             failed,
         )
@@ -171,7 +171,7 @@ class BandwidthWorker(BackgroundTask["Event"]):
         self,
         examination: Examination,
         series: Series,
-        state: LiveState,
+        state: SeriesState,
         on_ready: Callable[[], object],
         may_disturb: bool,
     ) -> None:
@@ -179,14 +179,14 @@ class BandwidthWorker(BackgroundTask["Event"]):
 
         Unless it `may_disturb`, the series ends before a test that would affect running jobs.
         """
-        from tui.bandwidth.events import LinePrinted, SeriesBegan, SeriesEnded
+        from tui.bandwidth.events import LinePrinted, SeriesEnded, SeriesStarted
 
         self._join_last()
         bench = self._opened()
         self.state, self._is_stopped, self.unshown = state, False, 0
 
-        def on_event(event: Event) -> None:
-            if isinstance(event, SeriesBegan) and self._is_stopped:
+        def on_event(event: BandwidthEvent) -> None:
+            if isinstance(event, SeriesStarted) and self._is_stopped:
                 bench.stop()  # requested before there was anything to stop
             if isinstance(event, SeriesEnded):
                 self.ended_at = self.clock()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.rating import Rating
+from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import (
@@ -17,10 +18,10 @@ from probes.bandwidth.results.memory_path import (
     nic_routes,
 )
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, SANITY
+from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
-from widgets.base.figures import binary_size
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.figures import ago, binary_size, short
+from widgets.base.lines import Line, Run, Tone, width_of, wrapped
 
 _MARKS = {
     Rating.NEAR: Run("✓", Tone.GOOD),
@@ -161,3 +162,35 @@ def _sanity(result: Result) -> str:
     waived = counts.get(About.WAIVED, "0")
     told = f"passed: {passed} of {total} tests of CPU access to GPU memory"
     return told if waived == "0" else f"{told}, {waived} waived"
+
+
+# Earlier results
+
+
+def short_result(result: Result) -> Run:
+    """As "✓387G", the unit being Gb/s as with the NICs' rates; nothing where no bandwidth was measured."""
+    mark = mark_of(result)
+    return mark._replace(text="" if result.gbps is None else f"{mark.text}{short(result.gbps)}G")
+
+
+def draw_last_result(result: Result, now: float, width: int, label: str = "measured") -> list[Line]:
+    """As "✓ measured 186 of 200 Gb/s, 93 % · DMA-BUF · 2 h ago", in two lines where one is too short.
+
+    It is ib_write_bw in loopback where nothing else is said. `now` is in seconds since 1970.
+    """
+    mark = mark_of(result)
+    words = result.judgement.words or headline_text(result)
+    head: Line = (mark, Run(f" {label} "), Run(words, mark.tone))
+    rest = " · ".join(filter(None, (result.memory, *_otherwise(result), ago(now - result.taken_at))))
+    whole: Line = (*head, Run(f" · {rest}", Tone.DIM))
+    return [whole] if width_of(whole) <= width else [head, (Run(f"  {rest}", Tone.DIM),)]
+
+
+def _otherwise(result: Result) -> list[str]:
+    """What was measured otherwise than gdrtop does unasked."""
+    told = [] if result.tool == PERFTEST[0] else [result.tool]
+    if result.pair.peer:
+        told.append(f"with {result.pair.peer}")
+    elif result.setup == Mode.SERVER.value:
+        told.append("with a peer")
+    return told

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.request import Mode
+from probes.bandwidth.planning.inventory import Available
 from probes.bandwidth.tools.command import is_host
 from probes.base.unknown import Unknown
 from widgets.base.figures import gbps, minutes
@@ -69,14 +70,14 @@ def draw_left_out(series: Series, width: int) -> list[Line]:
     return lines
 
 
-def draw_not_begun(tests: Sequence[PlannedTest], width: int) -> list[Line]:
+def draw_not_started(tests: Sequence[PlannedTest], width: int) -> list[Line]:
     """The tests that a series has not come to; of many, the first."""
     listed = ", ".join(test.title for test in tests[:_MOST_NOT_BEGUN])
     more = f" and {len(tests) - _MOST_NOT_BEGUN} more" if len(tests) > _MOST_NOT_BEGUN else ""
     return [(), *wrapped(f"Not started: {listed}{more}", width, Tone.WARNING)] if tests else []
 
 
-def draw_felt(felt: Sequence[str], width: int) -> list[Line]:
+def draw_affected(felt: Sequence[str], width: int) -> list[Line]:
     """Who would feel the tests."""
     lines: list[Line] = [line(Run("This would affect running jobs:", Tone.WARNING))]
     for one in felt:
@@ -148,3 +149,36 @@ def command_lines(command: str, width: int, indent: str = "") -> list[Line]:
             pieces.append(f"{indent}  ")
         pieces[-1] += f" {word}" if pieces[-1].strip() else word
     return [piece for text in pieces for piece in folded((Run(text),), width)]
+
+
+# The inventory
+
+
+def draw_inventory(available: Sequence[Available], width: int) -> list[Line]:
+    """Each tool with version and path, what it proves and what not; the same words once for a family."""
+    lines: list[Line] = []
+    cells = max((len(one.tool) for one in available), default=0)
+    for number, one in enumerate(available):
+        lines += _tool(one, cells, width)
+        following = available[number + 1] if number + 1 < len(available) else None
+        # What is true of several tools in a row is said behind the last of them.
+        if one.way_to_get and (following is None or following.way_to_get != one.way_to_get):
+            lines += wrapped(f"to get it: {one.way_to_get}", width, Tone.DIM, "    ")
+        if following is None or following.purpose.proves != one.purpose.proves:
+            lines += draw_purpose(one.purpose, width, "    ")
+    return lines
+
+
+def _tool(one: Available, cells: int, width: int) -> list[Line]:
+    mark = Run("✓", Tone.GOOD) if one.can_run and not one.lacks else Run("–", Tone.DIM)
+    if one.can_run and one.lacks:
+        mark = Run("▲", Tone.WARNING)
+    told = [one.lacks] if one.lacks else []
+    if one.can_run:
+        assert not isinstance(one.path, Unknown)
+        version = "version unknown" if isinstance(one.version, Unknown) else f"version {one.version}"
+        gpu = ["GPU memory by DMA-BUF or nvidia-peermem"] if one.dmabuf is True else []
+        told = [one.path, version, *gpu, *told]
+    text = wrapped(" · ".join(told), width - cells - 3, Tone.PLAIN if one.can_run else Tone.DIM)
+    lines: list[Line] = [(mark, Run(" "), Run(f"{one.tool:<{cells}}", Tone.TITLE), Run(" "), *text[0])]
+    return [*lines, *((Run(" " * (cells + 3)), *more) for more in text[1:])]

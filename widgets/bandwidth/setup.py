@@ -11,7 +11,7 @@ from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.tools.command import Refused
 from widgets.bandwidth.series import (
     command_lines,
-    draw_felt,
+    draw_affected,
     draw_for_peer,
     draw_left_out,
     draw_limits,
@@ -25,7 +25,7 @@ _MOST_COMMANDS = 24
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingRow:
     """A row: its value, and a few dim words beside it."""
 
     name: str
@@ -36,7 +36,7 @@ class Setting:
     is_typed: bool = False
 
 
-def draw_settings(settings: Sequence[Setting], selected: str) -> list[Line]:
+def draw_settings(settings: Sequence[SettingRow], selected: str) -> list[Line]:
     """One line each; the selected one between the arrows that change it."""
     lines: list[Line] = []
     for one in settings:
@@ -59,7 +59,7 @@ def draw_planned(
     series: Series | Refused,
     width: int,
     node: str,
-    felt_by: Sequence[str] = (),
+    affected_by: Sequence[str] = (),
     before: Sequence[Line] = (),
 ) -> list[Line]:
     """What it can reach at most and how long it takes, who would feel it, what it proves, every command.
@@ -74,8 +74,8 @@ def draw_planned(
     if not lines:
         lines += wrapped("limit of the path unknown", width, Tone.DIM)
     lines.append((Run(f"takes {count}about {minutes(series.seconds)}"),))
-    if felt_by:
-        lines.extend(draw_felt(felt_by, width))
+    if affected_by:
+        lines.extend(draw_affected(affected_by, width))
     # In a sweep only the names of the NICs differ: the first of each memory stands for all.
     of_memory: dict[str, Purpose] = {}
     for test in series.tests:

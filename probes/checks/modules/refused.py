@@ -1,17 +1,17 @@
-"""Why the kernel refuses a module: forbidden, without a trusted signature, built for another kernel."""
+"""Why the kernel refuses a module: it is forbidden, not signed, or built for another kernel."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.driver import rebuild_plan
-from probes.queries.evidence_list import SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
+from probes.queries.evidence_list import KERNEL_LOG, SHOWN
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.module_need import impact_of_missing, missing_modules, severity_of_missing
-from probes.queries.modules import FILES, MODULES, file_of, log_needed, message_evidence, module_messages
+from probes.queries.modules import FILES, MODULES, RELEASE, file_of, message_evidence, module_messages
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
@@ -30,17 +30,10 @@ _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
 def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     """Check the sysctl that hardening scripts set; a note while every needed module is loaded."""
     path = "/proc/sys/kernel/modules_disabled"
-    kernel = examination.node.kernel
-    disabled = kernel if isinstance(kernel, Unknown) else kernel.modules_disabled
-    if isinstance(disabled, Unknown):
-        if disabled.reason is Reason.NOT_THERE:
-            return passed(Evidence(path, "not there: a kernel without this switch"))
-        return unknown_without(path, disabled)
-    if not disabled:
+    disabled = map_known(examination.node.kernel, lambda kernel: kernel.modules_disabled)
+    if not need(disabled, path, absent=Evidence(path, "not there: a kernel without this switch")):
         return passed(Evidence(path, "0"))
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return unknown_without(MODULES, missing, Evidence(path, "1"))
+    missing = need(missing_modules(examination), MODULES, Evidence(path, "1"))
     steps = (
         instruction(
             "Remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
@@ -58,21 +51,14 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     )
 
 
-def _unsigned(examination: Examination) -> Maybe[tuple[ModuleFile, ...]]:
-    """Return the unsigned files of modules that are missing."""
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return missing
-    files = []
-    for name in missing:
-        file = file_of(examination, name)
-        if isinstance(file, Unknown):
-            if file.reason is Reason.NOT_THERE:
-                continue
-            return file
-        if isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE:
-            files.append(file)
-    return tuple(files)
+def _files(examination: Examination, names: tuple[str, ...], *evidence: Evidence) -> list[ModuleFile]:
+    """Return the files of modules, without those that have none."""
+    files = (file_of(examination, name) for name in names)
+    return [
+        need(file, FILES, *evidence)
+        for file in files
+        if not isinstance(file, Unknown) or file.reason is not Reason.NOT_THERE
+    ]
 
 
 def _sign_plan(examination: Examination) -> Plan:
@@ -95,7 +81,7 @@ def _sign_plan(examination: Examination) -> Plan:
         instruction("Enroll the key at the console when the machine starts, or disable Secure Boot"),
     )
     return Plan(
-        "Sign the modules and enrol the key",
+        "Sign the modules and enroll the key",
         steps,
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
@@ -106,9 +92,13 @@ def _sign_plan(examination: Examination) -> Plan:
 def _refused_unsigned(
     examination: Examination, refuses: Evidence, cause: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    files = _unsigned(examination)
-    if isinstance(files, Unknown):
-        return unknown_without(FILES, files, refuses)
+    """Check for missing, unsigned modules on a kernel that refuses those."""
+    missing = need(missing_modules(examination), FILES, refuses)
+    files = [
+        file
+        for file in _files(examination, missing, refuses)
+        if isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE
+    ]
     if not files:
         return passed(refuses, Evidence("modinfo", "no missing module is unsigned"))
     names = tuple(file.name for file in files)
@@ -135,14 +125,8 @@ def _refused_unsigned(
 def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules under kernel lockdown."""
     path = "/sys/kernel/security/lockdown"
-    kernel = examination.node.kernel
-    mode = kernel if isinstance(kernel, Unknown) else kernel.lockdown
-    if isinstance(mode, Unknown):
-        if mode.reason is Reason.NOT_THERE and not isinstance(kernel, Unknown):
-            return passed(
-                Evidence(path, "not there: a kernel without lockdown, or securityfs is not mounted")
-            )
-        return unknown_without(path, mode)
+    absent = Evidence(path, "not there: a kernel without lockdown, or securityfs is not mounted")
+    mode = need(need(examination.node.kernel, path).lockdown, path, absent=absent)
     if mode == "none":
         return passed(Evidence(path, "none"))
     return _refused_unsigned(
@@ -163,13 +147,8 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
 def secure_boot_unsigned(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules where sig_enforce is set."""
     path = "/sys/module/module/parameters/sig_enforce"
-    kernel = examination.node.kernel
-    enforced = kernel if isinstance(kernel, Unknown) else kernel.signatures_enforced
-    if isinstance(enforced, Unknown):
-        if enforced.reason is Reason.NOT_THERE:
-            return passed(Evidence(path, "not there: a kernel without module signatures"))
-        return unknown_without(path, enforced)
-    if not enforced:
+    enforced = map_known(examination.node.kernel, lambda kernel: kernel.signatures_enforced)
+    if not need(enforced, path, absent=Evidence(path, "not there: a kernel without module signatures")):
         return passed(Evidence(path, "N"))
     return _refused_unsigned(
         examination,
@@ -189,14 +168,10 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
 )
 def secure_boot_key_rejected(examination: Examination) -> Outcome:
     """Check the kernel log for rejected signatures; it does not name the module."""
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return unknown_without(MODULES, missing)
+    missing = need(missing_modules(examination), MODULES)
     if not missing:
         return passed(Evidence("/proc/modules", "every needed module is loaded"))
-    messages = module_messages(examination, (LogKind.SIGNATURE_REJECTED,))
-    if isinstance(messages, Unknown):
-        return log_needed(messages)
+    messages = need(module_messages(examination, (LogKind.SIGNATURE_REJECTED,)), KERNEL_LOG)
     if not messages:
         return passed(*message_evidence(examination, messages))
     return found(
@@ -221,37 +196,28 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
 )
 def module_wrong_vermagic(examination: Examination) -> Outcome:
     """Check the vermagic of the files whose modules are missing."""
-    release = examination.node.kernel_release
-    if isinstance(release, Unknown):
-        return unknown_without("the release of the running kernel", release)
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return unknown_without(MODULES, missing)
-    evidence = []
-    for name in missing:
-        file = file_of(examination, name)
-        if isinstance(file, Unknown):
-            if file.reason is not Reason.NOT_THERE:
-                return unknown_without(FILES, file)
-            continue
-        # Red Hat's weak-updates are modules of an older kernel that fit this one by their symbols.
-        other = not isinstance(file.kernel, Unknown) and file.kernel != release
-        if other and "/weak-updates/" not in file.path:
-            evidence.append(
-                (
-                    name,
-                    Evidence(f"modinfo -F vermagic {name}", f"built for {file.kernel}; {release} is running"),
-                )
-            )
-    if not evidence:
+    release = need(examination.node.kernel_release, RELEASE)
+    files = _files(examination, need(missing_modules(examination), MODULES))
+    # Red Hat's weak-updates are modules of an older kernel that fit this one by their symbols.
+    others = [
+        file
+        for file in files
+        if not isinstance(file.kernel, Unknown)
+        and file.kernel != release
+        and "/weak-updates/" not in file.path
+    ]
+    if not others:
         return passed(
-            Evidence("modinfo -F vermagic", f"no missing module was built for another kernel than {release}")
+            Evidence("modinfo -F vermagic", f"no missing module was built for a kernel other than {release}")
         )
-    names = tuple(name for name, _ in evidence)
+    names = tuple(file.name for file in others)
     return found(
         f"The file of {', '.join(names)} below /lib/modules/{release} was copied there, or comes from a "
         "package that was built for another kernel.",
-        *(seen for _, seen in evidence[:SHOWN]),
+        *(
+            Evidence(f"modinfo -F vermagic {file.name}", f"built for {file.kernel}; {release} is running")
+            for file in others[:SHOWN]
+        ),
         fix=rebuild_plan(release),
         severity=severity_of_missing(examination, names),
         devices=names,

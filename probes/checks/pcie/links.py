@@ -24,7 +24,7 @@ from probes.queries.pcie_paths import (
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
-from probes.topology.paths import port_gbps
+from probes.topology.endpoints import port_gbps
 
 AREA = Area("pcie", requires=(unknown_devices,))
 

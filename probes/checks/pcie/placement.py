@@ -24,8 +24,9 @@ from probes.queries.pcie_paths import (
 )
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
+from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.nccl_words import ORDER, Nccl
-from probes.topology.paths import Endpoint, Path, is_down
+from probes.topology.paths import Path
 
 AREA = Area("pcie", requires=(unknown_devices,))
 

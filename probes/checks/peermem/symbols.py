@@ -1,17 +1,17 @@
-"""nvidia_peermem that was built without the symbols it needs, or against another build."""
+"""nvidia_peermem built without the symbols that it needs, or against another build of them."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
 from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.services import restart_openibd
-from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
+from probes.queries.evidence_list import KERNEL_LOG, STAGED
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -27,7 +27,6 @@ from probes.queries.modules import (
     PEERMEM,
     file_of,
     is_present,
-    log_needed,
     message_evidence,
     module_messages,
     module_of,
@@ -54,19 +53,14 @@ _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
     impact=STAGED,
 )
 def peermem_built_without_symbols(examination: Examination) -> Outcome:
-    """Check what it depends on: a module built with the symbols needs the module that exports them.
+    """Check its dependencies: a module built with the symbols needs the module that exports them.
 
-    modprobe says `Invalid argument` and the kernel log stays silent.
+    modprobe prints `Invalid argument`, and nothing appears in the kernel log.
     """
     module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    if isinstance(module.depends, Unknown):
-        if module.depends.reason is Reason.NOT_THERE:
-            return passed(Evidence(modules_dep(examination), "no nvidia_peermem"))
-        return unknown_without(FILES, module.depends)
-    depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(module.depends) or "nothing")
-    if _IB_EXPORTERS.intersection(module.depends):
+    names = need(module.depends, FILES, absent=Evidence(modules_dep(examination), "no nvidia_peermem"))
+    depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(names) or "nothing")
+    if _IB_EXPORTERS.intersection(names):
         return passed(depends)
     facts = examination.module_files
     symbols = () if isinstance(facts, Unknown) else facts.peer_memory
@@ -74,15 +68,15 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     if symbols:
         seen = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
         cause = (
-            "The driver was built before OFED was installed, so modprobe answers `Invalid argument`. "
+            "The driver was built before OFED was installed, so modprobe fails with `Invalid argument`. "
             "A rebuild finds the symbols of OFED."
         )
         plan = Plan("Build nvidia-peermem against OFED", rebuild, reversible=False)
     else:
         seen = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
         cause = (
-            "This RDMA stack has no peer-memory interface, so modprobe answers `Invalid argument`. OFED and "
-            "the kernels of some distributions have it."
+            "This RDMA stack has no peer-memory interface, so modprobe fails with `Invalid argument`. OFED "
+            "and the kernels of some distributions have it."
         )
         steps = (
             instruction("Install DOCA-OFED, or use the open kernel modules and DMA-BUF instead"),
@@ -115,22 +109,21 @@ def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
 def _symbols(
     examination: Examination, kind: LogKind, cause: str, title: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    """Check what the kernel said about symbols that nvidia_peermem needs."""
-    module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
+    """Check what the kernel logged about symbols that nvidia_peermem needs."""
+    absent_peermem(examination)
     messages = module_messages(examination, (kind,), modules=(PEERMEM,))
-    if isinstance(messages, Unknown):
-        if need_of_peermem(examination) is Need.NOT_NEEDED:
-            return not_needed(Need.NOT_NEEDED)
-        return log_needed(messages)
+    if isinstance(messages, Unknown) and need_of_peermem(examination) is Need.NOT_NEEDED:
+        return not_needed()
     # -22 follows a symbol of another version, which the kernel names in the line before.
-    messages = tuple(one for one in messages if (one.symbol or "").startswith("ib_") and one.number != -22)
-    if not messages:
-        return passed(*message_evidence(examination, messages))
-    steps = rebuild_steps(examination)
-    fix = Plan(title, steps, reversible=False)
+    messages = tuple(
+        message
+        for message in need(messages, KERNEL_LOG)
+        if (message.symbol or "").startswith("ib_") and message.number != -22
+    )
     evidence = message_evidence(examination, messages)
+    if not messages:
+        return passed(*evidence)
+    fix = Plan(title, rebuild_steps(examination), reversible=False)
     return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
@@ -144,26 +137,19 @@ def _symbols(
 )
 def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     """Compare the file's version with that of the loaded driver, whose nvidia_p2p_* symbols it needs."""
-    module, nvidia = absent_peermem(examination), module_of(examination, "nvidia")
-    if isinstance(module, Outcome):
-        return module
-    if isinstance(nvidia, Unknown):
-        return unknown_without(MODULES, nvidia)
+    absent_peermem(examination)
+    nvidia = need(module_of(examination, "nvidia"), MODULES)
     if not is_present(nvidia):
         return passed(state_evidence(nvidia))
-    file = file_of(examination, PEERMEM)
-    version = file if isinstance(file, Unknown) else file.version
-    if isinstance(version, Unknown):
-        if version.reason is Reason.NOT_THERE:
-            return passed(Evidence("modinfo nvidia_peermem", "no file, or no version in it"))
-        return unknown_without(FILES, version)
-    if isinstance(nvidia.version, Unknown):
-        return unknown_without("/sys/module/nvidia/version", nvidia.version)
+    no_version = Evidence("modinfo nvidia_peermem", "no file, or no version in it")
+    version = map_known(file_of(examination, PEERMEM), lambda file: file.version)
+    on_disk = need(version, FILES, absent=no_version)
+    loaded = need(nvidia.version, "/sys/module/nvidia/version")
     evidence = (
-        Evidence("modinfo -F version nvidia_peermem", version),
-        Evidence("/sys/module/nvidia/version", nvidia.version),
+        Evidence("modinfo -F version nvidia_peermem", on_disk),
+        Evidence("/sys/module/nvidia/version", loaded),
     )
-    if version == nvidia.version:
+    if on_disk == loaded:
         return passed(*evidence)
     steps = (
         instruction("Drain the node; the reboot loads the driver that is on disk"),
@@ -214,23 +200,14 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
 
     OFED without kernel modules (mlnxofedinstall --user-space-only) is then deliberate and works.
     """
-    aside = no_peermem_pair(examination)
-    if aside is not None:
-        return aside
-    ofed, modules = ofed_of(examination), module_of(examination, "ib_core")
-    if isinstance(ofed, Unknown):
-        if ofed.reason is Reason.NOT_THERE:
-            return passed(Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use"))
-        return unknown_without(OFED, ofed)
-    if isinstance(modules, Unknown):
-        return unknown_without(MODULES, modules)
-    if isinstance(modules.on_disk, Unknown):
-        if modules.on_disk.reason is Reason.NOT_THERE:
-            return passed(Evidence("modinfo -n ib_core", "no file for this kernel, or built into it"))
-        return unknown_without("modules.dep", modules.on_disk)
-    where = Evidence("modinfo -n ib_core", modules.on_disk)
-    if modules.origin != "kernel":
-        return passed(Evidence("ofed_info -s", ofed), where)
+    end_with(no_peermem_pair(examination))
+    no_ofed = Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use")
+    ofed = need(ofed_of(examination), OFED, absent=no_ofed)
+    ib_core = need(module_of(examination, "ib_core"), MODULES)
+    no_file = Evidence("modinfo -n ib_core", "no file for this kernel, or built into it")
+    path = Evidence("modinfo -n ib_core", need(ib_core.on_disk, "modules.dep", absent=no_file))
+    if ib_core.origin != "kernel":
+        return passed(Evidence("ofed_info -s", ofed), path)
     load = restart_openibd(examination)
     steps = (
         instruction(
@@ -244,7 +221,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
         "OFED has no modules for this kernel, so the distribution's are loaded."
         + (" That is right if only OFED's libraries and tools are wanted." if spare else ""),
         Evidence("ofed_info -s", ofed),
-        where,
+        path,
         fix=Plan("Build OFED for this kernel", steps, reversible=False, disturbs="every RDMA program"),
         devices=("ib_core",),
         severity=Severity.NOTE if spare else None,

@@ -9,7 +9,7 @@ Python script) is not in it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from probes.base.origin import Source
@@ -17,7 +17,9 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.system.memlock import MemlockLimit, parse_limits
+from probes.host.probe_thread import begin
 from probes.host.protocol import Host
+from probes.host.usage import ProcessUsage
 
 MAX_PROCESSES = 256  # that are shown in full
 _MAX_LOOKED_AT = 32768
@@ -29,7 +31,7 @@ _VALUE_LIMIT = 256
 _COMMAND_LIMIT_BYTES = 256 << 10  # of training scripts with hundreds of options
 _NAME_LIMIT = 48  # of a program's or a user's name
 _PIDS_NAMED = 3
-_PASSWD = "/etc/passwd"
+_USAGE_SECONDS = 3.0
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
 
 
@@ -60,7 +62,8 @@ class Process:
     nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
     is_ours: bool = False  # this program has started it, or what it has started has
     program: Maybe[str] = _NOT_READ  # "train.py": the script or module of an interpreter, else the program
-    user: Maybe[str] = _NOT_READ  # of /etc/passwd
+    user: Maybe[str] = _NOT_READ
+    usage: Maybe[ProcessUsage] = _NOT_READ  # CPU, memory, CPU affinity
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
 
 
@@ -72,6 +75,7 @@ class ProcessFacts:
     hidden: Maybe[int]  # programs of other users whose open files only root may see; unknown with hidepid
     left_out: int  # users of these devices beyond MAX_PROCESSES
     nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
+    taken_at: float = 0.0  # seconds since 1970, the host's clock
 
 
 # Nothing else of an environment is kept: it holds passwords and tokens.
@@ -119,13 +123,30 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
                 found.append((pid, files))
         elif files or pid in wanted:
             found.append((pid, files))
-    users = _users(host) if found else {}
+    found_pids = [pid for pid, _ in found[:MAX_PROCESSES]]
+    usages = _usages(host, found_pids) if found else {}
     return ProcessFacts(
-        processes=tuple(_process(host, pid, files, own, users) for pid, files in found[:MAX_PROCESSES]),
+        processes=tuple(
+            _process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]
+        ),
         hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=read_nccl_conf(host),
+        taken_at=host.wall_clock(),
     )
+
+
+def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
+    """Return the CPUs that processes have kept busy on average since they started; None: unknown."""
+    total = 0.0
+    for process in processes:
+        usage = process.usage
+        if isinstance(usage, Unknown) or isinstance(usage.cpu_seconds, Unknown):
+            return None
+        if isinstance(usage.started_at, Unknown) or usage.started_at >= taken_at:
+            return None
+        total += usage.cpu_seconds / (taken_at - usage.started_at)
+    return total
 
 
 def name_of(process: Process) -> str:
@@ -194,8 +215,17 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
     return tuple(sorted(found))
 
 
+def _usages(host: Host, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+    """Read CPU and memory use in a thread: looking up a user hangs if the directory service is down."""
+    answers = begin(host, "process usage", lambda: host.process_usage(pids)).answer(_USAGE_SECONDS)
+    if isinstance(answers, Unknown):
+        return dict.fromkeys(pids, answers)
+    missing = Unknown(Reason.TIMED_OUT, "process usage", "the previous check is still running")
+    return {pid: answers.get(pid, missing) for pid in pids}
+
+
 def _process(
-    host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str, users: Maybe[dict[int, str]]
+    host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str, usage: Maybe[ProcessUsage]
 ) -> Process:
     base = f"/proc/{pid}"
     status = host.read(f"{base}/status")
@@ -230,7 +260,8 @@ def _process(
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
         program=command if isinstance(command, Unknown) else parse_program(command),
-        user=_user(uid, users),
+        user=usage if isinstance(usage, Unknown) else usage.user,
+        usage=usage,
         job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
 
@@ -287,27 +318,6 @@ def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
     if match := _CONTAINER.search(cgroup):
         return f"container {match['id']}"
     return ""
-
-
-def _users(host: Host) -> Maybe[dict[int, str]]:
-    """Names by user id, of the lines NAME:PASSWORD:UID:… of passwd(5); the first line of an id counts."""
-    text = host.read(_PASSWD)
-    if isinstance(text, Unknown):
-        return text
-    users: dict[int, str] = {}
-    for line in text.split("\n"):
-        fields = line.split(":", 3)
-        if len(fields) == 4 and fields[0] and re.fullmatch(r"[0-9]{1,10}", fields[2]):
-            users.setdefault(int(fields[2]), printable(fields[0], _NAME_LIMIT))
-    return users
-
-
-def _user(uid: Maybe[int], users: Maybe[dict[int, str]]) -> Maybe[str]:
-    if isinstance(uid, Unknown):
-        return uid
-    if isinstance(users, Unknown):
-        return users
-    return users.get(uid) or Unknown(Reason.NOT_THERE, _PASSWD, f"no user {uid}")
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
+from probes.host.usage import cpu_list
 
 MAX_NUMBER = 65536
 
@@ -57,16 +58,7 @@ def list_from_map(text: str) -> str | None:
     bits = 0
     for word in words:
         bits = bits << 32 | int(word, 16)
-    parts: list[str] = []
-    number = 0
-    while bits >> number:
-        if bits >> number & 1:
-            first = number
-            while bits >> number + 1 & 1:
-                number += 1
-            parts.append(str(first) if first == number else f"{first}-{number}")
-        number += 1
-    return ",".join(parts)
+    return cpu_list(number for number in range(bits.bit_length()) if bits >> number & 1)
 
 
 def _cpulist(host: Host, path: str) -> Maybe[str]:

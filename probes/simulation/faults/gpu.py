@@ -8,10 +8,9 @@ from typing import Any
 
 from probes.simulation.faults.fault import Fault
 from probes.simulation.node.description import NodeDescription, RootDescription
-from probes.simulation.node.driver_libraries import install_library, set_library_version
-from probes.simulation.node.kernel_log import say
 from probes.simulation.node.services import UNITS, set_fabric_manager_version, stop, uninstall
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.software import install_library, set_library_version
+from probes.simulation.node.tree import Tree, log
 
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS, _WITH_FEWER_NVLINKS = 5, 6, 7, 4, 2, 3
 
@@ -49,19 +48,19 @@ def _xid(gpu: int, text: str) -> Callable[[Tree], None]:
     """A fault that the kernel log shows."""
 
     def spoil(tree: Tree) -> None:
-        say(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
+        log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
 
     return spoil
 
 
 def _sxid(tree: Tree) -> None:
     text = "20034, Data {0x0, 0x0}, Link 31 LTSSM Fault Up"
-    say(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {text}")
+    log(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {text}")
 
 
 def _start_failed(tree: Tree) -> None:
     # On a GPU that NVML does not list: of one that answers now it would be a note.
-    say(tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)")
+    log(tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)")
 
 
 def _other_libraries(tree: Tree) -> None:

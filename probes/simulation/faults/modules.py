@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from probes.simulation.faults.fault import Fault
 from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.module_files import modinfo_of, set_field, take_from_disk
-from probes.simulation.node.module_loading import refuse, take_out
+from probes.simulation.node.module_files import modinfo_of, remove_module_file, set_modinfo
+from probes.simulation.node.module_loading import refuse_module, remove_modules
 from probes.simulation.node.tree import Refusal, Tree
 
 _PEERMEM = "nvidia_peermem"
@@ -20,12 +20,12 @@ OTHER_KERNEL = "6.8.0-58-generic"
 def take_driver_from_disk(tree: Tree) -> None:
     """Takes the files of the whole NVIDIA driver away, and DKMS's record of it."""
     for name in ("nvidia", "nvidia_uvm", _PEERMEM):
-        take_from_disk(tree, name)
+        remove_module_file(tree, name)
     tree.remove("/var/lib/dkms/nvidia")
 
 
 def _unloaded(*names: str) -> Callable[[Tree], None]:
-    return lambda tree: take_out(tree, *names)
+    return lambda tree: remove_modules(tree, *names)
 
 
 def _blacklisted(tree: Tree) -> None:
@@ -33,7 +33,7 @@ def _blacklisted(tree: Tree) -> None:
 
 
 def _install_false(tree: Tree) -> None:
-    take_out(tree, _PEERMEM)
+    remove_modules(tree, _PEERMEM)
     tree.add("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")
 
 
@@ -46,27 +46,27 @@ def _modules_disabled(tree: Tree) -> None:
 
 
 def _lockdown(tree: Tree) -> None:
-    take_out(tree, _PEERMEM)
+    remove_modules(tree, _PEERMEM)
     tree.add("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
 
 
 def _enforced(tree: Tree) -> None:
-    take_out(tree, _PEERMEM)
+    remove_modules(tree, _PEERMEM)
     tree.add("/sys/module/module/parameters/sig_enforce", "Y\n")
 
 
 def _key_rejected(tree: Tree) -> None:
     said = ((5, "Loading of module with unavailable key is rejected"),)
-    refuse(tree, _PEERMEM, Refusal("Key was rejected by service", said), 14.2)
+    refuse_module(tree, _PEERMEM, Refusal("Key was rejected by service", said), 14.2)
 
 
 def _other_vermagic(tree: Tree) -> None:
-    take_out(tree, _PEERMEM)
-    set_field(tree, _PEERMEM, "vermagic", f"{OTHER_KERNEL} SMP preempt mod_unload modversions")
+    remove_modules(tree, _PEERMEM)
+    set_modinfo(tree, _PEERMEM, "vermagic", f"{OTHER_KERNEL} SMP preempt mod_unload modversions")
 
 
 def _built_for_other_kernel(tree: Tree) -> None:
-    take_out(tree, *_OF_DRIVER)
+    remove_modules(tree, *_OF_DRIVER)
     take_driver_from_disk(tree)
     version, machine = tree.description.driver.version, tree.description.architecture
     tree.add(f"/var/lib/dkms/nvidia/{version}/{OTHER_KERNEL}/{machine}/module/nvidia.ko", "")
@@ -87,7 +87,7 @@ def _half_updated(tree: Tree) -> None:
 
 
 def _stale(tree: Tree) -> None:
-    set_field(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
+    set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
 
 
 def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str, on: str = "hgx-h100") -> Fault:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.simulation.faults.fault import Fault
-from probes.simulation.node.kernel_log import say
 from probes.simulation.node.ports import netdev_of, port_of
-from probes.simulation.node.tree import Content, PlacedNic, Tree
+from probes.simulation.node.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
 _ROCE = ("mlx5_4", "mlx5_9")
@@ -174,7 +173,7 @@ def _says(name: str, text: str) -> Callable[[Tree], None]:
     """A fault that the kernel log tells of, "mlx5_core BDF: …"."""
 
     def spoil(tree: Tree) -> None:
-        say(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
+        log(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
 
     return spoil
 

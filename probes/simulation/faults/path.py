@@ -9,9 +9,8 @@ from typing import Any
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.kernel_log import say
-from probes.simulation.node.module_loading import take_out
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.module_loading import remove_modules
+from probes.simulation.node.tree import Tree, log
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:
@@ -100,12 +99,12 @@ def _last_ofed_for_connectx_3(tree: Tree) -> None:
 
 def _without_mlx4_ib(tree: Tree) -> None:
     _last_ofed_for_connectx_3(tree)
-    take_out(tree, "mlx4_ib")
+    remove_modules(tree, "mlx4_ib")
 
 
 def _without_mlx4(tree: Tree) -> None:
     _last_ofed_for_connectx_3(tree)
-    take_out(tree, "mlx4_ib", "mlx4_core")
+    remove_modules(tree, "mlx4_ib", "mlx4_core")
 
 
 def _one_refuses(description: NodeDescription) -> NodeDescription:
@@ -117,7 +116,7 @@ def _denied(tree: Tree) -> None:
 
 
 def _said(text: str) -> Callable[[Tree], None]:
-    return lambda tree: say(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
+    return lambda tree: log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
 def _old_nccl(tree: Tree) -> None:

@@ -94,7 +94,7 @@ def test_whether_peermem_is_needed_is_no_guess() -> None:
     node = with_module(bare(examination_of(DGX)), PEERMEM, persistent=None)
     fix = plan("load-modules", node)
     assert commands(fix)[-1] == "modprobe nvidia_uvm"
-    assert "unknown whether nvidia_peermem is needed as well: nvidia has to be loaded before" in fix.note
+    assert "unknown whether nvidia_peermem is needed as well: nvidia must be loaded first" in fix.note
 
 
 def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:

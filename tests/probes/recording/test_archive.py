@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from probes.facts.node import probe_node
 from probes.recording.archive import MAX_TOTAL_BYTES
 from probes.recording.format import RecordingError
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read as take_reading
 from tests.probes.recording.recordings import archive_of, moments_of, read
@@ -112,7 +112,7 @@ def test_of_a_file_cut_short_everything_before_the_cut_is_shown(kept: float) -> 
     complete = read(whole)
     assert "damaged: its first" in recording.damage
     assert recording.moments == complete.moments[: len(recording.moments)]
-    host, same = RecordedHost(recording), RecordedHost(complete)
+    host, same = ReplayHost(recording), ReplayHost(complete)
     for number in range(len(recording.moments)):
         host.seek(number)
         same.seek(number)
@@ -248,7 +248,7 @@ def test_hostile_text_in_answers_is_cleaned_where_a_host_would_clean_it() -> Non
             {"ask": "size", "of": "/x", "answer": {"unknown": "not there", "detail": "\x1b]0;x\x07"}},
         )
     )
-    host = RecordedHost(recording)
+    host = ReplayHost(recording)
     assert "\x1b" not in str(host.run(["x"]))
     assert "\x1b" not in str(host.size("/x"))
 
@@ -275,7 +275,7 @@ def test_fields_that_a_later_version_adds_are_not_recorded_or_passed_over() -> N
         (name, b"\n".join(map(changed, content.splitlines())) if name.startswith("moments") else content)
         for name, content in members
     ]
-    live = RecordedHost(read(packed(*members))).nvml_live()
+    live = ReplayHost(read(packed(*members))).nvml_live()
     assert isinstance(live, tuple)
     assert str(live[0].power_watts) == "not recorded"
 
@@ -289,7 +289,7 @@ def only_recording_errors(content: bytes) -> None:
     assert refusal.isprintable()
     if refusal:
         return
-    host = RecordedHost(recording)
+    host = ReplayHost(recording)
     node = probe_node(host)
     take_reading(host, node)
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tui.bandwidth import supervisor as keeper
-from tui.bandwidth.processes import Ended, LocalProcesses, Process
+from tui.bandwidth.processes import LocalProcessStarter, ProcessExit, ToolProcess
 
 ROOT = Path(__file__).parents[3]
 LONG = 120.0  # nothing here takes so long: what does has failed
@@ -58,18 +58,18 @@ FAMILIES = {
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 
 
-def start(code: str, seconds: float = LONG) -> Process:
+def start(code: str, seconds: float = LONG) -> ToolProcess:
     """Python stands for a tool: it is on no trusted path in every place where these tests run."""
-    return LocalProcesses(lambda _: sys.executable).start(["python", "-c", code], seconds)
+    return LocalProcessStarter(lambda _: sys.executable).start(["python", "-c", code], seconds)
 
 
-def start_family(family: str) -> tuple[Process, list[int]]:
+def start_family(family: str) -> tuple[ToolProcess, list[int]]:
     process = start(f"{FAMILY}\n{family}\n{STAYS}")
     lines = until_line(process, "READY")
     return process, [int(line.split()[1]) for line in lines if line.startswith("PID ")]
 
 
-def until_line(process: Process, wanted: str) -> list[str]:
+def until_line(process: ToolProcess, wanted: str) -> list[str]:
     lines: list[str] = []
     until = time.monotonic() + LONG
     while wanted not in lines:
@@ -79,7 +79,7 @@ def until_line(process: Process, wanted: str) -> list[str]:
     return lines
 
 
-def to_the_end(process: Process) -> tuple[list[str], Ended]:
+def to_the_end(process: ToolProcess) -> tuple[list[str], ProcessExit]:
     lines: list[str] = []
     until = time.monotonic() + LONG
     while (ended := process.ended) is None:

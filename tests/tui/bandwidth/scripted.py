@@ -1,4 +1,4 @@
-"""Processes that print and end as a script says, on a node whose clock goes on while one waits for them."""
+"""Scripted processes: each prints and ends as its script says, while the clock of its node advances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from probes.bandwidth.model.request import Request
 from probes.bandwidth.planning.series import plan_series
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tui.bandwidth.processes import Ended, Process
+from tui.bandwidth.processes import ProcessExit, ToolProcess
 
 BANNER = "* Waiting for client to connect... *"
 HEADER = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
@@ -54,7 +54,7 @@ class Scene:
         self.started: list[tuple[str, ...]] = []
         self._left = list(self.plays)
 
-    def start(self, argv: Sequence[str], seconds: float) -> Process:
+    def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         process = _Played(self, self._left.pop(0), len(self.started))
         self.started.append(tuple(argv))
         self.log.append(f"start {process.number}")
@@ -92,7 +92,7 @@ class _Played:
         self.began = scene.now
         self.is_over = False
         self._given = 0
-        self._ended: Ended | None = None
+        self._ended: ProcessExit | None = None
 
     def look(self) -> None:
         passed = self.scene.now - self.began
@@ -100,7 +100,7 @@ class _Played:
             self.scene.listen(18515)
         if self.play.ends_at is not None and passed >= self.play.ends_at and not self.is_over:
             self._leave()
-            self._ended = Ended(self.play.status, self.play.ends_at, self.play.why)
+            self._ended = ProcessExit(self.play.status, self.play.ends_at, self.play.why)
 
     def _leave(self) -> None:
         self.is_over = True
@@ -116,11 +116,11 @@ class _Played:
         return new
 
     @property
-    def ended(self) -> Ended | None:
+    def ended(self) -> ProcessExit | None:
         return self._ended
 
     def end(self) -> None:
         if not self.is_over:
             self._leave()
             self.scene.log.append(f"end {self.number}")
-            self._ended = Ended(-15, self.scene.now - self.began, "cancelled")
+            self._ended = ProcessExit(-15, self.scene.now - self.began, "cancelled")

@@ -1,4 +1,4 @@
-"""Ended, a test leaves nothing: no process, no descriptor."""
+"""ProcessExit, a test leaves nothing: no process, no descriptor."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from tests.tui.bandwidth.families import (
     to_the_end,
     wait_for,
 )
-from tui.bandwidth.processes import Ended, LocalProcesses, Process
+from tui.bandwidth.processes import LocalProcessStarter, ProcessExit, ToolProcess
 
 
 @every_family
@@ -64,12 +64,12 @@ def test_ending_twice_and_after_the_end_changes_nothing() -> None:
     done = start("raise SystemExit(7)")
     ended = to_the_end(done)[1]
     done.end()
-    assert done.ended == ended == Ended(7, ended.seconds)
+    assert done.ended == ended == ProcessExit(7, ended.seconds)
 
 
 def test_several_threads_may_end_it_while_another_waits_for_its_lines() -> None:
     process, pids = start_family("child(group)")
-    found: list[tuple[list[str], Ended]] = []
+    found: list[tuple[list[str], ProcessExit]] = []
     left: list[int] = []
 
     def end() -> None:
@@ -87,7 +87,7 @@ def test_several_threads_may_end_it_while_another_waits_for_its_lines() -> None:
 
 
 def test_it_outlives_the_thread_that_started_it() -> None:
-    found: list[tuple[Process, list[int]]] = []
+    found: list[tuple[ToolProcess, list[int]]] = []
     thread = threading.Thread(target=lambda: found.append(start_family("child(group)")))
     thread.start()
     thread.join(LONG)
@@ -112,14 +112,14 @@ def test_no_descriptor_is_left_open() -> None:
     to_the_end(start("print('one')"))
     start_family("child(group)")[0].end()
     start("").end()
-    LocalProcesses().start(["no-such-program"], LONG).end()
+    LocalProcessStarter().start(["no-such-program"], LONG).end()
     assert descriptors() == before
 
 
 def test_many_quick_ones_one_after_another() -> None:
     before = descriptors()
     for _ in range(200):
-        lines, ended = to_the_end(LocalProcesses().start(["echo", "done"], LONG))
+        lines, ended = to_the_end(LocalProcessStarter().start(["echo", "done"], LONG))
         assert (lines, ended.exit_status) == (["done"], 0)
     assert descriptors() == before
     assert keepers_of(os.getpid()) == []

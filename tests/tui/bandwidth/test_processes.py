@@ -20,7 +20,7 @@ from tests.tui.bandwidth.families import (
     wait_for,
 )
 from tui.bandwidth import processes
-from tui.bandwidth.processes import Ended, LocalProcesses
+from tui.bandwidth.processes import LocalProcessStarter, ProcessExit
 
 
 def test_a_line_comes_while_the_program_runs(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_how_it_ended_is_told(code: str, status: int, why: str) -> None:
 
 
 def test_programs_are_found_where_they_are_trusted_and_their_own_programs_too() -> None:
-    lines, ended = to_the_end(LocalProcesses().start(["env", "NAME=value", "env"], LONG))
-    assert ended == Ended(0, ended.seconds)
+    lines, ended = to_the_end(LocalProcessStarter().start(["env", "NAME=value", "env"], LONG))
+    assert ended == ProcessExit(0, ended.seconds)
     assert "NAME=value" in lines
 
 
 def test_a_program_that_is_not_installed_says_so() -> None:
-    process = LocalProcesses().start(["no-such-program"], LONG)
-    assert process.ended == Ended(None, 0.0, "no-such-program is not installed")
+    process = LocalProcessStarter().start(["no-such-program"], LONG)
+    assert process.ended == ProcessExit(None, 0.0, "no-such-program is not installed")
     assert process.lines(LONG) == []
     process.end()
 
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_program_says_so(tmp_path: Path, mode: int, told: str)
     path = tmp_path / "program"
     path.write_bytes(b"\x00\x01")
     path.chmod(mode)
-    _, ended = to_the_end(LocalProcesses(lambda _: str(path)).start(["program"], LONG))
+    _, ended = to_the_end(LocalProcessStarter(lambda _: str(path)).start(["program"], LONG))
     assert ended.exit_status is None
     assert ended.why == f"{path}: {told}"
 
@@ -137,7 +137,7 @@ def test_a_keeper_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.
     before = descriptors()
     executable = sys.executable
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    ended = LocalProcesses(lambda _: executable).start(["python"], LONG).ended
+    ended = LocalProcessStarter(lambda _: executable).start(["python"], LONG).ended
     assert ended is not None
     assert "could not be begun: No such file" in ended.why
     assert descriptors() == before
@@ -146,7 +146,7 @@ def test_a_keeper_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.
 def test_a_keeper_that_ends_before_it_begins_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     executable = sys.executable
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    _, ended = to_the_end(LocalProcesses(lambda _: executable).start(["python"], LONG))
+    _, ended = to_the_end(LocalProcessStarter(lambda _: executable).start(["python"], LONG))
     assert ended.exit_status is None
     assert ended.why == "not begun: its keeper ended with status 1"
 
@@ -156,7 +156,7 @@ def test_the_environment_is_clean_but_for_what_ssh_and_mpirun_need(monkeypatch: 
         monkeypatch.setenv(name, "")
     for name in ("SSH_AUTH_SOCK", "HOME", "LD_LIBRARY_PATH"):
         monkeypatch.setenv(name, "/nowhere")
-    lines, _ = to_the_end(LocalProcesses().start(["env"], LONG))
+    lines, _ = to_the_end(LocalProcessStarter().start(["env"], LONG))
     told = dict(line.split("=", 1) for line in lines)
     assert {"SSH_AUTH_SOCK", "HOME", "LD_LIBRARY_PATH"} <= {name for name in told if told[name] == "/nowhere"}
     assert set(told) <= {"PATH", "LC_ALL", "TERM", *processes._PASSED_ON}

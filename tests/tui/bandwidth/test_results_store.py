@@ -11,36 +11,36 @@ from probes.bandwidth.model.result import Ending
 from probes.bandwidth.tools.samples import HOST_MEMORY, About, Fact
 from probes.base.origin import Origin, Source
 from tests.probes.bandwidth.sample_results import MORNING, failed, result
-from tui.bandwidth.results_store import KeptOnDisk, kept_results, slug
-from tui.bandwidth.session import KeptInMemory, KeptResults, NotKept
+from tui.bandwidth.results_store import DiskResultsStore, open_results_store, slug
+from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
 
 MACHINE = "Supermicro, 8 × H100"
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptOnDisk:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiskResultsStore:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    return KeptOnDisk()
+    return DiskResultsStore()
 
 
 def file_of(tmp_path: Path) -> Path:
     return tmp_path / "gdrtop" / "results.jsonl"
 
 
-def test_results_come_back_the_oldest_first(kept: KeptOnDisk, tmp_path: Path) -> None:
+def test_results_come_back_the_oldest_first(kept: DiskResultsStore, tmp_path: Path) -> None:
     for seconds in range(3):
         kept.add(result(180.0 + seconds, taken_at=MORNING + seconds))
-    assert [one.gbps for one in KeptOnDisk().results()] == [180.0, 181.0, 182.0]
+    assert [one.gbps for one in DiskResultsStore().results()] == [180.0, 181.0, 182.0]
     assert file_of(tmp_path).stat().st_mode & 0o777 == 0o600
     assert kept.path == str(file_of(tmp_path))
 
 
-def test_where_nothing_was_kept_there_is_nothing(kept: KeptOnDisk) -> None:
+def test_where_nothing_was_kept_there_is_nothing(kept: DiskResultsStore) -> None:
     assert kept.results() == ()
     assert kept.baseline(MACHINE) == ()
 
 
-def test_lines_that_are_no_results_are_passed_over(kept: KeptOnDisk, tmp_path: Path) -> None:
+def test_lines_that_are_no_results_are_passed_over(kept: DiskResultsStore, tmp_path: Path) -> None:
     kept.add(result(180.0))
     with file_of(tmp_path).open("ab") as file:
         file.write(b'{"schema": 99}\n[]\nnot json\n\xff\xfe\n' + b"[" * 5000 + b"\n")
@@ -49,7 +49,7 @@ def test_lines_that_are_no_results_are_passed_over(kept: KeptOnDisk, tmp_path: P
 
 
 def test_a_large_file_is_begun_anew_and_the_newest_stay(
-    kept: KeptOnDisk, monkeypatch: pytest.MonkeyPatch
+    kept: DiskResultsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tui.files.append_file.FULL_BYTES", 4000)
     for seconds in range(12):
@@ -60,7 +60,7 @@ def test_a_large_file_is_begun_anew_and_the_newest_stay(
     assert figures == sorted(figures)  # type: ignore[type-var]
 
 
-def test_a_file_that_others_may_write_is_not_believed(kept: KeptOnDisk, tmp_path: Path) -> None:
+def test_a_file_that_others_may_write_is_not_believed(kept: DiskResultsStore, tmp_path: Path) -> None:
     kept.add(result())
     assert kept.why_unread() == ""
     file_of(tmp_path).chmod(0o664)
@@ -68,29 +68,29 @@ def test_a_file_that_others_may_write_is_not_believed(kept: KeptOnDisk, tmp_path
     assert re.search(
         r"results\.jsonl cannot be read: other users may write to it \(mode 0664\)", kept.why_unread()
     )
-    with pytest.raises(NotKept, match="other users may write"):
+    with pytest.raises(StoreError, match="other users may write"):
         kept.add(result())
 
 
 def test_a_file_of_another_user_says_whose_it_is(
-    kept: KeptOnDisk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kept: DiskResultsStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept.add(result())
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    of_another = KeptOnDisk(str(tmp_path / "gdrtop"))
+    of_another = DiskResultsStore(str(tmp_path / "gdrtop"))
     assert of_another.results() == ()
     told = of_another.why_unread()
     assert f"it belongs to uid {owner}, not to uid {owner + 1}" in told
     assert "other users may write" not in told
 
 
-def test_where_there_is_no_file_nothing_is_wrong(kept: KeptOnDisk) -> None:
+def test_where_there_is_no_file_nothing_is_wrong(kept: DiskResultsStore) -> None:
     assert kept.why_unread() == ""
-    assert KeptInMemory().why_unread() == ""
+    assert MemoryResultsStore().why_unread() == ""
 
 
-def test_a_line_that_a_full_disk_has_cut_off_takes_no_other_with_it(kept: KeptOnDisk, tmp_path: Path) -> None:
+def test_a_line_cut_off_by_a_full_disk_spoils_no_other(kept: DiskResultsStore, tmp_path: Path) -> None:
     kept.add(result(180.0))
     whole = file_of(tmp_path).read_bytes()
     file_of(tmp_path).write_bytes(whole + whole[: len(whole) // 2])
@@ -101,14 +101,14 @@ def test_a_line_that_a_full_disk_has_cut_off_takes_no_other_with_it(kept: KeptOn
 
 def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    kept = KeptOnDisk(str(tmp_path / "file"))
-    with pytest.raises(NotKept, match=r"results\.jsonl cannot be written"):
+    kept = DiskResultsStore(str(tmp_path / "file"))
+    with pytest.raises(StoreError, match=r"results\.jsonl cannot be written"):
         kept.add(result())
-    with pytest.raises(NotKept, match="cannot be made"):
+    with pytest.raises(StoreError, match="cannot be made"):
         kept.save_baseline((result(),))
 
 
-def test_a_baseline_is_a_plain_file_that_another_node_can_read(kept: KeptOnDisk, tmp_path: Path) -> None:
+def test_a_baseline_is_a_plain_file_for_other_nodes_too(kept: DiskResultsStore, tmp_path: Path) -> None:
     path = kept.save_baseline((result(195.0), failed("nvidia-peermem")))
     content = json.loads(Path(path).read_text("ascii"))
     assert content["machine"] == MACHINE
@@ -117,11 +117,11 @@ def test_a_baseline_is_a_plain_file_that_another_node_can_read(kept: KeptOnDisk,
     there = tmp_path / "there" / "gdrtop" / "baselines"
     there.mkdir(parents=True)
     os.link(path, there / Path(path).name)
-    copied = KeptOnDisk(str(there.parent)).baseline(MACHINE)
+    copied = DiskResultsStore(str(there.parent)).baseline(MACHINE)
     assert [one.gbps for one in copied] == [195.0]
 
 
-def test_a_later_baseline_replaces_the_same_tests_only(kept: KeptOnDisk) -> None:
+def test_a_later_baseline_replaces_the_same_tests_only(kept: DiskResultsStore) -> None:
     kept.save_baseline((result(195.0), result(190.0, "nvidia-peermem")))
     kept.save_baseline((result(197.0),))
     assert {one.memory: one.gbps for one in kept.baseline(MACHINE)} == {
@@ -130,7 +130,7 @@ def test_a_later_baseline_replaces_the_same_tests_only(kept: KeptOnDisk) -> None
     }
 
 
-def test_a_baseline_of_another_type_is_none(kept: KeptOnDisk) -> None:
+def test_a_baseline_of_another_type_is_none(kept: DiskResultsStore) -> None:
     kept.save_baseline((result(195.0),))
     assert kept.baseline("Another") == ()
     assert kept.baseline("Supermicro; 8 x H100") == ()
@@ -139,7 +139,7 @@ def test_a_baseline_of_another_type_is_none(kept: KeptOnDisk) -> None:
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"machine": "Supermicro, 8 × H100", "results": 7}', "[" * 9000]
 )
-def test_a_spoilt_baseline_is_none(kept: KeptOnDisk, content: str) -> None:
+def test_a_spoilt_baseline_is_none(kept: DiskResultsStore, content: str) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text(content)
     assert kept.baseline(MACHINE) == ()
@@ -160,11 +160,11 @@ def test_a_spoilt_baseline_is_none(kept: KeptOnDisk, content: str) -> None:
     ],
 )
 def test_a_baseline_that_is_not_understood_is_never_overwritten(
-    kept: KeptOnDisk, content: str, why: str
+    kept: DiskResultsStore, content: str, why: str
 ) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text(content)
-    with pytest.raises(NotKept, match=f"{why}.*move it away first"):
+    with pytest.raises(StoreError, match=f"{why}.*move it away first"):
         kept.save_baseline((result(197.0),))
     assert path.read_text() == content
     assert list(path.parent.iterdir()) == [path]
@@ -176,9 +176,9 @@ SEVEN = "Supermicro SYS-821GE-TNHR, 7 × H100, 8 × 400 Gb/s InfiniBand"
 
 @pytest.mark.parametrize("memory", [True, False])
 def test_a_baseline_of_the_same_product_is_named_where_this_type_has_none(
-    kept: KeptOnDisk, memory: bool
+    kept: DiskResultsStore, memory: bool
 ) -> None:
-    some: KeptResults = KeptInMemory() if memory else kept
+    some: ResultsStore = MemoryResultsStore() if memory else kept
     assert some.no_baseline(SEVEN) == ""
     some.save_baseline((result(machine=EIGHT),))
     hint = f"there is a baseline for {EIGHT}, but none for this machine type: {SEVEN}"
@@ -188,35 +188,35 @@ def test_a_baseline_of_the_same_product_is_named_where_this_type_has_none(
     assert some.no_baseline("Supermicro SYS-821GE-TNHR-2, 8 × H100") == ""
 
 
-def test_a_baseline_that_cannot_be_read_is_not_taken_for_none(kept: KeptOnDisk) -> None:
+def test_a_baseline_that_cannot_be_read_is_not_taken_for_none(kept: DiskResultsStore) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text("{")
     assert "cannot be read: it is not whole JSON" in kept.no_baseline(MACHINE)
 
 
-def test_other_memory_than_was_asked_for_is_no_baseline(kept: KeptOnDisk) -> None:
+def test_other_memory_than_was_asked_for_is_no_baseline(kept: DiskResultsStore) -> None:
     other = result(195.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),))
-    with pytest.raises(NotKept, match="nothing was measured"):
+    with pytest.raises(StoreError, match="nothing was measured"):
         kept.save_baseline((other,))
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_what_was_not_measured_is_no_baseline(kept: KeptOnDisk, memory: bool) -> None:
-    some: KeptResults = KeptInMemory() if memory else kept
+def test_what_was_not_measured_is_no_baseline(kept: DiskResultsStore, memory: bool) -> None:
+    some: ResultsStore = MemoryResultsStore() if memory else kept
     for results in ((), (failed(),), (result(ending=Ending.CANCELLED),)):
-        with pytest.raises(NotKept, match="nothing was measured"):
+        with pytest.raises(StoreError, match="nothing was measured"):
             some.save_baseline(results)
 
 
 def test_a_simulated_nodes_results_reach_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    kept = kept_results(Origin(Source.SIMULATED, "hgx-h100"))
+    kept = open_results_store(Origin(Source.SIMULATED, "hgx-h100"))
     kept.add(result())
     kept.save_baseline((result(),))
     assert len(kept.results()) == 1
     assert len(kept.baseline(MACHINE)) == 1
     assert list(tmp_path.iterdir()) == []
-    assert isinstance(kept_results(Origin(Source.LIVE)), KeptOnDisk)
+    assert isinstance(open_results_store(Origin(Source.LIVE)), DiskResultsStore)
 
 
 def test_a_slug_is_a_files_name() -> None:
@@ -237,10 +237,10 @@ def test_root_writes_nothing_below_another_users_directory(
         os.chown(home, 4711, 4711)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("XDG_DATA_HOME", str(home))
-    kept = KeptOnDisk()
-    with pytest.raises(NotKept, match="gdrtop as root does not write there"):
+    kept = DiskResultsStore()
+    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
         kept.add(result(180.0))
-    with pytest.raises(NotKept, match="gdrtop as root does not write there"):
+    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
         kept.save_baseline((result(180.0),))
     assert not list(elsewhere.iterdir())
 
@@ -251,10 +251,10 @@ def test_without_a_home_nothing_is_written_to_the_current_directory(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # no HOME, no entry in /etc/passwd
-    kept = KeptOnDisk()
+    kept = DiskResultsStore()
     assert kept.results() == ()
     assert kept.baseline(MACHINE) == ()
     for save in (lambda: kept.add(result(180.0)), lambda: kept.save_baseline((result(180.0),))):
-        with pytest.raises(NotKept, match="there is no home directory"):
+        with pytest.raises(StoreError, match="there is no home directory"):
             save()
     assert not list(tmp_path.iterdir())

@@ -6,8 +6,15 @@ from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.result import Ending, Result
 from tests.tui.bandwidth.scripted import SERVER, Play, Scene, rows
-from tui.bandwidth.events import Event, Measured, SeriesBegan, SeriesEnded, TestBegan, TestEnded
-from tui.bandwidth.series_runner import SeriesRun
+from tui.bandwidth.events import (
+    BandwidthEvent,
+    SampleReceived,
+    SeriesEnded,
+    SeriesStarted,
+    TestEnded,
+    TestStarted,
+)
+from tui.bandwidth.series_runner import SeriesRunner
 
 COMPARE = Request(memory=MemoryPath.COMPARE, duration_s=5)
 
@@ -16,17 +23,17 @@ def ends(gbps: float) -> list[Play]:
     return [Play(SERVER, opens_port_at=0.2), Play(rows(0.5, 20, gbps))]
 
 
-def run(scene: Scene, request: Request, at_row: str = "") -> tuple[tuple[Result, ...], list[Event]]:
+def run(scene: Scene, request: Request, at_row: str = "") -> tuple[tuple[Result, ...], list[BandwidthEvent]]:
     """`at_row`: "stop" or "skip" at the second row of the first test."""
-    heard: list[Event] = []
+    heard: list[BandwidthEvent] = []
 
-    def hear(event: Event) -> None:
+    def hear(event: BandwidthEvent) -> None:
         heard.append(event)
-        measured = [one for one in heard if isinstance(one, Measured)]
-        if isinstance(event, Measured) and len(measured) == 2 and at_row:
+        measured = [one for one in heard if isinstance(one, SampleReceived)]
+        if isinstance(event, SampleReceived) and len(measured) == 2 and at_row:
             {"stop": series_run.stop, "skip": series_run.skip}[at_row]()
 
-    series_run = SeriesRun(scene.host, scene, scene.examination(), hear)
+    series_run = SeriesRunner(scene.host, scene, scene.examination(), hear)
     results = series_run.run(scene.series(request))
     assert scene.alive == []
     return results, heard
@@ -46,7 +53,7 @@ def test_a_result_says_what_was_measured_and_what_it_is_worth() -> None:
     assert len(result.commands) == 2
     assert result.commands[1].endswith(" 127.0.0.1")
     kinds = [type(event) for event in heard]
-    assert (kinds[0], kinds[1], kinds[-2], kinds[-1]) == (SeriesBegan, TestBegan, TestEnded, SeriesEnded)
+    assert (kinds[0], kinds[1], kinds[-2], kinds[-1]) == (SeriesStarted, TestStarted, TestEnded, SeriesEnded)
 
 
 def test_gpu_memory_is_judged_against_host_memory_of_the_same_series() -> None:

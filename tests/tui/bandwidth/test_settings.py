@@ -3,16 +3,16 @@
 from probes.bandwidth.model.request import MemoryPath, Mode, Scope
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tui.bandwidth.settings import Settings
+from tui.bandwidth.settings import BandwidthSettings
 
 
-def settings() -> Settings:
-    found = Settings()
+def settings() -> BandwidthSettings:
+    found = BandwidthSettings()
     found.take(examine(SimulatedHost("hgx-h100", clock=lambda: 1000.0)))
     return found
 
 
-def turn(on: Settings, row: str, wanted: object) -> None:
+def turn(on: BandwidthSettings, row: str, wanted: object) -> None:
     """Takes values of a row until it is the one."""
     on.selected = row
     for _ in range(40):
@@ -22,7 +22,7 @@ def turn(on: Settings, row: str, wanted: object) -> None:
     raise AssertionError(f"{row} has no {wanted}")
 
 
-def shown(on: Settings, row: str) -> str | None:
+def shown(on: BandwidthSettings, row: str) -> str | None:
     return next((one.value for one in on.rows() if one.name == row), None)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tui.bandwidth.processes import Ended
-from tui.bandwidth.simulated_processes import SimulatedProcesses
+from tui.bandwidth.processes import ProcessExit
+from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 
 
 class Clock:
@@ -61,8 +61,8 @@ class Node:
         return self.played
 
     @property
-    def processes(self) -> SimulatedProcesses:
-        return SimulatedProcesses(self, self.clock.wait)
+    def processes(self) -> SimulatedProcessStarter:
+        return SimulatedProcessStarter(self, self.clock.wait)
 
 
 def test_lines_come_one_by_one_and_then_the_end() -> None:
@@ -77,7 +77,7 @@ def test_lines_come_one_by_one_and_then_the_end() -> None:
     assert process.ended is None
     assert process.lines(30.0) == ["two�"]
     assert process.ended is not None
-    assert process.ended == Ended(0, process.ended.seconds)
+    assert process.ended == ProcessExit(0, process.ended.seconds)
     assert process.ended.seconds == pytest.approx(2.0, abs=0.1)
     assert process.lines(30.0) == []
 
@@ -89,7 +89,7 @@ def test_what_was_printed_is_taken_before_it_has_ended() -> None:
     process.end()
     assert process.ended is None
     assert process.lines(0.0) == ["one", "two"]
-    assert process.ended == Ended(-signal.SIGTERM, 2.5, "cancelled")
+    assert process.ended == ProcessExit(-signal.SIGTERM, 2.5, "cancelled")
 
 
 def test_its_time_is_limited() -> None:
@@ -111,7 +111,7 @@ def test_who_ignores_the_first_signal_is_killed_after_the_grace() -> None:
     assert (first, second) == (signal.SIGTERM, signal.SIGKILL)
     assert killed - terminated == pytest.approx(2.0, abs=0.1)
     process.lines(0.0)
-    assert process.ended == Ended(-signal.SIGKILL, 0.0, "cancelled")
+    assert process.ended == ProcessExit(-signal.SIGKILL, 0.0, "cancelled")
 
 
 def test_ending_twice_and_after_the_end_signals_nobody_again() -> None:

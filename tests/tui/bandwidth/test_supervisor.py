@@ -28,8 +28,8 @@ from tui.bandwidth import supervisor as keeper
 GDRTOP = """
 import sys
 sys.path.insert(0, {root!r})
-from tui.bandwidth.processes import LocalProcesses
-process = LocalProcesses(lambda _: sys.executable).start(["python", "-c", {code!r}], {LONG})
+from tui.bandwidth.processes import LocalProcessStarter
+process = LocalProcessStarter(lambda _: sys.executable).start(["python", "-c", {code!r}], {LONG})
 while process.ended is None:
     for line in process.lines(1.0):
         print(line, flush=True)
@@ -84,8 +84,8 @@ def test_nothing_is_left_where_gdrtop_was_killed(gdrtop: Callable[[str], Gdrtop]
 def test_time_is_limited_where_gdrtop_hangs() -> None:
     code = (
         f"import os, signal, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from tui.bandwidth.processes import LocalProcesses\n"
-        f"process = LocalProcesses().start(['sleep', '{LONG}'], 1.0)\n"
+        "from tui.bandwidth.processes import LocalProcessStarter\n"
+        f"process = LocalProcessStarter().start(['sleep', '{LONG}'], 1.0)\n"
         "os.kill(os.getpid(), signal.SIGSTOP)"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as hangs:

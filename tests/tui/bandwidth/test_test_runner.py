@@ -8,8 +8,8 @@ from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.tools.failures import Failure
 from tests.tui.bandwidth.scripted import BANNER, REFUSED, SERVER, Play, Scene, rows
-from tui.bandwidth.events import EndStarted, Event, LinePrinted, Measured
-from tui.bandwidth.test_runner import Meeting
+from tui.bandwidth.events import BandwidthEvent, LinePrinted, ProcessStarted, SampleReceived
+from tui.bandwidth.test_runner import TestRunner
 
 FOREVER = Play(SERVER, opens_port_at=0.2)
 MEASURES = Play(rows(0.5, 20))
@@ -17,12 +17,12 @@ MEASURES = Play(rows(0.5, 20))
 
 def meet(
     scene: Scene, request: Request | None = None, cancel: Callable[[], bool] = lambda: False
-) -> tuple[Ending, Failure | None, list[Event]]:
+) -> tuple[Ending, Failure | None, list[BandwidthEvent]]:
     """Goes through a whole test; a hundred seconds are more than any of these takes."""
-    heard: list[Event] = []
+    heard: list[BandwidthEvent] = []
     test = scene.series(request or Request()).tests[0]
     began = scene.now
-    with Meeting(scene.host, scene, test, heard.append) as meeting:
+    with TestRunner(scene.host, scene, test, heard.append) as meeting:
         while meeting.goes_on():
             assert scene.now - began < 100
             if cancel():
@@ -36,7 +36,7 @@ def test_an_endless_test_is_ended_after_its_time_the_client_first() -> None:
     scene = Scene([FOREVER, MEASURES])
     ending, trouble, heard = meet(scene, Request(duration_s=10))
     assert (ending, trouble) == (Ending.DONE, None)
-    measured = [event for event in heard if isinstance(event, Measured)]
+    measured = [event for event in heard if isinstance(event, SampleReceived)]
     assert measured[-1].seconds == pytest.approx(10.0, abs=0.2)
     assert scene.log == ["start 0", "start 1", "end 1", "end 0"]
 
@@ -51,7 +51,7 @@ def test_nobodys_client_goes_to_a_strangers_server() -> None:
     scene = Scene([])
     test = scene.series(Request()).tests[0]
     scene.listen(18515)
-    with Meeting(scene.host, scene, test, lambda event: None) as meeting:
+    with TestRunner(scene.host, scene, test, lambda event: None) as meeting:
         assert not meeting.goes_on()
     ending, trouble = meeting.ending()
     assert ending is Ending.FAILED
@@ -76,7 +76,7 @@ def test_where_the_ports_cannot_be_seen_a_moment_is_enough() -> None:
     scene = Scene([Play(SERVER), MEASURES])
     test = scene.series(Request()).tests[0]
     scene.host.tree.remove("/proc/net/tcp")
-    with Meeting(scene.host, scene, test, lambda event: None) as meeting:
+    with TestRunner(scene.host, scene, test, lambda event: None) as meeting:
         while meeting.goes_on():
             pass
     assert scene.running[1].began - scene.running[0].began < 1.0
@@ -132,7 +132,7 @@ def test_a_client_that_came_before_its_far_server_comes_again() -> None:
     scene = Scene([Play(SERVER), early, early, MEASURES])
     ending, _, heard = meet(scene, Request(setup=Mode.BOTH_ENDS, peer="root@node2"))
     assert ending is Ending.DONE
-    assert [event.end for event in heard if isinstance(event, EndStarted)] == ["server", *["client"] * 3]
+    assert [event.end for event in heard if isinstance(event, ProcessStarted)] == ["server", *["client"] * 3]
 
 
 def test_what_an_early_client_said_is_no_reason_for_a_later_failure() -> None:
@@ -179,14 +179,14 @@ def test_cancelled_at_any_moment_nothing_is_left(steps: int) -> None:
 def test_whoever_listens_may_fail_and_nothing_is_left() -> None:
     scene = Scene([FOREVER, MEASURES])
 
-    def hear(event: Event) -> None:
-        if isinstance(event, Measured):
+    def hear(event: BandwidthEvent) -> None:
+        if isinstance(event, SampleReceived):
             raise RuntimeError("the screen has gone")
 
     test = scene.series(Request()).tests[0]
 
     def go_through() -> None:
-        with Meeting(scene.host, scene, test, hear) as meeting:
+        with TestRunner(scene.host, scene, test, hear) as meeting:
             while meeting.goes_on():
                 pass
 
@@ -199,4 +199,4 @@ def test_both_ends_are_heard_and_only_the_clients_rows_count() -> None:
     scene = Scene([Play((*SERVER, *rows(1.0, 5)), opens_port_at=0.2), MEASURES])
     _, _, heard = meet(scene, Request(duration_s=3))
     assert {event.end for event in heard if isinstance(event, LinePrinted)} == {"server", "client"}
-    assert len([event for event in heard if isinstance(event, Measured)]) <= 5
+    assert len([event for event in heard if isinstance(event, SampleReceived)]) <= 5

@@ -16,7 +16,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
 from probes.recording.archive import read_archive
 from probes.recording.format import RecordingError
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.tui.driving import SteppedClock
@@ -37,8 +37,8 @@ def recorded(path: Path, name: str = "hgx-h100", seconds: int = 3, redact: bool 
     return record(SimulatedHost(name, clock=clock), str(path), seconds, redact, sys.stderr, clock, wait)
 
 
-def replayed(path: Path) -> RecordedHost:
-    return RecordedHost(read_archive(chunks_of(str(path))))
+def replayed(path: Path) -> ReplayHost:
+    return ReplayHost(read_archive(chunks_of(str(path))))
 
 
 def test_a_reading_a_second_for_so_many_seconds(tmp_path: Path) -> None:

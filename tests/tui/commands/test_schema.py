@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from probes.host.local import LocalHost
 from probes.recording.redaction import Identifiers
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
@@ -109,7 +109,7 @@ def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> No
     identifiers = Identifiers(redact)
     moments = [identifiers.take(one) for one in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)]
     out = io.StringIO()
-    write_topology(RecordedHost(read(archive_of(moments))), out, as_json=True)
+    write_topology(ReplayHost(read(archive_of(moments))), out, as_json=True)
     document = valid("topo", out.getvalue())
     assert document["source"] == "recorded"
     assert document["node"] == ("host-1" if redact else "hgx-h100")

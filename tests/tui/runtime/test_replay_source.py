@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from probes.base.origin import Source
 from probes.facts.node import probe_node
 from probes.recording.archive import read_archive
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
@@ -22,7 +22,7 @@ SIZES = [(80, 24), (120, 40)]
 
 
 def replay_app(content: bytes) -> GdrtopApp:
-    host = RecordedHost(read(content))
+    host = ReplayHost(read(content))
     return GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
 
 
@@ -173,7 +173,7 @@ async def test_a_key_records_the_readings_that_are_taken_anyway(
         assert any(str(file) in message and "8 × UUID" in message for message in told)
         await readings(pilot, clock, 2)
     assert file.name == "gdrtop-hgx-h100-20231114-221321.tar.gz"
-    host = RecordedHost(read_archive(chunks_of(str(file))))
+    host = ReplayHost(read_archive(chunks_of(str(file))))
     assert len(host.recording.moments) == 5
     assert host.recording.moments[0].probed
     node = probe_node(host)

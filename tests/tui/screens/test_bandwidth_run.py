@@ -11,7 +11,7 @@ from tests.tui.acting import NODE, is_on, on, seen
 from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
 from tests.tui.measuring import HEADING, begun, measured, met, over, planned, row, scripted, set_up, started
 from tui.bandwidth.console import MOST_LINES
-from tui.bandwidth.events import Measured
+from tui.bandwidth.events import SampleReceived
 from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
@@ -286,7 +286,7 @@ async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
         screen = pilot.app.screen
         assert isinstance(screen, BandwidthRunScreen)
         sample = Sample("RDMA_Write", "", size_bytes=1 << 20, gbps=386.0)
-        screen.state.take([Measured(sample, float(second)) for second in range(1000)])
+        screen.state.take([SampleReceived(sample, float(second)) for second in range(1000)])
         screen.draw()
         await until(pilot, lambda: "601 s" in seen(pilot, "chart"))
         assert " 1 s" not in seen(pilot, "chart")

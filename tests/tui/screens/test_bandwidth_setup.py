@@ -10,7 +10,7 @@ from tests.tui.acting import on, seen
 from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.measuring import planned, scripted, set_up
 from tui.app import GdrtopApp
-from tui.bandwidth.session import KeptInMemory
+from tui.bandwidth.session import MemoryResultsStore
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 
 SIZE = (120, 40)
@@ -87,8 +87,8 @@ async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     why = "the results' file results.jsonl cannot be read: other users may write to it"
-    monkeypatch.setattr(KeptInMemory, "why_unread", lambda kept: why)
-    monkeypatch.setattr(KeptInMemory, "no_baseline", lambda kept, machine: "there is a baseline for others")
+    monkeypatch.setattr(MemoryResultsStore, "why_unread", lambda kept: why)
+    monkeypatch.setattr(MemoryResultsStore, "no_baseline", lambda *_: "there is a baseline for others")
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
@@ -97,10 +97,10 @@ async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
 
 
 async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def results(kept: KeptInMemory) -> tuple[Result, ...]:
+    def results(kept: MemoryResultsStore) -> tuple[Result, ...]:
         raise OSError("no such disk")
 
-    monkeypatch.setattr(KeptInMemory, "results", results)
+    monkeypatch.setattr(MemoryResultsStore, "results", results)
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
@@ -260,7 +260,7 @@ async def test_somebody_who_would_feel_it_is_asked_for_and_escape_runs_nothing(
 
 async def test_who_is_not_disturbed_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     processes = scripted(monkeypatch)
-    monkeypatch.setattr("tui.bandwidth.session.felt_by", lambda *_: ())
+    monkeypatch.setattr("tui.bandwidth.session.affected_by", lambda *_: ())
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)

@@ -21,12 +21,12 @@ from probes.host.protocol import Host
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading
 from tui.actions.guards import node_name
-from tui.bandwidth.events import Event, NotSaved, SeriesBegan, SeriesEnded, TestEnded
-from tui.bandwidth.impact_check import look
-from tui.bandwidth.processes import Processes
-from tui.bandwidth.results_store import kept_results
-from tui.bandwidth.series_abort import with_not_begun
-from tui.bandwidth.session import Bench, KeptResults
+from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted, TestEnded
+from tui.bandwidth.impact_check import read_twice
+from tui.bandwidth.processes import ProcessStarter
+from tui.bandwidth.results_store import open_results_store
+from tui.bandwidth.series_abort import with_not_started
+from tui.bandwidth.session import BenchSession, ResultsStore
 from tui.commands.bench.exit_status import (
     EXIT_NOT_MEASURED,
     EXIT_NOT_WRITTEN,
@@ -36,14 +36,14 @@ from tui.commands.bench.exit_status import (
 )
 from tui.commands.bench.json_report import plan_json, results_json
 from tui.commands.bench.lists import list_results, list_tools
-from tui.commands.bench.options import Wanted
+from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.progress import BenchProgress
-from tui.commands.bench.save import BenchKeeping
+from tui.commands.bench.save import BenchSaver
 from tui.files.new_file import NotWritten, check_new
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
-from widgets.bandwidth.series import draw_felt, draw_left_out, draw_not_begun, draw_series
+from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Tone, sentence, wrapped
 
@@ -53,19 +53,19 @@ _CANNOT_WRITE = "the output cannot be written"
 def command(
     host: Host,
     out: TextIO,
-    wanted: Wanted,
+    wanted: BenchOptions,
     *,
     ascii_only: bool = False,
     read_only: bool = False,
     answers: TextIO | None = None,
-    kept: KeptResults | None = None,
-    processes: Processes | None = None,
+    store: ResultsStore | None = None,
+    processes: ProcessStarter | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> int:
     """`gdrtop bench`; gives the exit status."""
-    kept = kept_results(host.origin) if kept is None else kept
+    store = open_results_store(host.origin) if store is None else store
     if wanted.list_results:
-        return list_results(kept, host, wanted.as_json, out, ascii_only)
+        return list_results(store, host, wanted.as_json, out, ascii_only)
     if wanted.list_tools:
         return list_tools(host, wanted.as_json, out, ascii_only)
     if wanted.text_file is not None:
@@ -75,7 +75,7 @@ def command(
             print(f"gdrtop: {error}", file=sys.stderr)
             return EXIT_NOT_WRITTEN
     output = BenchOutput(out, wanted.as_json, ascii_only)
-    measurer = Bench(host, kept, read_only, processes, pause)
+    measurer = BenchSession(host, store, read_only, processes, pause)
     bench = BenchCommand(host, output, wanted, measurer, answers, pause)
     status = bench.go()
     # A reader that has left is no fault; a text that is cut off is one.
@@ -90,8 +90,8 @@ class BenchCommand:
         self,
         host: Host,
         output: BenchOutput,
-        wanted: Wanted,
-        bench: Bench,
+        wanted: BenchOptions,
+        bench: BenchSession,
         answers: TextIO | None,
         pause: Callable[[float], object],
     ) -> None:
@@ -113,7 +113,7 @@ class BenchCommand:
         """The node, and a reading some time before, where traffic can be somebody's."""
         if not self._is_live or self._bench.refusal:
             return examine(self._host), None
-        return look(self._host, self._pause)
+        return read_twice(self._host, self._pause)
 
     # From the wish to the end
 
@@ -125,7 +125,7 @@ class BenchCommand:
             status = EXIT_WRONG_USAGE if isinstance(series, _NoSuchGpu) else EXIT_NOT_MEASURED
             return self._refuse(series.reason, status=status)
         self._series = series
-        felt = self._bench.felt_by(self._examination, series, self._before)
+        felt = self._bench.affected_by(self._examination, series, self._before)
         if self._wanted.dry_run:
             return self._show(series, felt)
         if self._bench.refusal:
@@ -159,7 +159,7 @@ class BenchCommand:
             return 0
         self._output.say(draw_series(series, self._width, self._node))
         if felt:
-            self._output.say([(), *draw_felt(felt, self._width)])
+            self._output.say([(), *draw_affected(felt, self._width)])
         if self._bench.refusal:
             self._output.say([(), *wrapped(f"It is not run here: {self._bench.refusal}.", self._width)])
         return 0
@@ -178,7 +178,7 @@ class BenchCommand:
         """Whether it may run though somebody feels it: of a simulated node's jobs nobody does."""
         if not self._is_live:
             return True
-        told = draw_felt(felt, self._width)
+        told = draw_affected(felt, self._width)
         if self._wanted.as_json:
             self._output.say_beside(told)
         else:
@@ -187,8 +187,8 @@ class BenchCommand:
 
     def _run(self, series: Series, felt: tuple[str, ...]) -> int:
         progress = BenchProgress(series, self._wanted.request, self._node, self._width)
-        kept = self._bench.kept
-        self._earlier, self._baseline = kept.results(), kept.baseline(machine_type(self._examination))
+        store = self._bench.store
+        self._earlier, self._baseline = store.results(), store.baseline(machine_type(self._examination))
         with signals_stop(self._interrupt):
             results = self._bench.run(
                 self._examination,
@@ -204,16 +204,16 @@ class BenchCommand:
         if self._broken_off:
             status = EXIT_NOT_MEASURED
             reason = _of_broken_off(self._broken_off, results, len(series.tests))
-            series = with_not_begun(series, len(results), self._broken_off)
+            series = with_not_started(series, len(results), self._broken_off)
         for why in self._not_saved:
             self._output.warn(f"not kept: {why}")
         self._output.say(progress.summary(results))
         if self._broken_off:
-            self._output.say(draw_not_begun(series.tests[len(results) :], self._width))
+            self._output.say(draw_not_started(series.tests[len(results) :], self._width))
         no_baseline = self._no_baseline(results)
         if no_baseline:
             self._output.say([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
-        keeping = BenchKeeping(self._output, self._wanted, self._bench.kept, self._examination, self._answers)
+        keeping = BenchSaver(self._output, self._wanted, self._bench.store, self._examination, self._answers)
         status = keeping.keep(results, series.left_out, status)
         if self._wanted.as_json:
             at = self._host.wall_clock()
@@ -229,7 +229,7 @@ class BenchCommand:
     def _no_baseline(self, results: Sequence[Result]) -> str:
         """Why these are compared with no baseline, where one might be expected."""
         is_measured = any(one.ending is Ending.DONE for one in results)
-        return self._bench.kept.no_baseline(machine_type(self._examination)) if is_measured else ""
+        return self._bench.store.no_baseline(machine_type(self._examination)) if is_measured else ""
 
     def _not_measured(self, series: Series) -> tuple[LeftOut, ...]:
         """What was asked for and could not be planned, and was to be expected."""
@@ -250,13 +250,13 @@ class BenchCommand:
         self._interrupted = self._interrupted or why
         self._bench.stop()
 
-    def _hear(self, event: Event, progress: BenchProgress) -> None:
-        if isinstance(event, SeriesBegan) and self._interrupted:  # before there was anything to stop
+    def _hear(self, event: BandwidthEvent, progress: BenchProgress) -> None:
+        if isinstance(event, SeriesStarted) and self._interrupted:  # before there was anything to stop
             self._bench.stop()
-        if isinstance(event, NotSaved):
+        if isinstance(event, SaveFailed):
             self._not_saved.append(event.why)
         if isinstance(event, SeriesEnded):
-            self._broken_off = event.broken_off
+            self._broken_off = event.aborted
         compared: tuple[str, ...] = ()
         if isinstance(event, TestEnded):
             compared = changes(event.result, self._earlier, self._baseline)

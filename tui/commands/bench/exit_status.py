@@ -55,7 +55,7 @@ def ended(
     measured = f"{len(done)} of {planned} tests measured"
     if bar is None:
         return 0, measured
-    low = below_bar(done, bar)
+    low = below_threshold(done, bar)
     if low:
         figure = headline_text(low[0]) or "no figure"
         more = f" and {len(low) - 1} more" if len(low) > 1 else ""
@@ -69,7 +69,7 @@ def _was_measured_otherwise(left_out: LeftOut, done: Sequence[Result]) -> bool:
     return any(left_out.path in (one.path, one.pair.nic) for one in of_gpu)
 
 
-def below_bar(results: Sequence[Result], bar: float | None) -> list[Result]:
+def below_threshold(results: Sequence[Result], bar: float | None) -> list[Result]:
     """What was measured and does not reach the bar, in Gb/s."""
     done = [one for one in results if one.ending is Ending.DONE]
     return [] if bar is None else [one for one in done if (one.gbps or 0.0) < bar]

@@ -11,11 +11,11 @@ from probes.base.origin import Source
 from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
-from tui.bandwidth.session import KeptResults
+from tui.bandwidth.session import ResultsStore
 from tui.commands.json_values import document, host_name, plain_value, write_json
 from tui.runtime.printing import heading, print_lines, text_width
-from widgets.bandwidth.inventory_drawing import draw_inventory
 from widgets.bandwidth.result import mark_of, words_of
+from widgets.bandwidth.series import draw_inventory
 from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
 
 
@@ -33,9 +33,9 @@ def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
     return 0
 
 
-def list_results(kept: KeptResults, host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
+def list_results(store: ResultsStore, host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
     """Earlier results, the newest first, a line each; where they cannot be read, why."""
-    results, unread = tuple(reversed(kept.results())), kept.why_unread()
+    results, unread = tuple(reversed(store.results())), store.why_unread()
     if as_json:
         saved = {"results": [to_json(one) for one in results]}
         content = {"results": None, "unknown": {"results": unread}} if unread else saved

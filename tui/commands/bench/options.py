@@ -50,7 +50,7 @@ _OF_PERFTEST = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic",
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BenchOptions:
     """All that was asked for; `request.gpu` is still as typed: a number or a PCI address."""
 
     request: Request
@@ -129,7 +129,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def wanted(options: argparse.Namespace) -> Wanted:
+def wanted(options: argparse.Namespace) -> BenchOptions:
     """What the options say; argparse.ArgumentTypeError, with a sentence, where they contradict each other."""
     odd = _contradiction(options)
     if odd:
@@ -160,7 +160,7 @@ def wanted(options: argparse.Namespace) -> Wanted:
         over_network=options.over_network,
         binds=not options.no_bind,
     )
-    return Wanted(
+    return BenchOptions(
         request,
         as_json=options.json,
         list_tools=options.list,

@@ -9,7 +9,7 @@ from probes.bandwidth.model.request import Mode, Request, Scope
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.tools.samples import CONNECTED, WAITING, About, Sample
-from tui.bandwidth.events import Event, Measured, TestBegan, TestEnded, Told
+from tui.bandwidth.events import BandwidthEvent, FactReported, SampleReceived, TestEnded, TestStarted
 from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result
 from widgets.bandwidth.series import draw_commands, peer_command
@@ -26,15 +26,15 @@ class BenchProgress:
         self._peers_name, self._width = peers_name, width
         self._table: RowTable | None = None
 
-    def lines(self, event: Event, comparisons: Sequence[str] = ()) -> list[Line]:
+    def lines(self, event: BandwidthEvent, comparisons: Sequence[str] = ()) -> list[Line]:
         """What an event tells; `comparisons` are those of a test that has ended."""
-        if isinstance(event, TestBegan):
+        if isinstance(event, TestStarted):
             self._table = None
             told = [(), line(Run(self._place(event), Tone.TITLE))]
             return [*told, *draw_commands(event.test, self._width, self._peers_name)]
-        if isinstance(event, Measured):
+        if isinstance(event, SampleReceived):
             return self._row(event.sample)
-        if isinstance(event, Told) and event.fact.about is About.PHASE:
+        if isinstance(event, FactReported) and event.fact.about is About.PHASE:
             return self._phase(event.fact.value)
         if isinstance(event, TestEnded):
             tests = self._series.tests
@@ -42,14 +42,14 @@ class BenchProgress:
             return draw_result(event.result, comparisons, self._width, purpose)
         return []
 
-    def beside(self, event: Event, is_watched: bool) -> list[Line]:
+    def beside(self, event: BandwidthEvent, is_watched: bool) -> list[Line]:
         """What stands beside the JSON: how far it is where somebody sees it, a peer's command always."""
-        if not isinstance(event, TestBegan) or not (is_watched or event.test.for_peer):
+        if not isinstance(event, TestStarted) or not (is_watched or event.test.for_peer):
             return []
         told = peer_command(event.test, self._peers_name)
         return [line(self._place(event)), *([line(f"at the peer: {told}")] if told else [])]
 
-    def _place(self, began: TestBegan) -> str:
+    def _place(self, began: TestStarted) -> str:
         tests = self._series.tests
         left = sum(test.seconds for test in tests[began.number - 1 :])
         return f"[{began.number}/{len(tests)}] {began.test.title} · about {minutes(left)} left"

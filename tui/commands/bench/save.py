@@ -10,28 +10,28 @@ from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import below_limit, machine_type
 from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
-from tui.bandwidth.session import KeptResults, NotKept
+from tui.bandwidth.session import ResultsStore, StoreError
 from tui.bandwidth.ticket import ticket_text, versions_of
-from tui.commands.bench.exit_status import EXIT_NOT_WRITTEN, below_bar
-from tui.commands.bench.options import Wanted
+from tui.commands.bench.exit_status import EXIT_NOT_WRITTEN, below_threshold
+from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.files.new_file import NotWritten, write_new
 from widgets.bandwidth.result import words_of
 from widgets.base.lines import Line, Tone, wrapped
 
 
-class BenchKeeping:
+class BenchSaver:
     """Baseline and ticket of one use of `gdrtop bench`."""
 
     def __init__(
         self,
         output: BenchOutput,
-        wanted: Wanted,
-        kept: KeptResults,
+        wanted: BenchOptions,
+        store: ResultsStore,
         examination: Examination,
         answers: TextIO | None,
     ) -> None:
-        self._output, self._wanted, self._kept = output, wanted, kept
+        self._output, self._wanted, self._store = output, wanted, store
         self._examination, self._answers = examination, answers
         self._machine = machine_type(examination)
 
@@ -44,7 +44,7 @@ class BenchKeeping:
 
     def _save_baseline(self, results: tuple[Result, ...]) -> bool:
         """Whether they are it now; what is below the bar is never, what is below the line after a yes."""
-        low = below_bar(results, self._wanted.min_gbps)
+        low = below_threshold(results, self._wanted.min_gbps)
         if low:
             self._output.warn(f"no baseline saved: below the threshold: {low[0].title}, {words_of(low[0])}")
             return False
@@ -54,8 +54,8 @@ class BenchKeeping:
             self._output.warn(f"no baseline saved: {told} (use --yes to override)")
             return False
         try:
-            place = self._kept.save_baseline(results)
-        except NotKept as error:
+            place = self._store.save_baseline(results)
+        except StoreError as error:
             self._output.warn(f"no baseline: {error}")
             return False
         self._output.note(f"baseline of {self._machine}: {place}")
@@ -79,8 +79,8 @@ class BenchKeeping:
             results,
             node_name(self._examination),
             versions_of(self._examination),
-            self._kept.results(),
-            self._kept.baseline(self._machine),
+            self._store.results(),
+            self._store.baseline(self._machine),
             left_out,
         )
         try:

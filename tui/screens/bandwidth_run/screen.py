@@ -15,7 +15,7 @@ from tui.screens.list_screen import PanesScreen
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
-    from tui.screens.bandwidth_run.state import LiveState
+    from tui.screens.bandwidth_run.state import SeriesState
 
 _ROOM_FOR_ALL = 32  # lines of the screen, from which on chart, rows and console go together
 _VIEWS = ("results", "console", "all")
@@ -35,29 +35,29 @@ class BandwidthRunScreen(PanesScreen):
         *leave_keys("bandwidth"),
     ]
 
-    class CancelWanted(Message):
+    class CancelRequested(Message):
         """The whole series is to end."""
 
-    class SkipWanted(Message):
+    class SkipRequested(Message):
         """The running test is to end."""
 
     class EndSeen(Message):
         """The end of the series was on the screen."""
 
     @dataclass
-    class AgainWanted(Message):
+    class AgainRequested(Message):
         """The same tests are to be run again."""
 
-        state: LiveState
+        state: SeriesState
 
     @dataclass
-    class BaselineWanted(Message):
+    class BaselineRequested(Message):
         """These results are to be the baseline."""
 
-        state: LiveState
+        state: SeriesState
         is_sure: bool  # the key was pressed before
 
-    def __init__(self, state: LiveState) -> None:
+    def __init__(self, state: SeriesState) -> None:
         super().__init__()
         self.state = state
         self._view = ""
@@ -159,19 +159,19 @@ class BandwidthRunScreen(PanesScreen):
 
     def action_cancel(self) -> None:
         """Ask to end the whole series, at both ends."""
-        self.post_message(self.CancelWanted())
+        self.post_message(self.CancelRequested())
 
     def action_skip(self) -> None:
         """End this test, and start the next one."""
-        self.post_message(self.SkipWanted())
+        self.post_message(self.SkipRequested())
 
     def action_again(self) -> None:
         """Run the same tests again."""
-        self.post_message(self.AgainWanted(self.state))
+        self.post_message(self.AgainRequested(self.state))
 
     def action_baseline(self) -> None:
         """Save the results as the baseline of this machine type."""
-        self.post_message(self.BaselineWanted(self.state, self._baseline_wanted))
+        self.post_message(self.BaselineRequested(self.state, self._baseline_wanted))
         self._baseline_wanted = True
 
     def action_copy(self) -> None:

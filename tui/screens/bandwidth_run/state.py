@@ -22,17 +22,17 @@ from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
 from tui.bandwidth.console import Console
 from tui.bandwidth.events import (
-    EndStarted,
-    Event,
+    BandwidthEvent,
+    ImpactCheckStarted,
     LinePrinted,
-    LookBegan,
-    Measured,
-    NotSaved,
+    ProcessStarted,
+    SampleReceived,
+    SaveFailed,
     SeriesEnded,
-    TestBegan,
     TestEnded,
+    TestStarted,
 )
-from tui.bandwidth.series_abort import with_not_begun
+from tui.bandwidth.series_abort import with_not_started
 from tui.screens.bandwidth_run import chart as live_chart
 from tui.screens.bandwidth_run.chart import MOST_COMPARED, Rows
 from tui.screens.confirm.state import file_word
@@ -46,7 +46,7 @@ from widgets.base.lines import Line, Run, Tone, fit, sentence, wrapped
 _FEWEST_ROWS = 4  # of the test under way, however many results stand below
 
 
-class LiveState:
+class SeriesState:
     """A series under way or ended; changes only by `take` and what a person wants."""
 
     def __init__(
@@ -80,15 +80,15 @@ class LiveState:
 
     # What happens
 
-    def take(self, events: Sequence[Event]) -> None:
+    def take(self, events: Sequence[BandwidthEvent]) -> None:
         """Take over what the series told."""
         for event in events:
             self._take(event)
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, LookBegan):
+    def _take(self, event: BandwidthEvent) -> None:
+        if isinstance(event, ImpactCheckStarted):
             self._is_looking = True
-        elif isinstance(event, TestBegan):
+        elif isinstance(event, TestStarted):
             self._is_looking = False
             self.number = event.number
             self._samples.clear()
@@ -97,25 +97,25 @@ class LiveState:
             self.console.say(
                 f"TEST {event.number}/{len(self.series.tests)} {event.test.title}", tone=Tone.TITLE
             )
-        elif isinstance(event, EndStarted):
+        elif isinstance(event, ProcessStarted):
             self._waits = "connecting" if len(self._test.processes) > 1 else "starting"
             self.console.say(f"$ {' '.join(event.argv)}", event.end, Tone.DIM)
         elif isinstance(event, LinePrinted):
             self.console.say(event.line, event.end)
-        elif isinstance(event, Measured):
+        elif isinstance(event, SampleReceived):
             self._row_began = self._clock() if self._row_began is None else self._row_began
             self._samples.append(event.sample)
             self._rows += 1
         elif isinstance(event, TestEnded):
             self._end_test(event.result)
-        elif isinstance(event, NotSaved):
+        elif isinstance(event, SaveFailed):
             self.console.say(f"▲ not saved: {event.why}", tone=Tone.WARNING)
         elif isinstance(event, SeriesEnded):
             self.ended = event
             if event.refused:
                 self.console.say(f"✗ {event.refused}", tone=Tone.BAD)
-            if event.broken_off:
-                self.console.say(f"▲ {event.broken_off}", tone=Tone.WARNING)
+            if event.aborted:
+                self.console.say(f"▲ {event.aborted}", tone=Tone.WARNING)
 
     def _end_test(self, result: Result) -> None:
         self.results.append(result)
@@ -148,7 +148,7 @@ class LiveState:
         if self.ended is not None and self.ended.refused:
             return Run("✗", Tone.BAD)
         marks = [mark_of(one) for one in self.results]
-        if self.ended is not None and self.ended.broken_off:
+        if self.ended is not None and self.ended.aborted:
             marks.append(Run("▲", Tone.WARNING))
         for tone in (Tone.BAD, Tone.WARNING, Tone.DIM, Tone.PLAIN):
             for mark in marks:
@@ -192,8 +192,8 @@ class LiveState:
         if self.ended is not None:
             if self.ended.refused:
                 return [Run(f"✗ {self.ended.refused}", Tone.BAD)]
-            if self.ended.broken_off:
-                return [Run(f"▲ {self.ended.broken_off}", Tone.WARNING), Run(f" · {self._summary()}")]
+            if self.ended.aborted:
+                return [Run(f"▲ {self.ended.aborted}", Tone.WARNING), Run(f" · {self._summary()}")]
             how, told = "cancelled" if self.ended.was_cancelled else "done", self._summary()
             rest = told.removeprefix(how).removeprefix("; ")
             return [Run(how, Tone.TITLE), Run(f" · {rest}" if rest else "")]
@@ -277,8 +277,8 @@ class LiveState:
         lines: list[Line] = []
         if self.ended.refused:
             lines.extend(wrapped(f"Nothing was measured: {self.ended.refused}.", width, Tone.BAD))
-        if self.ended.broken_off:
-            told = f"The remaining tests were not started: {self.ended.broken_off}"
+        if self.ended.aborted:
+            told = f"The remaining tests were not started: {self.ended.aborted}"
             lines.extend([*wrapped(sentence(told), width, Tone.WARNING), ()])
         meant = conclusions(self.results, self.series.left_out)
         for one in meant:
@@ -330,9 +330,9 @@ class LiveState:
     @property
     def _left_out(self) -> tuple[LeftOut, ...]:
         """For a ticket, also what was not begun because somebody had come."""
-        if self.ended is None or not self.ended.broken_off:
+        if self.ended is None or not self.ended.aborted:
             return self.series.left_out
-        return with_not_begun(self.series, len(self.results), self.ended.broken_off).left_out
+        return with_not_started(self.series, len(self.results), self.ended.aborted).left_out
 
     @property
     def done(self) -> tuple[Result, ...]:

@@ -37,7 +37,7 @@ class BandwidthSetupScreen(PanesScreen):
     class Changed(Message):
         """The settings have changed: the tests are to be planned."""
 
-    class StartWanted(Message):
+    class StartRequested(Message):
         """The tests are to be run, after a look at what they would affect."""
 
     class Confirmed(Message):
@@ -159,7 +159,7 @@ class BandwidthSetupScreen(PanesScreen):
         if self.state.chosen.wants_peer:
             self.action_name_peer()
         else:
-            self.post_message(self.StartWanted())
+            self.post_message(self.StartRequested())
 
     def action_confirm(self) -> None:
         """Run the tests although they affect running jobs."""

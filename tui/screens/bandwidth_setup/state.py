@@ -15,9 +15,9 @@ from probes.base.origin import Origin, Source, origin_word
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts
 from probes.snapshot.examination import Examination
-from tui.bandwidth.settings import Settings
-from widgets.bandwidth.measured_drawing import draw_measured
-from widgets.bandwidth.series import draw_felt, peer_command
+from tui.bandwidth.settings import BandwidthSettings
+from widgets.bandwidth.result import draw_last_result
+from widgets.bandwidth.series import draw_affected, peer_command
 from widgets.bandwidth.setup import draw_planned, draw_settings
 from widgets.base.lines import Line, Run, Tone, sentence, wrapped
 
@@ -29,7 +29,7 @@ class ToRun:
     examination: Examination
     series: Series
     is_again: bool = False  # as it was run before, not by the settings
-    felt_by: tuple[str, ...] | None = None  # None: nobody has looked yet
+    affected_by: tuple[str, ...] | None = None  # None: nobody has looked yet
 
 
 class SetupState:
@@ -37,11 +37,11 @@ class SetupState:
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self.chosen = Settings()
+        self.chosen = BandwidthSettings()
         self.examination: Examination | None = None
         self.refusal = ""  # why nothing at all is measured here
         self.planned: Series | Refused | None = None
-        self.felt_by: tuple[str, ...] = ()  # of what is planned, by the newest reading
+        self.affected_by: tuple[str, ...] = ()  # of what is planned, by the newest reading
         self.to_run: ToRun | None = None
         self.kept: tuple[Result, ...] = ()
         self.baseline: tuple[Result, ...] = ()
@@ -60,11 +60,11 @@ class SetupState:
         """The node could not be looked at, or the tests not be planned."""
         self._failure = what
 
-    def take_kept(self, kept: tuple[Result, ...], unread: str) -> None:
+    def set_earlier(self, kept: tuple[Result, ...], unread: str) -> None:
         """Take over earlier results, or why those that are there could not be read."""
         self.kept, self._unread = kept, unread
 
-    def take_baseline(self, baseline: tuple[Result, ...], why_none: str) -> None:
+    def set_baseline(self, baseline: tuple[Result, ...], why_none: str) -> None:
         """Take over the baseline of this machine type, or why there is none where one might be expected."""
         self.baseline, self._no_baseline = baseline, why_none
 
@@ -85,7 +85,7 @@ class SetupState:
         return why
 
     def _changed(self) -> None:
-        self.planned, self.felt_by = None, ()
+        self.planned, self.affected_by = None, ()
         self.do_not_run()
 
     # Running it
@@ -93,12 +93,12 @@ class SetupState:
     @property
     def is_looking(self) -> bool:
         """Whether it is being looked who would feel it, before it is run."""
-        return self.to_run is not None and self.to_run.felt_by is None
+        return self.to_run is not None and self.to_run.affected_by is None
 
     @property
     def is_asking(self) -> bool:
         """Whether a person has to say if it is to be run though somebody would feel it."""
-        return self.to_run is not None and bool(self.to_run.felt_by)
+        return self.to_run is not None and bool(self.to_run.affected_by)
 
     def do_not_run(self) -> None:
         """It is not to be run after all."""
@@ -141,22 +141,22 @@ class SetupState:
         if self.refusal:
             return wrapped(f"gdrtop measures nothing here: {self.refusal}.", width, Tone.WARNING)
         to_run = self.to_run
-        if to_run is not None and to_run.felt_by:
-            felt = [*draw_felt(to_run.felt_by, width), *self._simulated(width), ()]
+        if to_run is not None and to_run.affected_by:
+            felt = [*draw_affected(to_run.affected_by, width), *self._simulated(width), ()]
             again = wrapped(f"Run again with the same settings: {to_run.series.title}", width, Tone.TITLE)
             return [*felt, *(again if to_run.is_again else []), *self._about(to_run.series, width)]
         if self.planned is None:
             return [] if self.examination is None else [(Run("…", Tone.DIM),)]
-        return self._about(self.planned, width, self.felt_by)
+        return self._about(self.planned, width, self.affected_by)
 
     def _simulated(self, width: int) -> list[Line]:
         if self.origin.source is not Source.SIMULATED:
             return []
         return wrapped("The job is simulated. On a real node it would be slowed down.", width, Tone.DIM)
 
-    def _about(self, series: Series | Refused, width: int, felt_by: tuple[str, ...] = ()) -> list[Line]:
+    def _about(self, series: Series | Refused, width: int, affected_by: tuple[str, ...] = ()) -> list[Line]:
         before = self._before(series, width) if isinstance(series, Series) else []
-        return draw_planned(series, width, self.hostname, felt_by, before)
+        return draw_planned(series, width, self.hostname, affected_by, before)
 
     def _before(self, series: Series, width: int) -> list[Line]:
         """The newest results of its first tests on this node, and its machine type's baseline."""
@@ -170,7 +170,7 @@ class SetupState:
             ):
                 if found is not None:
                     label = word if len(series.tests) == 1 else f"{word}, {test.title}:"
-                    lines.extend(draw_measured(found, self.now, width, label))
+                    lines.extend(draw_last_result(found, self.now, width, label))
         for why in (self._unread, self._no_baseline):
             if why:
                 lines.extend(wrapped(sentence(why), width, Tone.WARNING))

@@ -18,9 +18,10 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
 from probes.facts.system.platform import PlatformFacts
+from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
 from probes.snapshot.nic_roles import NicRole
-from probes.snapshot.rates import PortRate, Reading, port_rates
+from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.snapshot.verdict import Verdict
 from probes.topology.paths import Path, Topology
 from tui.runtime.sampler import Probed, Replayed, Sampled
@@ -67,6 +68,7 @@ class OverviewState:
         self._taken_at = 0.0
         self._measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
         self._rates: dict[tuple[str, int], PortRate] = {}
+        self._netdev_rates: dict[str, PortRate] = {}
         self._histories = _empty_histories()
         self._port_histories: dict[tuple[str, int], tuple[History, History]] = {}
         self._selected = ""
@@ -100,7 +102,7 @@ class OverviewState:
             return
         if isinstance(report, Probed):
             self._node, self._topology, self._roles = report.node, report.topology, report.roles
-            self._reading, self._before, self._rates = None, None, {}
+            self._reading, self._before, self._rates, self._netdev_rates = None, None, {}, {}
             self._port_histories = {key: self._port_histories.get(key, _pair()) for key in self._ports()}
             if self._selected not in self._all_ends():
                 self._selected = ""
@@ -112,6 +114,7 @@ class OverviewState:
         self._sum_up()
         had_rates = bool(self._rates)
         self._rates = port_rates(before, report.reading) if before else {}
+        self._netdev_rates = netdev_rates(before, report.reading) if before else {}
         self._fresh.clear()
         if before is None or (self._rates and not had_rates):  # with live figures lines are wider
             self._forms.clear()
@@ -296,7 +299,8 @@ class OverviewState:
         states = {
             port: state for port, state in reading.port_states.items() if not isinstance(state, Unknown)
         }
-        return Live({} if isinstance(reading.gpus, Unknown) else reading.gpus, self._rates, states)
+        gpus = {} if isinstance(reading.gpus, Unknown) else reading.gpus
+        return Live(gpus, self._rates, states, self._netdev_rates)
 
     def _lit(self, path: Path | None) -> Lit:
         selected, partners, on_path = self._selected, frozenset[str](), frozenset[str]()
@@ -317,10 +321,10 @@ class OverviewState:
         """What each GPU's path to its best NIC gave last."""
         if not self._measured or self._topology is None:
             return {}
-        from widgets.bandwidth.measured_drawing import short_measured
+        from widgets.bandwidth.result import short_result
 
         best = ((gpu, nics[0]) for gpu, nics in self._topology.best_nics.items() if nics)
-        found = {pair[0]: short_measured(self._measured[pair]) for pair in best if pair in self._measured}
+        found = {pair[0]: short_result(self._measured[pair]) for pair in best if pair in self._measured}
         return {gpu: run for gpu, run in found.items() if run.text}
 
     def _refcnts(self) -> dict[str, Maybe[int]]:
@@ -392,7 +396,9 @@ class OverviewState:
     ) -> list[Line]:
         draw: dict[str, Callable[[], list[Line]]] = {
             "findings": lambda: self._finding_lines(topology, width),
-            "jobs": lambda: jobs_drawing.draw(self._processes(), self._gpus_by_pid(), width),
+            "jobs": lambda: jobs_drawing.draw(
+                self._processes(), self._gpus_by_pid(), width, self._far_from_gpu(node)
+            ),
             "modules": lambda: ladder_drawing.draw(
                 node, self._refcnts(), width, full=alone, marks=self._marks
             ),
@@ -444,6 +450,11 @@ class OverviewState:
                 found.setdefault(pid, []).append(f"GPU{gpu.index}")
         return found
 
+    def _far_from_gpu(self, node: Node) -> tuple[int, ...]:
+        """The processes that are bound to CPUs far from their GPU."""
+        facts = self._processes()
+        return far_from_gpu(node, facts, self._live().gpus) if isinstance(facts, ProcessFacts) else ()
+
     def _traffic_lines(self, node: Node, topology: Topology, width: int, alone: bool) -> list[Line]:
         live = self._live()
         rates = traffic_drawing.line_rates(node, topology, live)
@@ -468,9 +479,9 @@ class OverviewState:
         lines = path_drawing.draw(topology, path, width, is_detour)
         result = self._measured.get((path.a, path.b)) or self._measured.get((path.b, path.a))
         if result is not None:
-            from widgets.bandwidth.measured_drawing import draw_measured
+            from widgets.bandwidth.result import draw_last_result
 
-            lines[1:1] = draw_measured(result, self._taken_at, width)
+            lines[1:1] = draw_last_result(result, self._taken_at, width)
         if self._selected:
             lines = [*path_drawing.partners_line(topology, self._selected, width), *lines]
         return [*detail, (), *lines] if alone and detail else [*lines, *detail]
@@ -487,7 +498,7 @@ class OverviewState:
         counters, seconds = self._counters(device)
         shown = nic_detail.counter_lines(counters, seconds, width, alone)
         if alone:
-            return [*nic_detail.draw_nic(device, role, width), *shown]
+            return [*nic_detail.draw_nic(device, role, width, self._netdev_rates), *shown]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *shown]
 
     def _counters(

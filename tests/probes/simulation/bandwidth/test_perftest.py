@@ -259,7 +259,7 @@ def test_memory_by_peermem_holds_its_module_until_the_end(
     gpu: int | None, dmabuf: bool | None, references: int
 ) -> None:
     node = Node("hgx-h100")
-    del node.host.tree.holds["nvidia_peermem", "job"]
+    del node.host.tree.references["nvidia_peermem", "job"]
 
     def refcnt() -> int:
         return int(str(node.host.read("/sys/module/nvidia_peermem/refcnt")))

@@ -172,7 +172,7 @@ def test_what_is_no_test_is_not_played(argv: str) -> None:
     run = node.begin(argv)
     node.finish(run)
     assert run.status == 127
-    assert run.lines == [line for line in run.lines if "the simulated node has no such command" in line]
+    assert run.lines == [line for line in run.lines if "not available on a simulated node" in line]
 
 
 def test_a_stranger_on_the_port() -> None:

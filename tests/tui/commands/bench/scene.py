@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from probes.base.origin import Origin, Source
 from probes.simulation.host import SimulatedHost
-from tui.bandwidth.processes import Process, Processes
-from tui.bandwidth.session import KeptInMemory, KeptResults
-from tui.bandwidth.simulated_processes import SimulatedProcesses
+from tui.bandwidth.processes import ProcessStarter, ToolProcess
+from tui.bandwidth.session import MemoryResultsStore, ResultsStore
+from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import _parser
 from tui.commands.bench import command as bench_module
 from tui.commands.bench.options import wanted
@@ -22,13 +22,13 @@ class Terminal(io.StringIO):
 
 
 class Signals:
-    """Processes that send this process a signal when the last of some ends is started."""
+    """ProcessStarter that send this process a signal when the last of some ends is started."""
 
-    def __init__(self, inner: Processes, number: int, at: int) -> None:
+    def __init__(self, inner: ProcessStarter, number: int, at: int) -> None:
         self.inner, self.number, self.left = inner, number, at
-        self.started: list[Process] = []
+        self.started: list[ToolProcess] = []
 
-    def start(self, argv: Sequence[str], seconds: float) -> Process:
+    def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         self.started.append(self.inner.start(argv, seconds))
         self.left -= 1
         if not self.left:
@@ -39,13 +39,13 @@ class Signals:
 class Scene:
     """A simulated node whose clock goes on while one waits; `live`: one that is taken for a real one."""
 
-    def __init__(self, name: str = "hgx-h100", live: bool = False, kept: KeptResults | None = None) -> None:
+    def __init__(self, name: str = "hgx-h100", live: bool = False, store: ResultsStore | None = None) -> None:
         self.now = 1000.0
         self.host = SimulatedHost(name, clock=lambda: self.now)
         if live:
             self.host.origin = Origin(Source.LIVE)
-        self.kept = KeptInMemory() if kept is None else kept
-        self.processes: Processes = SimulatedProcesses(self.host, self.wait)
+        self.store = MemoryResultsStore() if store is None else store
+        self.processes: ProcessStarter = SimulatedProcessStarter(self.host, self.wait)
         self.waited: list[float] = []
 
     def wait(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Scene:
             wanted(_parser().parse_args(["bench", *arguments])),
             read_only=read_only,
             answers=answers,
-            kept=self.kept,
+            store=self.store,
             processes=self.processes,
             pause=self.pause,
         )

@@ -142,7 +142,7 @@ class Leaving(Out):
 def leave_at(scene: Scene, word: str, *arguments: str) -> int:
     options = wanted(_parser().parse_args(["bench", *arguments]))
     return bench_module.command(
-        scene.host, Leaving(word), options, kept=scene.kept, processes=scene.processes
+        scene.host, Leaving(word), options, store=scene.store, processes=scene.processes
     )
 
 

@@ -12,12 +12,12 @@ from probes.bandwidth.results.baseline import machine_type
 from probes.snapshot.examination import examine
 from tests.probes.bandwidth.sample_results import result
 from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
-from tui.bandwidth.results_store import KeptOnDisk
+from tui.bandwidth.results_store import DiskResultsStore
 from tui.cli import main
 
 
 def test_results_are_kept_listed_and_compared(tmp_path: Path) -> None:
-    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     scene.run("--seconds", "2", "--yes")
     scene.wait(60)
     _, out = scene.run("--seconds", "2", "--yes")
@@ -40,7 +40,7 @@ def test_no_results_yet() -> None:
 
 
 def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> None:
-    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     scene.run("--seconds", "2", "--yes")
     (tmp_path / "kept" / "results.jsonl").chmod(0o664)
     told = words(scene.run("--results")[1])
@@ -52,7 +52,7 @@ def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> Non
 
 
 def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:
-    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     _, out = scene.run("--seconds", "2", "--yes", "--save-baseline")
     assert "baseline of Supermicro" in words(out)
     (file,) = (tmp_path / "kept" / "baselines").iterdir()
@@ -62,7 +62,7 @@ def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:
 
 
 def test_what_is_below_the_bar_is_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     arguments = ("--seconds", "2", "--yes", "--save-baseline", "--min-gbps", "399")
     assert scene.run(*arguments)[0] == 1
     assert "no baseline saved: below the threshold: GPU0" in capsys.readouterr().err
@@ -83,10 +83,10 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
     status, out = scene.run("--seconds", "2", "--save-baseline", answers=Terminal("n\n"))
     assert status == 3
     assert "1 of 1 tests measured" in out
-    assert scene.kept.baseline(machine) == ()
+    assert scene.store.baseline(machine) == ()
     assert scene.run("--seconds", "2", "--save-baseline", answers=Terminal("y\n"))[0] == 0
     assert "Save it as the baseline anyway? [y/N]" in asked.getvalue()
-    assert len(scene.kept.baseline(machine)) == 1
+    assert len(scene.store.baseline(machine)) == 1
     assert scene.run("--seconds", "2", "--save-baseline", "--yes")[0] == 0
 
 
@@ -97,10 +97,10 @@ def judge_below(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_baseline_of_the_same_product_alone_is_told(tmp_path: Path) -> None:
-    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "kept")))
+    scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     product = machine_type(examine(scene.host)).partition(", ")[0]
     whole = f"{product}, 9 × NVIDIA H100"
-    scene.kept.save_baseline((result(machine=whole),))
+    scene.store.save_baseline((result(machine=whole),))
     out = words(scene.run("--seconds", "2", "--yes")[1])
     assert f"There is a baseline for {whole}, but none for this machine type: {product}, 8 ×" in out
     told = json.loads(scene.run("--seconds", "2", "--yes", "--json")[1])["no_baseline"]
@@ -113,7 +113,7 @@ def test_what_cannot_be_kept_is_told_and_measured_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    scene = Scene(live=True, kept=KeptOnDisk(str(tmp_path / "file")))
+    scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "file")))
     status, out = scene.run("--seconds", "2", "--yes")
     assert status == 0
     assert "of 400 Gb/s" in out
@@ -152,5 +152,5 @@ def test_a_ticket_that_cannot_be_written_is_reported_before_the_first_test(
     status, out = scene.run("--seconds", "2", "--text", str(tmp_path / "none" / "ticket.txt"))
     assert status == 3
     assert not out
-    assert not scene.kept.results()
+    assert not scene.store.results()
     assert "cannot be written" in capsys.readouterr().err

@@ -10,8 +10,8 @@ import pytest
 from probes.base.origin import Origin, Source
 from tests.probes.simulation.quiet import QuietHost
 from tests.tui.commands.bench.scene import Scene, Terminal, words
-from tui.bandwidth.processes import Process, Processes
-from tui.bandwidth.simulated_processes import SimulatedProcesses
+from tui.bandwidth.processes import ProcessStarter, ToolProcess
+from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 
 SWEEP = ("--sweep", "--seconds", "2")
 CAME = (
@@ -21,13 +21,13 @@ CAME = (
 
 
 class Comes:
-    """Processes; when the last of some ends is started, a job begins on the node."""
+    """ProcessStarter; when the last of some ends is started, a job begins on the node."""
 
-    def __init__(self, inner: Processes, host: QuietHost, at: int) -> None:
+    def __init__(self, inner: ProcessStarter, host: QuietHost, at: int) -> None:
         self.inner, self.host, self.left = inner, host, at
         self.started = 0
 
-    def start(self, argv: Sequence[str], seconds: float) -> Process:
+    def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         self.started += 1
         if self.started == self.left:
             self.host.come()
@@ -42,7 +42,7 @@ class QuietScene(Scene):
         self.host: QuietHost = QuietHost(clock=lambda: self.now)
         if live:
             self.host.origin = Origin(Source.LIVE)
-        self.comes = Comes(SimulatedProcesses(self.host, self.wait), self.host, at)
+        self.comes = Comes(SimulatedProcessStarter(self.host, self.wait), self.host, at)
         self.processes = self.comes
 
 
@@ -70,7 +70,7 @@ def test_somebody_who_comes_meanwhile_ends_the_series_and_is_named(
     assert "Not started: GPU1 → mlx5_1 · DMA-BUF, GPU2" in told
     assert "[1/8] GPU0 → mlx5_0" in out
     assert "of 400 Gb/s" in out
-    assert [one.pair.gpu_label for one in scene.kept.results()] == ["GPU0"]
+    assert [one.pair.gpu_label for one in scene.store.results()] == ["GPU0"]
     assert "not measured" not in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ from probes.facts.system.tool_names import TEST_TOOLS
 from probes.snapshot.examination import Examination
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words
 from tests.tui.commands.test_schema import valid
-from tui.bandwidth.session import Bench
+from tui.bandwidth.session import BenchSession
 from tui.cli import _parser, main
 from tui.commands.bench import command as bench_module
 from tui.commands.bench.options import wanted
@@ -50,7 +50,7 @@ def test_rows_come_as_they_are_measured_each_flushed() -> None:
 
     out = Watched()
     options = wanted(_parser().parse_args(["bench"]))
-    bench_module.command(scene.host, out, options, kept=scene.kept, processes=scene.processes)
+    bench_module.command(scene.host, out, options, store=scene.store, processes=scene.processes)
     times = {rows: at for at, rows in reversed(seen)}
     assert len(times) >= 10
     assert times[5] - times[1] == pytest.approx(4.0, abs=0.5)
@@ -154,15 +154,15 @@ def test_a_sweep_ends_in_a_matrix() -> None:
 def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
     arguments: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Bench.series
+    whole = BenchSession.series
 
-    def without_one(bench: Bench, examination: Examination, request: Request) -> Series | Refused:
+    def without_one(bench: BenchSession, examination: Examination, request: Request) -> Series | Refused:
         series = whole(bench, examination, request)
         assert isinstance(series, Series)
         left = LeftOut("GPU9 → mlx5_9 · DMA-BUF", "port 1 of mlx5_9 is down")
         return Series(series.title, series.tests[-1:], (left,))
 
-    monkeypatch.setattr(Bench, "series", without_one)
+    monkeypatch.setattr(BenchSession, "series", without_one)
     got, out = Scene().run(*arguments, "--seconds", "2", "--min-gbps", "100")
     assert got == status
     last = words(out.rpartition("\n\n")[2])

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
 from tests.probes.bandwidth.sample_results import MORNING, result
-from widgets.bandwidth.measured_drawing import draw_measured
+from widgets.bandwidth.result import draw_last_result
 from widgets.base.lines import plain
 
 
 def told(one: Result) -> str:
-    return " ".join(plain(line) for line in draw_measured(one, MORNING + 7200, 110))
+    return " ".join(plain(line) for line in draw_last_result(one, MORNING + 7200, 110))
 
 
 def test_it_says_how_much_by_which_memory_and_when() -> None:
