@@ -6,8 +6,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.driver import exchange_driver, matching_fabric_manager
-from probes.plans.rebuilding import rebuild_plan
+from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import missing_modules

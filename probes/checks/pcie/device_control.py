@@ -8,7 +8,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import PciExpress
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.plans.device_control_common import DRAIN, NOT_LASTING, set_bits
+from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
     BRIDGES,

@@ -9,7 +9,7 @@ from probes.facts.kernel.modules import KernelModule, ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.plans.load_at_boot import persist_peermem
 from probes.plans.load_modules import load_step
-from probes.plans.nv_peer_mem import replace_nv_peer_mem
+from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import (
     Area,

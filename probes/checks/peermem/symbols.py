@@ -7,8 +7,8 @@ from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
-from probes.plans.rebuilding import rebuild_steps
 from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import KERNEL_LOG, STAGED
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
