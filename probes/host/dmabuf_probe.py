@@ -39,7 +39,7 @@ def probe_dmabuf(devices: Sequence[str], library: str = LIBRARY) -> dict[str, Ma
 
     valid = [device for device in devices if _NAME.fullmatch(device)]
     results: dict[str, Maybe[int]] = {
-        device: Unknown(Reason.MALFORMED, _source(device), "not a valid RDMA device name")
+        device: Unknown(Reason.MALFORMED, _source(device), "invalid RDMA device name")
         for device in devices
         if device not in valid
     }

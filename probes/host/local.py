@@ -59,7 +59,7 @@ _REASONS: Mapping[int, Reason] = {
 def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
     """Return the reason for an error; a refusal even for root is not "needs root"."""
     if isinstance(error, ValueError):  # a NUL, or another character that no file name can have
-        return Unknown(Reason.MALFORMED, printable(path), "not a valid file name")
+        return Unknown(Reason.MALFORMED, printable(path), "invalid file name")
     error_text = error.strerror or "unknown error"
     reason = _REASONS.get(error.errno or 0, Reason.IO_ERROR)
     if reason is Reason.NEEDS_ROOT and root:

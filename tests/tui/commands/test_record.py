@@ -23,7 +23,7 @@ from tests.tui.driving import SteppedClock
 from tests.tui.test_cli import ROOT, gdrtop, printed
 from tui.cli import main
 from tui.commands.record import record
-from tui.files.recording_file import chunks_of
+from tui.files.new_file import chunks_of
 from tui.runtime.recorder import Recorded
 
 
@@ -124,7 +124,7 @@ def test_it_refuses_to_overwrite_and_says_so_in_one_line(tmp_path: Path) -> None
     (tmp_path / "node.tar.gz").write_text("precious")
     done = gdrtop("record", str(tmp_path / "node.tar.gz"), "--demo", "cloud-vm")
     assert done.returncode == 3
-    assert "node.tar.gz is there already and is not overwritten" in done.stderr
+    assert "node.tar.gz already exists and is not overwritten" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "node.tar.gz").read_text() == "precious"
 
@@ -165,7 +165,7 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
     [
         ("missing/node.tar.gz", "No such file or directory"),
         ("file/node.tar.gz", "Not a directory"),
-        ("", "names no file"),
+        ("", "is not a file name"),
         ("n" * 300, "File name too long"),
     ],
     ids=["no directory", "a file for a directory", "a directory", "too long"],
