@@ -56,7 +56,7 @@ def test_verdict_and_findings_are_those_of_the_node(name: str) -> None:
     changed = [
         f"{one}: {plain[2][one]} became {told[2][one]}" for one in plain[2] if plain[2][one] != told[2][one]
     ]
-    # A word that a check reads and that is missing in probes/recording/redaction_words.py is one of these.
+    # A word that a check reads and that is missing in probes/recording/redaction/words.py is one of these.
     unknown = sorted(word for word in identifiers.replaced if not is_known(word))
     assert not changed, f"{changed}; replaced: {unknown}"
     assert told == plain
