@@ -73,8 +73,8 @@ async def test_readings_rest_while_the_driver_is_unloaded(monkeypatch: pytest.Mo
             order.append(argv[0])
             return super().perform(argv, given)
 
-    let_go = LiveSource.let_go
-    monkeypatch.setattr(LiveSource, "let_go", lambda live: (order.append("let go"), let_go(live)))
+    release = LiveSource.release
+    monkeypatch.setattr(LiveSource, "release", lambda live: (order.append("release"), release(live)))
     monkeypatch.setattr("tui.actions.guards.unloads_driver", lambda plan: True)
     clock = SteppedClock()
     async with stepped_app(Noting(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
@@ -82,7 +82,7 @@ async def test_readings_rest_while_the_driver_is_unloaded(monkeypatch: pytest.Mo
         await asked(pilot, "load-modules")
         await pilot.press("enter")
         await ended(pilot)
-    assert order == ["let go", "modprobe"]
+    assert order == ["release", "modprobe"]
 
 
 async def test_without_a_terminal_to_ask_on_there_is_no_password() -> None:

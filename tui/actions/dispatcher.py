@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs import processes
 from probes.facts.system import network_dependencies
 from probes.facts.system.network_dependencies import NetworkDependencyFacts
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding
@@ -161,7 +161,7 @@ class Dispatcher:
 
     def _network(self) -> Maybe[NetworkDependencyFacts]:
         host = self._host
-        return begin(host, "network dependencies", lambda: network_dependencies.probe(host)).answer(
+        return start_probe(host, "network dependencies", lambda: network_dependencies.probe(host)).answer(
             _NETWORK_SECONDS
         )
 

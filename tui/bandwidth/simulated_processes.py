@@ -6,43 +6,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tui.bandwidth.processes import LINE_LIMIT, ProcessExit, ToolProcess
 from tui.bandwidth.supervisor import GRACE_SECONDS
 from tui.runtime.ansi_text import harmless, without_colors
 
+if TYPE_CHECKING:
+    from probes.simulation.host import SimulatedHost, SimulatedTest
+
 _STEP_SECONDS = 0.05
-
-
-class SimulatedTest(Protocol):
-    """A tool that a simulated node plays."""
-
-    def lines(self) -> tuple[str, ...]:
-        """Printed since the last call, by the node's clock."""
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs; set when all lines were given."""
-
-    def end(self, signal: int) -> None:
-        """It is signalled."""
-
-
-class SimulatedNode(Protocol):
-    """What plays tools."""
-
-    def monotonic(self) -> float:
-        """Its clock, in seconds."""
-
-    def begin_test(self, argv: Sequence[str]) -> SimulatedTest:
-        """Begins one."""
 
 
 class SimulatedProcessStarter:
     """A simulated node, whose clock goes on while one waits."""
 
-    def __init__(self, host: SimulatedNode, wait: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, host: SimulatedHost, wait: Callable[[float], object] = time.sleep) -> None:
         self._host, self._wait = host, wait
 
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
@@ -54,7 +33,7 @@ class _SimulatedProcess:
     """A tool that is played; ended like a real one."""
 
     def __init__(
-        self, host: SimulatedNode, wait: Callable[[float], object], test: SimulatedTest, seconds: float
+        self, host: SimulatedHost, wait: Callable[[float], object], test: SimulatedTest, seconds: float
     ) -> None:
         self._host, self._wait, self._test, self._limit = host, wait, test, seconds
         self._began = host.monotonic()

@@ -64,10 +64,10 @@ class LiveSource:
         self._examination = examine(self._watch.host, node, self._examination)
         return self._examination
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Gives back what keeps the NVIDIA driver from being unloaded; the next reading takes it again."""
         if isinstance(self._host, LocalHost):
-            self._host.let_go()
+            self._host.release()
 
     # Recording
 

@@ -84,7 +84,7 @@ class Recorder:
                 raise RecordingError(f"{shown_path(self._file.path)}: recording failed: {what}") from error
 
     def _write(self, moment: Moment) -> None:
-        moment = self._identifiers.take(moment)
+        moment = self._identifiers.apply(moment)
         if not self._writer.moments:
             self._begin(moment)
         self.is_full = not self._writer.add(moment)

@@ -66,7 +66,7 @@ class ReplaySource:
             self._sampled.clear()
         return examination
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """A recording holds nothing of a node."""
 
     def _first(self, moment: int) -> int:

@@ -92,7 +92,7 @@ class ReadingSource(Protocol):
     def examine(self) -> Examination:
         """All that the doctor looks at, as of now or of the moment shown."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Gives back what keeps the NVIDIA driver from being unloaded."""
 
 
@@ -189,7 +189,7 @@ class Sampler:
                 return
             if self._rest_wanted:
                 if not self._rests.is_set():
-                    source.let_go()
+                    source.release()
                     self._rests.set()
                 continue
             self._rests.clear()

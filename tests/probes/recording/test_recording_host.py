@@ -260,7 +260,7 @@ def test_the_use_of_processes_and_interfaces_is_recorded() -> None:
     assert host.process_usage([FIRST_RANK])[FIRST_RANK] == usage
     assert host.interface_counters(["ens1np0"])["ens1np0"] == counters
     identifiers = Identifiers(redact=True)
-    redacted = ReplayHost(read(archive_of([identifiers.take(moment) for moment in moments])))
+    redacted = ReplayHost(read(archive_of([identifiers.apply(moment) for moment in moments])))
     shown = redacted.process_usage([FIRST_RANK])[FIRST_RANK]
     assert isinstance(usage, ProcessUsage)
     assert shown == replace(usage, user="user-1")

@@ -13,7 +13,7 @@ from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.system.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
 from probes.host.local import LocalHost
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.plans.catalogue import Offer
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.network import route_over
@@ -322,7 +322,7 @@ def test_a_check_of_the_node_under_way_does_not_answer_for_the_network() -> None
         gate.wait()
         return Unknown(Reason.TIMED_OUT, "/proc/mounts")
 
-    begin(host, "network", ask)
+    start_probe(host, "network", ask)
     try:
         _, prepared = prepared_of(host, "restart-openibd")
     finally:

@@ -21,7 +21,7 @@ class NotedSource:
         self.asked.append("examination")
         return None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.asked.append("let go")
 
 
