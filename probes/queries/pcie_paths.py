@@ -30,7 +30,7 @@ from probes.topology.paths import Path
 
 T = TypeVar("T")
 DEVICES = "/sys/bus/pci/devices"
-OUT_OF_SERVICE = "every job on this node: it must be taken out of service"
+OUT_OF_SERVICE = "every job on this node, which must be taken out of service"
 NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC here")
 BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
