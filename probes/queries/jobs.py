@@ -21,7 +21,7 @@ NO_JOB = "no process uses a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
 GDR_PATHS = "the GPUDirect RDMA paths of this node"
 # Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
-STAGED = "The job copies through host memory, at about half the bandwidth where GPU and NIC share a switch."
+STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
 FEWER_RAILS = "The job uses fewer NICs than intended, and its bandwidth drops with each missing one."
 FAR_NIC = "The named GPUs use a farther NIC, or copy through host memory."

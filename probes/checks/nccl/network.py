@@ -314,6 +314,6 @@ def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
     return _conclude_lists(
         examination,
         evidence,
-        "The list selects farther NICs for these GPUs only.",
+        "For these GPUs the list selects only NICs that are farther away.",
         "or add the NIC that is shown",
     )

@@ -19,7 +19,7 @@ AREA = Area("nic")
     "The kernel does not know a link's speed and shows it as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
     ok="The kernel knows the speed of every link",
-    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may compute with that.",
+    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may rely on that figure.",
 )
 def rate_shown_as_sdr(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""

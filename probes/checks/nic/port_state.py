@@ -118,7 +118,7 @@ def port_disabled(examination: Examination) -> Outcome:
 @AREA.check(
     "ib-port-not-active-netdev-down",
     Severity.CRITICAL,
-    "A RoCE port is down because its netdev is",
+    "A RoCE port is down because its netdev is down",
     "ip-link(8) of iproute2",
     ok="The netdev of every RoCE port is up",
     impact=_LOST,
@@ -144,7 +144,7 @@ def netdev_down(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "An InfiniBand port has no subnet manager",
     "opensm(8)",
-    ok="Every InfiniBand port knows a subnet manager",
+    ok="Every InfiniBand port has a subnet manager",
     impact=_LOST,
     data_path=True,
 )
@@ -166,7 +166,7 @@ def no_subnet_manager(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The subnet manager has not finished configuring an InfiniBand port",
     "opensm(8)",
-    ok="No InfiniBand port is half configured",
+    ok="Every InfiniBand port is fully configured",
     impact=_LOST,
     data_path=True,
 )
@@ -196,7 +196,7 @@ def _subnet_manager(port: Port) -> Plan:
 @AREA.check(
     "link-layer-wrong",
     Severity.CRITICAL,
-    "A port has another link layer than the ports of the same board",
+    "A port has a different link layer than the other ports of its board",
     "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
     "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
     ok="No port is down because of its link layer",

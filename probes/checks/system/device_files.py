@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,
@@ -46,8 +46,7 @@ def _expected(examination: Examination) -> tuple[str, ...]:
 
 def _rdma_files(examination: Examination) -> tuple[DeviceNode, ...] | None:
     """Return the files in /dev/infiniband, None without that directory, or end the check as unknown."""
-    nodes = examination.device_nodes
-    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
+    files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
     if isinstance(files, Unknown) and files.reason is Reason.NOT_THERE:
         return None
     return need(files, "/dev", quote=False)
@@ -55,10 +54,7 @@ def _rdma_files(examination: Examination) -> tuple[DeviceNode, ...] | None:
 
 def _need_rdma(examination: Examination) -> RdmaFacts:
     """Return the RDMA devices; without any, end the check."""
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
-        end_with(passed(NO_RDMA))
-    return need(rdma, RDMA_DEVICES, quote=False)
+    return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA, quote=False)
 
 
 @AREA.check(
@@ -102,7 +98,7 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
     "Some RDMA devices have no device file",
     _VERBS,
     ok="Every RDMA device has a device file",
-    impact="Programs here cannot use these NICs, and jobs have fewer of them.",
+    impact="Programs cannot use these NICs, so jobs have fewer of them.",
     data_path=True,
 )
 def dev_infiniband_incomplete(examination: Examination) -> Outcome:
@@ -159,7 +155,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                     ),
                     instruction(f"To keep it, write {rule} to {path}"),
                 ),
-                note="Where only a group is meant to use them, add the user to the group instead",
+                note="If only a group should use them, add the user to that group instead",
             ),
         )
     for file in verbs:
@@ -189,7 +185,7 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [Evidence(f"/proc/{process.pid}/root{INFINIBAND}", "no uverbs file") for process in without],
-        "The host has the files, the container does not. Single-node jobs are not affected.",
+        "The host has the files, but the container does not. Single-node jobs are not affected.",
         fix=Plan("Pass the files into the container", _INTO_CONTAINER, disturbs=RESTARTS),
         part_of=("dev-infiniband-missing",),
         severity=None if any(maps(process, "libnccl") for process in without) else Severity.NOTE,
@@ -239,7 +235,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         evidence,
-        "The container got device files of farther NICs only.",
+        "The container has device files of farther NICs only.",
         fix=Plan("Pass the near NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
     )
 
