@@ -87,7 +87,7 @@ def open_recording(options: argparse.Namespace) -> ReplayHost:
     from probes.recording.archive import read_archive
     from probes.recording.format import RecordingError
     from probes.recording.replay_host import ReplayHost
-    from tui.files.recording_file import chunks_of
+    from tui.files.new_file import chunks_of
 
     try:
         return ReplayHost(read_archive(chunks_of(options.replay)))

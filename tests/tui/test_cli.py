@@ -291,8 +291,8 @@ def test_wrong_options_name_the_help_that_has_them(
     ("word", "hint"),
     [
         ("doctor", "did you mean gdrtop check?"),
-        ("help", "did you mean gdrtop --help?"),
-        ("watch", "gdrtop alone is the dashboard"),
+        ("manual", "did you mean gdrtop help?"),
+        ("watch", "gdrtop alone opens the dashboard"),
         ("chek", "did you mean check?"),
         ("frob", "try gdrtop --help"),
     ],
@@ -317,3 +317,18 @@ def test_a_wrong_name_is_said_before_the_terminal_is_asked_for(arguments: tuple[
     assert done.returncode == 3
     assert "terminal" not in done.stderr
     assert arguments[1] in done.stderr
+
+
+def test_json_is_one_of_the_formats_of_topo(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (("topo", "--json"), ("topo", "--format", "json")):
+        assert json.loads(printed(capsys, *arguments, "--demo", "cloud-vm"))["graph"]["nodes"]
+    assert "graph gdrtop {" in printed(capsys, "topo", "--format", "dot", "--demo", "cloud-vm")
+    text = printed(capsys, "topo", "--help")
+    assert all(word in text for word in ("graphml", "Graphviz", "node-link"))
+
+
+def test_help_shows_the_manual(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gdrtop help SUBJECT" in printed(capsys, "help")
+    assert "doctor" in printed(capsys, "help", "doctor").lower()
+    assert main(["help", "frob"]) == 3
+    assert "no subject 'frob'" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.facts.gpu.gpus import Gpu, is_vgpu
 from probes.nccl.settings import parse_level
-from probes.plans.mig import mig_off
+from probes.plans.gpu import mig_off
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, jobs_of

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown, known
-from probes.facts.jobs.processes import MappedLibrary, Process
+from probes.facts.jobs.process_files import MappedLibrary
+from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
