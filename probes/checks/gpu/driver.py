@@ -58,7 +58,7 @@ def library_mismatch(examination: Examination) -> Outcome:
                 ),
                 needs_reboot=True,
                 disturbs="every job on this node",
-                note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only",
+                note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only.",
             ),
             devices=("nvidia",),
         )

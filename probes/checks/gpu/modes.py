@@ -235,7 +235,7 @@ def c2c(examination: Examination) -> Outcome:
                 "Use NCCL 2.27 or later",
                 (instruction("Use an image or package with NCCL 2.27 or later", False), *until_then),
                 disturbs=RESTARTS,
-                note="Do not change ACS or the SMMU: advice for x86 does not apply here",
+                note="Do not change ACS or the SMMU: advice for x86 does not apply here.",
             ),
             devices=bdfs_of(joined),
             data_path=by_jobs,

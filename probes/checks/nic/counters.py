@@ -41,23 +41,23 @@ FEW_CARRIER_CHANGES = 10  # bringing a port up takes some
 _CABLE = Plan(
     "Find the bad cable or optic",
     (
-        instruction("Show optics and raw error rate: mlxlink -d BDF -m -c -e."),
-        instruction("Clean, reseat or replace cable and optics.", False),
+        instruction("Show optics and raw error rate: mlxlink -d BDF -m -c -e"),
+        instruction("Clean, reseat or replace cable and optics", False),
     ),
     disturbs="jobs that use this port while the cable is out",
 )
 _LOSS = Plan(
     "Find the hop that loses packets",
     (
-        instruction("Check drops and pause frames of the switch ports on the path.", False),
-        instruction("Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV."),
+        instruction("Check drops and pause frames of the switch ports on the path", False),
+        instruction("Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV"),
     ),
 )
 _PEER = Plan(
     "Check the peer first",
     (
-        instruction("Look for an Xid, a reboot or a link down on the remote nodes at that time.", False),
-        instruction("NCCL_IB_TIMEOUT=22 bridges short interruptions, but repairs nothing.", False),
+        instruction("Look for an Xid, a reboot or a link down on the remote nodes at that time", False),
+        instruction("NCCL_IB_TIMEOUT=22 bridges short interruptions, but repairs nothing", False),
     ),
 )
 

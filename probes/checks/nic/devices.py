@@ -78,7 +78,7 @@ def without_driver(examination: Examination) -> Outcome:
                 (
                     Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
                     instruction(
-                        "If it is loaded, search the kernel log for the reason, then reboot."
+                        "If it is loaded, search the kernel log for the reason, then reboot"
                     ),
                 ),
             ),
@@ -127,14 +127,14 @@ def without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
-    taken = {device.bdf for device in devices}
+    with_rdma = {device.bdf for device in devices}
     # The second port of a bond has no RDMA device of its own: the bond's is on the first.
     bonded = {known(device.bdf, "").rpartition(".")[0] for device in devices if _is_bond(device)}
     bare = [
         nic
         for nic in functions
         if known(nic.driver, "") in ("mlx5_core", "mlx4_core")
-        and nic.bdf not in taken
+        and nic.bdf not in with_rdma
         and nic.bdf.rpartition(".")[0] not in bonded
     ]
     rdma = examination.node.rdma
@@ -209,7 +209,7 @@ def firmware_differs(examination: Examination) -> Outcome:
                     Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
                     instruction(
                         "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
-                        "power cycle."
+                        "power cycle"
                     ),
                 ),
                 reversible=False,
@@ -251,7 +251,7 @@ def bond(examination: Examination) -> Outcome:
             *first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
             fix=Plan(
                 "Let NCCL use both ports",
-                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
+                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure", False),),
                 disturbs="the job, which has to be restarted",
             ),
             devices=tuple(device.name for device in bonds),

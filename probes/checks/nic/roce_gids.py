@@ -64,7 +64,7 @@ def _address(port: Port) -> Plan:
             instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
             Step("Show the GID table", ("show_gids",), needs_root=False),
         ),
-        note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves",
+        note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves.",
     )
 
 

@@ -108,15 +108,15 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     if files is None:  # dev-infiniband-missing reports that
         return passed(Evidence(INFINIBAND, "not there"))
     here = {file.path for file in files}
-    gone = [path for path in expected if path not in here]
-    if not gone or not here.intersection(expected):
+    missing = [path for path in expected if path not in here]
+    if not missing or not here.intersection(expected):
         return passed(Evidence(INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
     rdma = examination.node.rdma
     devices = () if isinstance(rdma, Unknown) else rdma.devices
-    without = [device for device in devices if device.uverbs in gone]
+    without = [device for device in devices if device.uverbs in missing]
     return found(
         "sysfs shows these NICs, but their device files are missing.",
-        *first_distinct(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in missing),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
         else verbs_files(examination, without, has_directory=True),
@@ -155,7 +155,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                     ),
                     instruction(f"To keep it, write {rule} to {path}"),
                 ),
-                note="If only a group should use them, add the user to that group instead",
+                note="If only a group should use them, add the user to that group instead.",
             ),
         )
     for file in verbs:
@@ -258,8 +258,8 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
     here = {node.path for node in need(nodes.gpu, "/dev", quote=False)}
     minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
     wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
-    gone = [path for path in wanted if path not in here]
-    if not gone:
+    missing = [path for path in wanted if path not in here]
+    if not missing:
         return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
     inside = in_container(examination.node.platform)
     return found(
@@ -267,11 +267,11 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         if inside
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
-        *first_distinct(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in missing),
         fix=Plan(
             "Pass the GPUs into the container",
             (instruction("Docker: add --gpus all", False), instruction("Pod: request nvidia.com/gpu", False)),
         )
         if inside
-        else nvidia_files(gone, minors),
+        else nvidia_files(missing, minors),
     )

@@ -125,15 +125,15 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma, quote=False).devices
     is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
-    gone = [soname for soname in wanted if not libraries[soname]]
-    if not gone or not devices:
+    missing = [soname for soname in wanted if not libraries[soname]]
+    if not missing or not devices:
         files = (file for soname in wanted for file in libraries[soname])
         return passed(*first_distinct(Evidence(file.path, "there") for file in files))
     return found(
         "The loader's usual directories do not have it. ld.so.conf may name others.",
         *(
             Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other usual directories")
-            for soname in gone
+            for soname in missing
         ),
         fix=Plan(
             "Install rdma-core",

@@ -331,14 +331,14 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
     named = need(named_by_nvml(examination), "NVML's list of processes", quote=False)
     if facts.left_out:
         return unknown(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
-    gone = sorted(named - {process.pid for process in facts.processes})
-    if not gone:
+    hidden = sorted(named - {process.pid for process in facts.processes})
+    if not hidden:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"
         return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
     return found(
         "NVML shows the process ids of the host. This is another PID namespace, or /proc is mounted with"
         " hidepid.",
-        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in gone),
+        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
         fix=Plan(
             "Run gdrtop on the host",
             (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),

@@ -21,7 +21,7 @@ _BUILD = Plan(
         Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
         instruction(f"In the directory perftest, run {PERFTEST_BUILD}"),
     ),
-    note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA",
+    note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA.",
 )
 
 
