@@ -39,8 +39,9 @@ from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node import traffic as traffic_drawing
 from widgets.node import verdict as verdict_drawing
-from widgets.node.endpoint_lines import NOTHING_LIVE, Detail, Live, model
-from widgets.node.topology import Form, Lit, Style
+from widgets.node.endpoint_lines import NO_FIGURES, Detail, LiveFigures, model
+from widgets.node.highlights import Highlights
+from widgets.node.topology import Form, Style
 
 if TYPE_CHECKING:  # loaded once something was measured
     from probes.bandwidth.model.result import Result
@@ -194,7 +195,7 @@ class OverviewState:
 
     @property
     def selected_pair(self) -> tuple[str, str]:
-        """The selected GPU's and NIC's ids, with the partner that is lit; "" for what is not selected."""
+        """The selected GPU's and NIC's ids, with the partner on the path; "" for what is not selected."""
         if self._topology is None or not self._selected:
             return "", ""
         path = self._path(self._topology)
@@ -292,21 +293,21 @@ class OverviewState:
 
     # Drawing
 
-    def _live(self) -> Live:
+    def _live(self) -> LiveFigures:
         reading = self._reading
         if reading is None:
-            return NOTHING_LIVE
+            return NO_FIGURES
         states = {
             port: state for port, state in reading.port_states.items() if not isinstance(state, Unknown)
         }
         gpus = {} if isinstance(reading.gpus, Unknown) else reading.gpus
-        return Live(gpus, self._rates, states, self._netdev_rates)
+        return LiveFigures(gpus, self._rates, states, self._netdev_rates)
 
-    def _lit(self, path: Path | None) -> Lit:
+    def _highlights(self, path: Path | None) -> Highlights:
         selected, partners, on_path = self._selected, frozenset[str](), frozenset[str]()
         if selected and path is not None:
             partners, on_path = frozenset((path.b,)), frozenset(hop.id for hop in path.hops[1:-1])
-        return Lit(
+        return Highlights(
             selected,
             partners,
             on_path,
@@ -375,9 +376,9 @@ class OverviewState:
             return Form(Style.LIST, Detail.SHORT), 1
         key = width, rows
         if key not in self._forms:
-            live, lit = self._live(), self._lit(self._path(topology))
-            form = topology_drawing.choose(node, topology, width, rows, live, lit)
-            self._forms[key] = form, len(topology_drawing.draw(node, topology, width, live, lit, form))
+            live, highlights = self._live(), self._highlights(self._path(topology))
+            form = topology_drawing.choose(node, topology, width, rows, live, highlights)
+            self._forms[key] = form, len(topology_drawing.draw(node, topology, width, live, highlights, form))
         return self._forms[key]
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> list[Line]:
@@ -418,7 +419,7 @@ class OverviewState:
     def _topology_lines(self, node: Node, topology: Topology, width: int, rows: int) -> list[Line]:
         form, _ = self._form(width, rows)
         return topology_drawing.draw(
-            node, topology, width, self._live(), self._lit(self._path(topology)), form
+            node, topology, width, self._live(), self._highlights(self._path(topology)), form
         )
 
     @property
@@ -465,9 +466,9 @@ class OverviewState:
         return lines
 
     def _matrix_lines(self, topology: Topology, width: int, alone: bool) -> list[Line]:
-        lit = self._lit(self._path(topology))
-        lines = matrix_drawing.draw(topology, width, lit=lit)
-        lines += matrix_drawing.legend(topology, width, lit)
+        highlights = self._highlights(self._path(topology))
+        lines = matrix_drawing.draw(topology, width, highlights=highlights)
+        lines += matrix_drawing.legend(topology, width, highlights)
         return [*lines, *self._measured_lines(width)] if alone else lines
 
     def _path_lines(self, topology: Topology, width: int, alone: bool) -> list[Line]:
