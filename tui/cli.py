@@ -207,14 +207,20 @@ def _list_demos() -> None:
 
     from probes.simulation.faults.catalogue import FAULTS
     from probes.simulation.node.description import simulated_names, title
+    from probes.simulation.node.names import SIMULATED_NAMES
     from tui.runtime.printing import text_width
 
     for name in simulated_names():
         print(f"{name:<10} {title(name)}")
     print("\nAppend faults to the name: --demo hgx-h100+no-gdr-path,port-down")
-    names = " ".join(sorted(FAULTS))
+    print("If a node is named in parentheses, use the fault on that node.")
     width = text_width(sys.stdout)
-    print(textwrap.fill(names, width, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
+    longest = max(map(len, FAULTS))
+    for fault in sorted(FAULTS.values(), key=lambda fault: fault.name):
+        node = "" if fault.on == SIMULATED_NAMES[0] else f" ({fault.on})"
+        heading = f"  {fault.name:<{longest}}  "
+        text = f"{heading}{fault.summary}{node}"
+        print(textwrap.fill(text, width, break_on_hyphens=False, subsequent_indent=" " * len(heading)))
 
 
 def _dashboard(options: argparse.Namespace) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.faults.fault import Fault
+from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main
@@ -42,6 +44,21 @@ def test_demo_list_names_every_simulated_node(capsys: pytest.CaptureFixture[str]
     nodes, _, faults = text.partition("\n\n")
     assert [line.split()[0] for line in nodes.splitlines()] == list(simulated_names())
     assert set(FAULTS) <= set(faults.split())
+
+
+def test_demo_list_says_what_is_wrong_with_each_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--demo", "list")
+    assert all(" ".join(fault.summary.split()) in " ".join(text.split()) for fault in FAULTS.values())
+
+
+def test_a_fault_that_changes_nothing_on_the_node_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", "--demo", "gb200+acs-on"]) == 3
+    assert "changes nothing on gb200; try hgx-h100+acs-on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_each_fault_changes_the_node_that_it_is_meant_for(fault: Fault) -> None:
+    assert not SimulatedHost(f"{fault.on}+{fault.name}").faults_without_effect
 
 
 def test_a_wrong_fault_names_those_alike(capsys: pytest.CaptureFixture[str]) -> None:

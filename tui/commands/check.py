@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from probes.base.plan import Plan
 from probes.checks.registry import CHECKS, findings
-from probes.checks.summary import exit_status, summed_up
+from probes.checks.summary import exit_status, summarize
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.queries.finding import Finding, Status
@@ -80,7 +80,7 @@ def write_check(
     """
     examination = examine(host)
     found = findings(examination, only, skip)
-    verdict = summed_up(examination.verdict, found)
+    verdict = summarize(examination.verdict, found)
     if as_json:
         shown = [finding for finding in found if not ids or finding.id in ids]
         write_json(check_json(examination.node, host.wall_clock(), verdict, shown), out)

@@ -15,9 +15,9 @@ from probes.plans.catalogue import Offer
 from probes.snapshot.examination import examine
 from tui.actions.console_text import lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
-from tui.actions.events import Event, Outcome
-from tui.actions.manual_steps import why_by_hand
-from tui.actions.runner import ask_for_password
+from tui.actions.events import RunEvent, RunOutcome
+from tui.actions.local_commands import ask_for_password
+from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
 from tui.commands.json_values import document, host_name, plain_value, write_json
@@ -33,10 +33,10 @@ EXIT_FAILED = 1  # a step failed, or its outcome is unknown
 EXIT_REFUSED = 2  # nothing was started: the action is not possible here, a guard, no confirmation
 EXIT_STOPPED = EXIT_INTERRUPTED
 _STATUSES = {
-    Outcome.DONE: 0,
-    Outcome.LEFT: 0,
-    Outcome.REFUSED: EXIT_REFUSED,
-    Outcome.STOPPED: EXIT_STOPPED,
+    RunOutcome.DONE: 0,
+    RunOutcome.LEFT: 0,
+    RunOutcome.REFUSED: EXIT_REFUSED,
+    RunOutcome.STOPPED: EXIT_STOPPED,
 }
 
 
@@ -142,7 +142,7 @@ class Do:
         lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
-            why = why_by_hand(step)
+            why = why_manual(step)
             if why and not step.is_instruction:
                 lines += wrapped(f"gdrtop does not run {step.argv[0]} or the steps after it: {why}", width)
                 break
@@ -179,13 +179,13 @@ class Do:
 
     def run(self, prepared: Prepared, typed: str) -> int:
         """Run it, print the events, check the node again, and return the exit status."""
-        with signals_stop(self._dispatcher.stop, self._dispatcher.give_up):
+        with signals_stop(self._dispatcher.stop, self._dispatcher.abandon_step):
             ended = self._dispatcher.run(prepared, typed, self._on_event, self._get_password)
-        if ended.outcome is not Outcome.REFUSED:
+        if ended.outcome is not RunOutcome.REFUSED:
             self._show_change()
         return _STATUSES.get(ended.outcome, EXIT_FAILED)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: RunEvent) -> None:
         try:
             self._print(lines_of(event, self._width))
             self._out.flush()

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
 from probes.queries.acs_redirects import detours
@@ -67,7 +67,7 @@ def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool
     """
     examination = examine(host)
     found = findings(examination)
-    verdict = summed_up(examination.verdict, found)
+    verdict = summarize(examination.verdict, found)
     topology = examination.topology
     if form == "json":
         write_json(topology_json(examination.node, topology, verdict, host.wall_clock(), found), out)

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from probes.host.local import LocalHost
-from probes.recording.redaction import Identifiers
+from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
