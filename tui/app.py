@@ -164,7 +164,7 @@ class GdrtopApp(App[None]):
             self._overview.fail_check(report.failure)
         else:
             doctor.take(report.examination)
-            self._overview.take_findings(doctor.findings, report.examination, report.detours)
+            self._overview.apply_findings(doctor.findings, report.examination, report.detours)
         from tui.screens.doctor.screen import DoctorScreen
 
         for screen in self._shared.shown(DoctorScreen):

@@ -63,7 +63,7 @@ class ActionRunController:
             around=self._sampler_rests(prepared.plan),
         )
         self._app.switch_screen(RunScreen(state))
-        self._context.overview.tell_acting(state.word)
+        self._context.overview.show_action(state.word)
 
     @contextmanager
     def _sampler_rests(self, plan: Plan) -> Iterator[None]:
@@ -151,7 +151,7 @@ class ActionRunController:
     def _draw(self, state: RunState) -> None:
         from tui.screens.run.screen import RunScreen
 
-        self._context.overview.tell_acting(state.word)
+        self._context.overview.show_action(state.word)
         for screen in self._context.shown(RunScreen):
             screen.draw()
 
@@ -160,7 +160,7 @@ class ActionRunController:
         state = self._worker.state
         if state is not None:
             state.was_seen = True
-            self._context.overview.tell_acting(state.word)
+            self._context.overview.show_action(state.word)
 
     # Stopping
 

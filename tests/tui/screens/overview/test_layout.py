@@ -28,11 +28,11 @@ def state_of(host: Host, clock: SteppedClock) -> OverviewState:
     node = probe_node(host)
     topology = build(node)
     state = OverviewState()
-    state.take(Probed(node, topology, roles_of(node, topology)))
+    state.apply(Probed(node, topology, roles_of(node, topology)))
     for _ in range(3):
         clock.now += 1.0
         reading = read(host, node)
-        state.take(Sampled(reading, judge(node, topology, reading), 0.0))
+        state.apply(Sampled(reading, judge(node, topology, reading), 0.0))
     return state
 
 
