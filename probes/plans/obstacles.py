@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
-from probes.facts.kernel.module_blockers import bar
+from probes.facts.kernel.module_blockers import blocker_of
 from probes.facts.kernel.modules import KernelModule, ModuleState
 from probes.queries.modules import file_of, is_present, module_messages, module_of
 from probes.snapshot.examination import Examination
@@ -22,7 +22,7 @@ def bar_of(examination: Examination, name: str) -> str | None:
         return f"its state is unknown: {facts if isinstance(facts, Unknown) else module}"
     if module.state is not ModuleState.NOT_LOADED and not is_present(module):
         return "it is being loaded or unloaded: try again in a minute"
-    return bar(facts, module) or _bar_of_file(examination, name) or _bar_of_needs(examination, module)
+    return blocker_of(facts, module) or _bar_of_file(examination, name) or _bar_of_needs(examination, module)
 
 
 def bar_at_boot(examination: Examination, name: str) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
-from probes.facts.kernel.log import recognise
+from probes.facts.kernel.log import recognize
 from probes.facts.kernel.release import unpack
 from probes.facts.pci.capabilities import (
     CONVENTIONAL_BYTES,
@@ -507,7 +507,7 @@ def kernel_log(tokens: Tokens, text: str) -> str:
         prefix, message = (match[1], match[2]) if match else ("", line[:1000])
         if not re.fullmatch(r"(?:<\d+>)?\[[ \d.]+\](?:\[[ TC\d]+\])? ?", prefix):
             prefix = tokens.text(prefix)
-        if recognise(message, 0.0) is not None:
+        if recognize(message, 0.0) is not None:
             kept.append(prefix + _message(tokens, message))
         elif not kept and match:
             kept.append(prefix)

@@ -1,4 +1,4 @@
-"""The names of the tools that measure: light, for the command line knows them before any node is opened."""
+"""The names of the benchmark tools, separate so that the command line can import them quickly."""
 
 from __future__ import annotations
 
