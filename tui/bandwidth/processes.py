@@ -33,8 +33,8 @@ from typing import Any, Protocol
 
 from probes.host.command import TRUSTED_PATH, find_command
 from tui.bandwidth import supervisor as keeper
-from tui.runtime.ansi_text import without_colours
-from tui.runtime.pty_reader import TerminalReader
+from tui.runtime.ansi_text import without_colors
+from tui.runtime.pty_reader import PtyReader
 
 LINE_LIMIT = 4096
 # More are not read until these are taken: the test waits. While it is being ended they are counted, not kept.
@@ -125,7 +125,7 @@ class _NotBegun:
 def _start(argv: list[str], seconds: float) -> _LocalProcess:
     """OSError where there is no room for another process, terminal or descriptor."""
     master, slave = pty.openpty()
-    output = TerminalReader(master, LINE_LIMIT)
+    output = PtyReader(master, LINE_LIMIT)
     control: socket.socket | None = None
     theirs: socket.socket | None = None
     try:
@@ -173,7 +173,7 @@ class _LocalProcess:
     """A test, its keeper, and its terminal; whoever holds the lock reads for all."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, output: TerminalReader
+        self, process: subprocess.Popen[bytes], control: socket.socket, output: PtyReader
     ) -> None:
         self._keeper, self._control, self._output = process, control, output
         self._began = time.monotonic()
@@ -222,7 +222,7 @@ class _LocalProcess:
         if self._gone is not None:
             self._read_rest()
             return
-        wanted: list[socket.socket | TerminalReader] = [self._control]
+        wanted: list[socket.socket | PtyReader] = [self._control]
         if len(self._waiting) < _LINES_WAITING or self._overdue_at is not None:
             wanted.append(self._output)
         ready = select.select(wanted, [], [], min(seconds, _LOOK_SECONDS))[0]
@@ -250,7 +250,7 @@ class _LocalProcess:
             if self._overdue_at is not None and len(self._waiting) >= _LINES_WAITING:
                 self._not_kept += 1
             else:
-                self._waiting.append(without_colours(line))
+                self._waiting.append(without_colors(line))
 
     def _hear(self) -> None:
         """One message of the keeper; it says nothing any more where it has been killed."""

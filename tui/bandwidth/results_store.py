@@ -23,8 +23,8 @@ from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
-from tui.files.append_file import LinesFile
-from tui.files.new_file import NewFile, told, why, why_not_as_root
+from tui.files.append_file import AppendFile
+from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.xdg import DATA, NO_HOME, own_directory
 
 _MOST_RESULTS = 1000
@@ -53,7 +53,7 @@ class DiskResultsStore:
         self._directory = own_directory(DATA) if directory is None else directory
         self._clock = clock
         path = os.path.join(self._directory, "results.jsonl")
-        self._file = LinesFile(path, "the results' file", StoreError, _READ_BYTES)
+        self._file = AppendFile(path, "the results' file", StoreError, _READ_BYTES)
 
     @property
     def path(self) -> str:
@@ -101,12 +101,12 @@ class DiskResultsStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
-            raise StoreError(f"the baseline {told(path)} cannot be read: {_why(error)}") from None
+            raise StoreError(f"the baseline {shown_path(path)} cannot be read: {_why(error)}") from None
         if content.get("schema") != SCHEMA or not isinstance(content.get("results"), list):
-            raise StoreError(f"the baseline {told(path)} is not one that this gdrtop understands")
+            raise StoreError(f"the baseline {shown_path(path)} is not one that this gdrtop understands")
         if content.get("machine") != machine:
             whose = printable(str(content.get("machine")), _SLUG_LIMIT)
-            raise StoreError(f"the baseline {told(path)} is of another type: {whose}")
+            raise StoreError(f"the baseline {shown_path(path)} is of another type: {whose}")
         return [from_json(one) for one in content["results"]]
 
     def _before(self, machine: str) -> tuple[Result, ...]:
@@ -114,7 +114,7 @@ class DiskResultsStore:
         listed = self._listed(machine)
         found = tuple(one for one in listed if one is not None)
         if len(found) != len(listed):
-            path = told(self._baseline_path(machine))
+            path = shown_path(self._baseline_path(machine))
             raise StoreError(f"{len(listed) - len(found)} results of the baseline {path} are not understood")
         return found
 
@@ -158,14 +158,14 @@ class DiskResultsStore:
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{told(os.path.dirname(path))} cannot be made: {why(error)}") from None
+            raise StoreError(f"{shown_path(os.path.dirname(path))} cannot be made: {why(error)}") from None
         file = NewFile(path, StoreError, replaces=True)
         try:
             file.write((json.dumps(content, ensure_ascii=True, indent=1) + "\n").encode())
             file.keep()
         finally:
             file.drop()
-        return told(path)
+        return shown_path(path)
 
     def _baseline_path(self, machine: str) -> str:
         return os.path.join(self._directory, "baselines", f"{slug(machine)}.json")

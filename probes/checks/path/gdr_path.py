@@ -5,8 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, plan_or_none
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GpuDirectFacts, PathState
-from probes.plans.load_modules import load_peermem
-from probes.plans.obstacles import refused_before
+from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device

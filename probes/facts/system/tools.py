@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.tcp_ports import listening
-from probes.facts.system.tool_names import NCCL_TESTS, PERFTEST
+from probes.facts.system.tool_names import PERFTEST, PROGRAMS
 from probes.host.protocol import Host
 
 # As in probes/host/command.py: only programs in these directories are run.
@@ -28,11 +28,7 @@ PERFTEST_BUILD = (
 )
 
 TOOLS = {
-    **dict.fromkeys(PERFTEST, "measures RDMA bandwidth and latency; GPU memory only if built with CUDA"),
-    "gdrcopy_sanity": "tests CPU copies to GPU memory; not the NIC's path",
-    "gdrcopy_copybw": "measures CPU copies to GPU memory; not the NIC's path",
-    "nvbandwidth": "measures copies between GPUs and host; no NIC involved",
-    **dict.fromkeys(NCCL_TESTS, "nccl-tests: measures the bandwidth that a training job gets"),
+    **{program.name: program.use for program in PROGRAMS},
     "numactl": "binds a test to the NUMA node of its GPU",
     "rdma_topo": "rdma-core: checks ACS on GPU–NIC paths",
     "lspci": "shows PCI functions and their capabilities",

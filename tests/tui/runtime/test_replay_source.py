@@ -14,7 +14,7 @@ from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
-from tui.files.recording_file import chunks_of
+from tui.files.new_file import chunks_of
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.overview.screen import PANELS
 
@@ -138,7 +138,7 @@ async def test_a_damaged_recording_says_so() -> None:
     async with replay_app(content[:-2500]).run_test(size=(120, 40), notifications=True) as pilot:
         await until(pilot, lambda: overview(pilot).readings >= 1)
         told = [notification.message for notification in pilot.app._notifications]
-        assert any("damaged: its first" in message for message in told)
+        assert any("damaged: only the first" in message for message in told)
 
 
 async def test_a_recording_can_not_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ async def test_a_directory_that_cannot_be_written_is_said_on_screen(
     app = stepped_app(SimulatedHost("cloud-vm", clock=clock))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await readings(pilot, clock, 1)
-        monkeypatch.setattr("tui.files.recording_file.os.open", refused)
+        monkeypatch.setattr("tui.files.new_file.os.open", refused)
         await pilot.press("R")
         notifications = pilot.app._notifications
         await until(pilot, lambda: any("Permission denied" in one.message for one in notifications))

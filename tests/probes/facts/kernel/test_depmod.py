@@ -98,7 +98,7 @@ def test_without_a_release_no_tree_is_read(tmp_path: Path) -> None:
     tree = read_tree(LocalHost(str(tmp_path)), Unknown(Reason.NOT_THERE, "/proc/sys/kernel/osrelease"))
     for answer in (find_module(tree, "nvidia"), find_provider(tree, "x"), is_builtin(tree, "nvidia")):
         assert isinstance(answer, Unknown)
-        assert "which kernel" in answer.detail
+        assert "the running kernel" in answer.detail
 
 
 @pytest.mark.parametrize(
