@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
-from probes.facts.kernel.module_blockers import bar
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.queries.module_need import Need, need_of_peermem
 from probes.queries.modules import (
@@ -182,7 +182,8 @@ def blocker_of(examination: Examination, name: str) -> str | None:
         return f"its state is unknown: {facts if isinstance(facts, Unknown) else module}"
     if module.state is not ModuleState.NOT_LOADED and not is_present(module):
         return "it is being loaded or unloaded; try again in a minute"
-    return bar(facts, module) or _blocker_in_file(examination, name) or _blocker_of_needs(examination, module)
+    blocker = module_blockers.blocker_of(facts, module)
+    return blocker or _blocker_in_file(examination, name) or _blocker_of_needs(examination, module)
 
 
 def blocker_at_boot(examination: Examination, name: str) -> str | None:
