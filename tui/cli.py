@@ -291,10 +291,10 @@ def _do(options: argparse.Namespace, out: TextIO) -> int:
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.bench import command as bench
-    from tui.commands.bench.options import wanted
+    from tui.commands.bench.options import parse_options
 
     try:
-        asked = wanted(options)
+        bench_options = parse_options(options)
     except argparse.ArgumentTypeError as error:
         parser = _parser()
         parser.prog += f" {options.command}"
@@ -302,7 +302,7 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
     return bench.command(
         open_host(options),
         out,
-        asked,
+        bench_options,
         ascii_only=options.ascii,
         read_only=options.read_only,
         answers=sys.stdin,
