@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from probes.bandwidth.tools.samples import Sample
 from widgets.base.lines import Line, Run, Tone, fit
@@ -96,9 +97,12 @@ class RowTable:
         return fit(tuple(runs), self._width)
 
 
-def draw_rows(samples: Sequence[Sample], width: int, is_latency: bool = False) -> list[Line]:
-    """Return the heading and a row per sample; nothing if there is none."""
+def draw_rows(
+    samples: Sequence[Sample], width: int, is_latency: bool = False, newest: int | None = None
+) -> list[Line]:
+    """Return the heading and a row per sample, or of the newest ones only; nothing if there is none."""
     if not samples:
         return []
     table = RowTable(samples, width, is_latency)
-    return [table.heading(), *(table.row(sample) for sample in samples)]
+    first = 0 if newest is None else max(0, len(samples) - newest)
+    return [table.heading(), *(table.row(sample) for sample in islice(samples, first, None))]

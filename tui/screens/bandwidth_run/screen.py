@@ -111,7 +111,7 @@ class BandwidthRunScreen(PanesScreen):
             if chart.room and chart.size.height:
                 chart.show(self.state.chart(chart.room, chart.size.height))
             if rows.room:
-                rows.border_title = self.state.table_title
+                rows.set_title(self.state.table_title)
                 rows.show(self.state.table(rows.room, rows.size.height))
             if lines.room:
                 self._draw_console(lines)

@@ -77,6 +77,8 @@ class SeriesState:
         self._test_began: float | None = None
         self._is_measuring = False
         self._phase = ""
+        self._chart_key: tuple[int, ...] = ()
+        self._chart: list[Line] = []
         self._is_checking = False  # whom the next test would affect
 
     # Events
@@ -225,7 +227,16 @@ class SeriesState:
     # Chart and table
 
     def chart(self, width: int, height: int) -> list[Line]:
-        """Return the chart of the running or last test; of a comparison, with all paths to memory."""
+        """Return the chart of the running or last test; of a comparison, with all paths to memory.
+
+        Until there are new rows, it is the same list, which the screen need not compare.
+        """
+        key = (self.number, self._row_count, len(self.results), width, height)
+        if key != self._chart_key:
+            self._chart_key, self._chart = key, self._draw_chart(width, height)
+        return self._chart
+
+    def _draw_chart(self, width: int, height: int) -> list[Line]:
         before = [
             (result, Rows(result.samples, count))
             for result, count in zip(self.results, self._row_counts, strict=True)
@@ -249,13 +260,11 @@ class SeriesState:
             mark = mark_of(result)
             below.insert(0, (mark, Run(f" {result.title}  "), Run(words_of(result), mark.tone)))
         below = [(), *below] if below else []
-        rows = draw_rows(list(self._samples), width, self._is_latency)
-        if not rows:
-            rows = [(Run(self._no_rows(), Tone.DIM),)]
-            if self._test.for_peer:
-                below = [*draw_for_peer(self._test, width, self._peers_name), *below]
-        room = max(_FEWEST_ROWS, height - 1 - len(below))
-        return [rows[0], *rows[1:][-room:], *below]
+        if not self._samples:
+            peer = draw_for_peer(self._test, width, self._peers_name)
+            return [(Run(self._no_rows(), Tone.DIM),), *peer, *below]
+        newest = max(_FEWEST_ROWS, height - 1 - len(below))
+        return [*draw_rows(self._samples, width, self._is_latency, newest), *below]
 
     @property
     def _is_latency(self) -> bool:
