@@ -3,15 +3,18 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
-BACK_ROOMS = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver")
-# The host and its back rooms, which nobody else may use but for their dataclasses.
-DOOR = {f"probes/host/{name}.py" for name in BACK_ROOMS}
+INNER = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage")
+# The host and its inner modules, of which others may use the dataclasses only.
+DOOR = {f"probes/host/{name}.py" for name in INNER}
+INNER_MODULES = {f"probes.host.{name}" for name in INNER if name != "local"}
 OUTSIDE = {
     "os",
     "subprocess",
@@ -46,7 +49,7 @@ CHANGING = {
 }
 # gdrtop's own files are not the node's: a new one for its user, the log of what it did, and results. Their
 # modules may make them by these calls and no others.
-RUNNER = "tui/actions/runner.py"
+COMMANDS = "tui/actions/local_commands.py"
 # Runs the runner in a process that outlives gdrtop, and removes the files between the two.
 SUPERVISOR = "tui/actions/supervisor.py"
 OWN_FILES = {
@@ -71,7 +74,7 @@ IMPORT_ORDER = (
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth"),
-    ("tui/files",),
+    ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
     ("tui/bandwidth",),
@@ -89,14 +92,37 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def module_of(path: Path) -> str:
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path) -> list[tuple[str, tuple[str, ...]]]:
     """(module, names taken from it) of every import, wherever it stands."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found.extend((alias.name, ()) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append((node.module, tuple(alias.name for alias in node.names)))
+    return found
+
+
+@cache
+def called(path: Path) -> list[tuple[str, str, ast.Call]]:
+    """(object, function, call) of every call by name: ("os", "unlink", …), ("", "open", …)."""
+    found = []
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.append(("", node.func.id, node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            found.append((owner.id if isinstance(owner, ast.Name) else "?", node.func.attr, node))
     return found
 
 
@@ -125,72 +151,66 @@ def targets(module: str, names: tuple[str, ...]) -> list[str]:
     return [package_of(module.replace(".", "/"))] if module.split(".")[0] in PACKAGES else []
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if name_of(p).startswith("probes")], ids=name_of)
-def test_only_the_host_reaches_outside(path: Path) -> None:
-    if name_of(path) in DOOR:
-        return
-    reached = {module.split(".")[0] for module, _ in imports(path)} & OUTSIDE
-    assert not reached
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "open"]
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    graph = networkx.DiGraph()
+    names = {module_of(path) for path in MODULES}
+    for path in MODULES:
+        here = module_of(path)
+        for module, taken in imports(path):
+            for other in (module, *(f"{module}.{name}" for name in taken)):
+                if other in names and other != here:
+                    graph.add_edge(here, other)
+    assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_nobody_but_the_host_uses_its_back_rooms(path: Path) -> None:
-    if name_of(path) in DOOR:
-        return
-    for module, names in imports(path):
-        if module in (
-            "probes.host.rooted_tree",
-            "probes.host.command",
-            "probes.host.nvml",
-            "probes.host.dmabuf_probe",
-            "probes.host.cuda_driver",
-        ):
-            # Who starts programs finds them where the host does, and a simulated node calls the same trusted.
-            starts = name_of(path) in {RUNNER, SUPERVISOR, *TESTS}
-            trusted = {"TRUSTED_PATH"} if "simulation" in name_of(path) or starts else set()
-            found = {"find_command"} if starts else set()
-            assert set(names) <= FACTS | trusted | found
+def test_only_the_host_reaches_outside() -> None:
+    for path in MODULES:
+        name = name_of(path)
+        if name.startswith("probes") and name not in DOOR:
+            reached = {module.split(".")[0] for module, _ in imports(path)} & OUTSIDE
+            assert not reached, name
+            assert "open" not in {function for owner, function, _ in called(path) if not owner}, name
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if not name_of(p).startswith("probes")], ids=name_of)
-def test_only_the_runner_changes_anything(path: Path) -> None:
-    if name_of(path) in {RUNNER, SUPERVISOR, *TESTS}:
-        return
-    assert not {module.split(".")[0] for module, _ in imports(path)} & {"subprocess", "ctypes", "tempfile"}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.Call):
+def test_nobody_but_the_host_uses_its_inner_modules() -> None:
+    for path in MODULES:
+        name = name_of(path)
+        # Who starts programs finds them where the host does, and a simulated node trusts the same paths.
+        starts = name in {COMMANDS, SUPERVISOR, *TESTS}
+        allowed = FACTS | ({"find_command"} if starts else set())
+        allowed |= {"TRUSTED_PATH"} if starts or "simulation" in name else set()
+        for module, names in imports(path):
+            if name not in DOOR and module in INNER_MODULES:
+                assert set(names) <= allowed, name
+
+
+def test_only_confirmed_commands_change_anything() -> None:
+    for path in MODULES:
+        name = name_of(path)
+        if name.startswith("probes") or name in {COMMANDS, SUPERVISOR, *TESTS}:
             continue
-        if isinstance(node.func, ast.Name):
-            assert node.func.id != "open"
-        elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            forbidden = CHANGING - OWN_FILES.get(name_of(path), set())
-            assert not (node.func.value.id in ("os", "shutil") and node.func.attr in forbidden)
+        imported = {module.split(".")[0] for module, _ in imports(path)}
+        assert not imported & {"subprocess", "ctypes", "tempfile"}, name
+        forbidden = CHANGING - OWN_FILES.get(name, set())
+        for owner, function, _ in called(path):
+            assert (owner, function) != ("", "open"), name
+            assert not (owner in ("os", "shutil") and function in forbidden), name
 
 
 def test_the_supervisor_removes_its_own_files_and_kills_nothing() -> None:
-    calls = [
-        node for node in ast.walk(ast.parse((ROOT / SUPERVISOR).read_text())) if isinstance(node, ast.Call)
-    ]
-    named = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
-    on_os = {func.attr for func in named if isinstance(func.value, ast.Name) and func.value.id == "os"}
+    calls = called(ROOT / SUPERVISOR)
+    on_os = {function for owner, function, _ in calls if owner == "os"}
     assert on_os & CHANGING <= {"unlink", "write"}
-    assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "open"]
+    assert "open" not in {function for owner, function, _ in calls if not owner}
 
 
 def test_what_starts_tests_changes_no_file() -> None:
     for name in TESTS:
-        calls = [
-            node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.Call)
-        ]
-        named = [call.func for call in calls if isinstance(call.func, ast.Attribute)]
-        on_os = {func.attr for func in named if isinstance(func.value, ast.Name) and func.value.id == "os"}
-        # A keeper writes to the socket by which it was asked.
-        assert on_os & CHANGING <= {"kill", "write"}
-        opened = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "open"]
-        modes = [ast.literal_eval(call.args[1]) for call in opened]
-        assert modes == ["rb"] * len(modes)
+        calls = called(ROOT / name)
+        # A supervisor writes to the socket by which it was asked.
+        assert {function for owner, function, _ in calls if owner == "os"} & CHANGING <= {"kill", "write"}
+        opened = [call for owner, function, call in calls if (owner, function) == ("", "open")]
+        assert all(ast.literal_eval(call.args[1]) == "rb" for call in opened)
 
 
 def modules_after(code: str) -> set[str]:
@@ -200,31 +220,38 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.rpartition("MODULES ")[2].split())
 
 
-def test_bandwidth_tests_as_text_do_without_textual_and_networkx() -> None:
+def test_bandwidth_tests_as_text_do_not_import_textual() -> None:
     modules = modules_after(
         "from tui.cli import main\nassert main(['bench', '--demo', '--test', 'write-lat']) == 0"
     )
     assert "tui.commands.bench.command" in modules
-    assert not modules & {"textual", "networkx", "pynvml", "tui.files.recording_file", "tarfile"}
+    assert not modules & {"textual", "pynvml", "probes.recording.format", "tarfile"}
 
 
-@pytest.mark.parametrize("command", ["topo", "modules"])
-def test_text_commands_do_without_textual_and_networkx(command: str) -> None:
+@pytest.mark.parametrize("command", ["check", "topo", "modules"])
+def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
-    assert "tui.commands.topo" in modules
-    assert not modules & {
-        *("textual", "networkx", "pynvml", "tarfile"),
-        *("tui.files.new_file", "tui.files.recording_file"),
-    }
+    assert "tui.runtime.printing" in modules
+    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
 
 
-def test_recording_and_replaying_as_text_do_without_textual_and_networkx(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["modules", "--demo"], ["schema"], ["--version"], ["--demo", "list"]])
+def test_commands_that_need_no_topology_do_not_import_networkx(arguments: list[str]) -> None:
+    assert "networkx" not in modules_after(f"from tui.cli import main\nmain({arguments!r})")
+
+
+def test_a_node_without_gpus_and_nics_needs_no_networkx(tmp_path: Path) -> None:
+    code = f"from tui.cli import main\nmain(['check', '--root', '{tmp_path}'])"
+    assert "networkx" not in modules_after(code)
+
+
+def test_recording_and_replaying_as_text_do_not_import_textual(tmp_path: Path) -> None:
     file = str(tmp_path / "node.tar.gz")
     record = ["record", file, "--seconds", "1", "--demo", "cloud-vm"]
     for arguments in (record, ["topo", "--replay", file]):
         modules = modules_after(f"from tui.cli import main\nassert main({arguments!r}) == 0")
-        assert {"tui.files.new_file", "tui.files.recording_file"} & modules
-        assert not modules & {"textual", "networkx", "pynvml"}
+        assert "tui.files.new_file" in modules
+        assert not modules & {"textual", "pynvml"}
 
 
 def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:

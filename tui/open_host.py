@@ -13,7 +13,7 @@ from probes.simulation.node.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
-    from probes.recording.replay_host import RecordedHost
+    from probes.recording.replay_host import ReplayHost
 
 
 class NoSuchHost(Exception):
@@ -41,15 +41,25 @@ def _simulated_name(asked: str) -> str:
         from probes.simulation.host import SimulatedHost
 
         try:
-            SimulatedHost(f"{node}{plus}{wanted}")
+            idle = SimulatedHost(f"{node}{plus}{wanted}").faults_without_effect
         except NoSuchFault as error:
             from difflib import get_close_matches
 
             if error.args[0] in FAULTS:
-                raise NoSuchHost(f"fault {error.args[0]!r} cannot be simulated on {node}") from None
+                other = f"{FAULTS[error.args[0]].on}+{error.args[0]}"
+                raise NoSuchHost(
+                    f"fault {error.args[0]!r} cannot be simulated on {node}; try {other}"
+                ) from None
             near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
             told = f"; did you mean {' or '.join(near)}?" if near else ""
             raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list shows all") from None
+        if idle:
+            fault = FAULTS[idle[0]]
+            if node == fault.on:
+                raise NoSuchHost(f"fault {fault.name!r} changes nothing with these other faults")
+            raise NoSuchHost(
+                f"fault {fault.name!r} changes nothing on {node}; try {fault.on}+{fault.name}"
+            )
     return f"{node}{plus}{wanted}"
 
 
@@ -70,16 +80,16 @@ def open_host(options: argparse.Namespace) -> Host:
     return LocalHost(options.root)
 
 
-def open_recording(options: argparse.Namespace) -> RecordedHost:
+def open_recording(options: argparse.Namespace) -> ReplayHost:
     """The recorded node that the options name; NoSuchHost where the file cannot be used."""
     if options.demo is not None or options.root != "/":
         raise NoSuchHost("--replay cannot be used with --demo or --root")
     from probes.recording.archive import read_archive
     from probes.recording.format import RecordingError
-    from probes.recording.replay_host import RecordedHost
-    from tui.files.recording_file import chunks_of
+    from probes.recording.replay_host import ReplayHost
+    from tui.files.new_file import chunks_of
 
     try:
-        return RecordedHost(read_archive(chunks_of(options.replay)))
+        return ReplayHost(read_archive(chunks_of(options.replay)))
     except RecordingError as error:
         raise NoSuchHost(f"{printable(options.replay)} cannot be replayed: {error}") from None

@@ -1,4 +1,4 @@
-"""All checks, and what they find on a node."""
+"""All checks, and their findings on a node."""
 
 from __future__ import annotations
 
@@ -6,101 +6,94 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from probes.base.text import printable
-from probes.checks.gpu import devices as gpu
-from probes.checks.gpu import driver as gpu_driver
-from probes.checks.gpu import modes as gpu_modes
-from probes.checks.gpu import nvlink
-from probes.checks.gpu import xids as gpu_log
-from probes.checks.modules import builds as module_builds
-from probes.checks.modules import loaded as modules
-from probes.checks.modules import refused as module_refusal
-from probes.checks.nccl import files as nccl_files
-from probes.checks.nccl import gdr_level as nccl_level
-from probes.checks.nccl import gid as nccl_gid
-from probes.checks.nccl import library as nccl_library
-from probes.checks.nccl import network as nccl_network
-from probes.checks.nccl import other_settings as job_settings
-from probes.checks.nic import counter_limits, counters, port_rates
-from probes.checks.nic import devices as nic
-from probes.checks.nic import kernel_log as nic_log
-from probes.checks.nic import port_state as ports
-from probes.checks.nic import roce_gids as roce
-from probes.checks.nic import roce_mtu as roce_packets
-from probes.checks.path import dmabuf
-from probes.checks.path import gdr_path as path
-from probes.checks.path import p2p_topology as p2p
-from probes.checks.pcie import area as pcie
-from probes.checks.peermem import boot as peermem_boot
-from probes.checks.peermem import in_use as peermem_use
-from probes.checks.peermem import on_disk as peermem
-from probes.checks.peermem import parameters as peermem_parameters
-from probes.checks.peermem import symbols as peermem_build
-from probes.checks.system import device_files, kubernetes, libraries
-from probes.checks.system import memlock as environment
-from probes.checks.system import perftest as tools
-from probes.queries.finding import Area, Check, Evidence, Finding, NotKnown, Outcome, Severity, Status, unsure
-from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
+from probes.checks.gpu import devices as gpu_devices
+from probes.checks.gpu import driver, modes, nvlink, xids
+from probes.checks.modules import builds, loaded, refused
+from probes.checks.nccl import files, gdr_level, gid, library, network, other_settings
+from probes.checks.nic import (
+    counter_limits,
+    counters,
+    kernel_log,
+    port_rates,
+    port_state,
+    roce_gids,
+    roce_mtu,
+)
+from probes.checks.nic import devices as nic_devices
+from probes.checks.path import dmabuf, gdr_path, p2p_topology
+from probes.checks.pcie import (
+    acs,
+    acs_direct_nic,
+    device_control,
+    errors,
+    iommu,
+    links,
+    placement,
+    read_requests,
+)
+from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
+from probes.checks.system import device_files, kubernetes, libraries, memlock, perftest
+from probes.queries.finding import (
+    Area,
+    Check,
+    CheckEnded,
+    Evidence,
+    Finding,
+    Outcome,
+    Severity,
+    Status,
+    end_with,
+    unknown,
+)
 from probes.snapshot.examination import Examination
 
+# Add a new file of checks here. Findings with the same severity are listed in this order.
 AREAS: tuple[Area, ...] = (
-    path.AREA,  # whether it works at all comes before the reasons
-    modules.AREA,
-    module_refusal.AREA,
-    module_builds.AREA,
-    peermem.AREA,
-    peermem_build.AREA,
-    peermem_parameters.AREA,
-    peermem_boot.AREA,
-    peermem_use.AREA,
+    gdr_path.AREA,  # whether GPUDirect RDMA works at all comes before the reasons
+    loaded.AREA,
+    refused.AREA,
+    builds.AREA,
+    on_disk.AREA,
+    symbols.AREA,
+    parameters.AREA,
+    boot.AREA,
+    in_use.AREA,
     dmabuf.AREA,
-    p2p.AREA,
-    pcie.AREA,
-    *(
-        nic.AREA,
-        ports.AREA,
-        port_rates.AREA,
-        roce.AREA,
-        roce_packets.AREA,
-        counters.AREA,
-        counter_limits.AREA,
-        nic_log.AREA,
-    ),
-    *(gpu.AREA, gpu_driver.AREA, gpu_modes.AREA, nvlink.AREA, gpu_log.AREA),
-    environment.AREA,
+    p2p_topology.AREA,
+    errors.AREA,
+    acs.AREA,
+    acs_direct_nic.AREA,
+    iommu.AREA,
+    placement.AREA,
+    links.AREA,
+    device_control.AREA,
+    read_requests.AREA,
+    nic_devices.AREA,
+    port_state.AREA,
+    port_rates.AREA,
+    roce_gids.AREA,
+    roce_mtu.AREA,
+    counters.AREA,
+    counter_limits.AREA,
+    kernel_log.AREA,
+    gpu_devices.AREA,
+    driver.AREA,
+    modes.AREA,
+    nvlink.AREA,
+    xids.AREA,
+    memlock.AREA,
     device_files.AREA,
     kubernetes.AREA,
-    nccl_level.AREA,
-    nccl_network.AREA,
-    nccl_gid.AREA,
-    nccl_library.AREA,
-    nccl_files.AREA,
-    job_settings.AREA,
-    tools.AREA,
+    gdr_level.AREA,
+    network.AREA,
+    gid.AREA,
+    library.AREA,
+    files.AREA,
+    other_settings.AREA,
+    perftest.AREA,
     libraries.AREA,
 )
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
-
-# A finding -> the findings that cause it wherever both are found. Checks name others per node (part_of).
-_CAUSES: dict[str, tuple[str, ...]] = {
-    "no-gdr-path": (
-        "nvidia-not-loaded",
-        "mlx5-core-not-loaded",
-        "mlx4-core-not-loaded",
-        "ib-core-not-loaded",
-        "ib-uverbs-not-loaded",
-        "mlx5-ib-not-loaded",
-        "mlx4-ib-not-loaded",
-        "gpu-too-old-for-gdr",
-        *DMABUF_MISSING,
-        *PEERMEM_MISSING,
-        "dmabuf-gpu-too-old",
-    ),
-    "gpu-without-driver": ("nvidia-not-loaded",),
-    "gpu-missing-from-nvml": ("xid-79-fell-off-bus", "gpu-driver-start-failed"),
-    "nic-without-driver": ("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
-    "nccl-ib-hca-entry-without-device": ("nic-without-driver", "nic-without-rdma-device"),
-    "nic-without-rdma-device": ("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
-}
 
 _STATUSES = (Status.FOUND, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
@@ -109,67 +102,68 @@ _SEVERITIES = tuple(Severity)
 def findings(
     examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """Run every check, the most severe findings first; what was not found comes last."""
+    """Run all checks, or those whose ids are chosen; return found, unknown and passed, by severity."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     outcomes = [(check, _outcome(check, examination)) for check in chosen]
-    return by_cost(_under_their_roots([_finding(check, outcome) for check, outcome in outcomes], outcomes))
+    grouped = _group_by_cause([_finding(check, outcome) for check, outcome in outcomes], outcomes)
+    return tuple(sorted(grouped, key=_rank))
 
 
-def _under_their_roots(
+def _rank(finding: Finding) -> tuple[int, int, bool]:
+    """Sort by status, then severity, then causes before their consequences."""
+    return _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity), bool(finding.part_of)
+
+
+def _group_by_cause(
     all_findings: list[Finding], outcomes: list[tuple[Check, Outcome]]
 ) -> Iterable[Finding]:
-    """Put each finding under the one at the top of its chain of causes, which weighs what its parts weigh.
+    """Put each finding under the root of its chain of causes; the root gets the highest severity below it.
 
     In a circle of causes the check that is registered first is the root.
     """
-    at_fault = {one.id: number for number, one in enumerate(all_findings) if one.status is Status.FOUND}
+    found = {
+        finding.id: number for number, finding in enumerate(all_findings) if finding.status is Status.FOUND
+    }
     causes = {}
     for check, outcome in outcomes:
         if outcome.status is Status.FOUND:
-            named = (*outcome.part_of, *_CAUSES.get(check.id, ()))
-            causes[check.id] = next((one for one in named if one in at_fault and one != check.id), "")
-    tops = {name: _top(name, causes, at_fault) for name in at_fault}
-    for one in all_findings:
-        if one.id not in at_fault:
-            yield one
-        elif tops[one.id] != one.id:
-            yield replace(one, part_of=tops[one.id])
+            candidates = (*outcome.part_of, *check.part_of)
+            causes[check.id] = next((name for name in candidates if name in found and name != check.id), "")
+    roots = {name: _root(name, causes, found) for name in found}
+    for finding in all_findings:
+        if finding.id not in found:
+            yield finding
+        elif roots[finding.id] != finding.id:
+            yield replace(finding, part_of=roots[finding.id])
         else:
-            parts = [all_findings[at_fault[name]] for name, top in tops.items() if top == one.id]
-            heaviest = min((part.severity for part in parts), key=_SEVERITIES.index)
-            slows = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
-            slows = slows or (one.data_path and one.severity is heaviest)
-            yield replace(one, severity=heaviest, data_path=slows)
+            parts = [all_findings[found[name]] for name, root in roots.items() if root == finding.id]
+            severity = min((part.severity for part in parts), key=_SEVERITIES.index)
+            data_path = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
+            data_path = data_path or (finding.data_path and finding.severity is severity)
+            yield replace(finding, severity=severity, data_path=data_path)
 
 
-def _top(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
-    """Follow the causes of a finding to their end."""
+def _root(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
+    """Follow the causes of a finding to the last one."""
     chain = [name]
     while causes[chain[-1]]:
         cause = causes[chain[-1]]
         if cause in chain:
-            return min(chain[chain.index(cause) :], key=lambda one: order[one])
+            return min(chain[chain.index(cause) :], key=lambda name: order[name])
         chain.append(cause)
     return chain[-1]
 
 
-def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort found before unknown before passed, by severity, and roots before what follows from them."""
-
-    def rank(finding: Finding) -> tuple[int, int, bool]:
-        return _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity), bool(finding.part_of)
-
-    return tuple(sorted(of, key=rank))
-
-
 def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
+        for precondition in check.requires:
+            end_with(precondition(examination))
         return check.judge(examination)
-    except NotKnown as not_known:
-        return not_known.outcome
-    except Exception as error:  # a check that fails says so, and spoils no other
+    except CheckEnded as ended:
+        return ended.outcome
+    except Exception as error:  # a check that fails must not affect the others
         message = printable(f"{type(error).__name__}: {error}", 200)
-        return unsure("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
+        return unknown("this check failed because of a bug in gdrtop", Evidence("gdrtop", message))
 
 
 def _finding(check: Check, outcome: Outcome) -> Finding:

@@ -1,17 +1,17 @@
-"""A node: all facts of one moment."""
+"""A node: the facts that the overview needs, read at one moment."""
+
+# ruff: noqa: RUF009 - _probed() returns a dataclasses.field()
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts import gpudirect
+from probes.facts import gpudirect_probe
 from probes.facts.gpu import gpus
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect import GpuDirectFacts, hardware_of
 from probes.facts.kernel import modules
 from probes.facts.kernel import release as kernel
 from probes.facts.kernel.modules import ModuleFacts
@@ -25,33 +25,66 @@ from probes.facts.system.network_use import NetworkUse
 from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.host.cuda import CudaGpu
-from probes.host.probe_thread import LONGEST_SECONDS, RunningProbe
-from probes.host.probe_thread import begin as begin_probe
+from probes.host.nvml import NvmlFacts
+from probes.host.probe_table import Probe, ProbedFields, Probing, probes_of
+from probes.host.probe_thread import LONGEST_SECONDS
 from probes.host.progress import note
 from probes.host.protocol import Host
 
 PROBE_SECONDS = 5.0
-# Threads that read many small files at once hinder each other at the interpreter's lock (a third slower on
-# 517 PCI functions), so the next probe starts beside the one before only when that one is slow.
-PATIENCE_SECONDS = 0.1
 _NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not asked, because there is no RDMA NIC")
+_probed: ProbedFields[Probing] = ProbedFields()
+
+
+def _gpus(run: Probing) -> Maybe[GpuFacts]:
+    functions = run.answer("pci", PciFacts)
+    if isinstance(functions, Unknown):
+        detail = f"the PCI devices are unknown: {functions}"
+        return Unknown(functions.reason, functions.source, detail)
+    return gpus.probe(run.host, functions, run.answer("nvml", NvmlFacts))
+
+
+def _cuda(run: Probing) -> Maybe[tuple[CudaGpu, ...]]:
+    """Ask libcuda only if there is a NIC: its start may take seconds and wakes sleeping GPUs."""
+    return run.host.cuda_gpus() if hardware_of(run.answer("rdma", RdmaFacts)) else _NOT_NEEDED
+
+
+def _gpudirect(run: Probing) -> Maybe[GpuDirectFacts]:
+    def ask_cuda() -> Maybe[tuple[CudaGpu, ...]]:
+        note("libcuda", LONGEST_SECONDS)  # a slow libcuda is given up by its own probe, not with this one
+        return run.answer("libcuda", tuple)
+
+    return gpudirect_probe.probe(
+        run.host,
+        run.answer("kernel", KernelFacts),
+        run.answer("modules", ModuleFacts),
+        run.answer("gpus", GpuFacts),
+        run.answer("rdma", RdmaFacts),
+        ask_cuda,
+    )
 
 
 @dataclass(frozen=True)
 class Node:
-    """Every fact that was read, each probe's or the reason why that probe gave none."""
+    """The facts of a node. A fact that could not be read is an Unknown with the reason."""
 
     origin: Origin
     taken_at: float  # seconds since 1970, the host's clock
-    platform: Maybe[PlatformFacts]
-    kernel: Maybe[KernelFacts]
-    numa: Maybe[NumaFacts]
-    pci: Maybe[PciFacts]
-    gpus: Maybe[GpuFacts]
-    rdma: Maybe[RdmaFacts]
-    modules: Maybe[ModuleFacts]
-    gpudirect: Maybe[GpuDirectFacts]
-    network: Maybe[NetworkUse] = network_use.NOT_ASKED
+    platform: Maybe[PlatformFacts] = _probed("platform", lambda run: platform.probe(run.host))
+    kernel: Maybe[KernelFacts] = _probed("kernel", lambda run: kernel.probe(run.host))
+    numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
+    pci: Maybe[PciFacts] = _probed("pci", lambda run: pci.probe(run.host))
+    gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
+    rdma: Maybe[RdmaFacts] = _probed("rdma", lambda run: rdma.probe(run.host))
+    modules: Maybe[ModuleFacts] = _probed(
+        "modules",
+        lambda run: modules.for_cards(modules.probe(run.host), run.answer("pci", PciFacts)),
+        needs=("pci",),
+    )
+    gpudirect: Maybe[GpuDirectFacts] = _probed(
+        "gpudirect", _gpudirect, needs=("kernel", "modules", "gpus", "rdma")
+    )
+    network: Maybe[NetworkUse] = _probed("network", lambda run: network_use.probe(run.host))
 
     @property
     def kernel_release(self) -> Maybe[str]:
@@ -59,67 +92,17 @@ class Node:
         return self.kernel if isinstance(self.kernel, Unknown) else self.kernel.release
 
 
-T = TypeVar("T")
+# NVML and libcuda work in their libraries and in the driver, and so in parallel with all other probes.
+_LIBRARIES: dict[str, Probe[Probing]] = {
+    "nvml": Probe("nvml", lambda run: run.host.nvml(), in_background=True),
+    "libcuda": Probe("libcuda", _cuda, needs=("rdma",), in_background=True),
+}
+PROBES = {**_LIBRARIES, **probes_of(Node)}
 
 
 def probe_node(host: Host, seconds: float = PROBE_SECONDS) -> Node:
-    """Runs every probe, each within `seconds`; none waits for one that is slow but those that need its facts.
-
-    A probe that raises or hangs is an Unknown in its own place.
-    """
-
-    def begin(name: str, ask: Callable[[], Maybe[T]]) -> RunningProbe[T]:
-        running = begin_probe(host, name, ask)
-        running.wait(min(PATIENCE_SECONDS, seconds))
-        return running
-
+    """Run every probe, each within `seconds`; only a probe that needs another's facts waits for it."""
     taken_at = host.wall_clock()
-    # NVML works in its library and in the driver, and so beside all the others.
-    nvml_run = begin_probe(host, "nvml", host.nvml)
-    pci_run = begin("pci", lambda: pci.probe(host))
-    rdma_run = begin("rdma", lambda: rdma.probe(host))
-    modules_run = begin("modules", lambda: modules.probe(host))
-    kernel_run = begin("kernel", lambda: kernel.probe(host))
-    numa_run = begin("numa", lambda: numa.probe(host))
-    network_run = begin("network", lambda: network_use.probe(host))
-    platform_run = begin("platform", lambda: platform.probe(host))
-
-    pci_facts, nvml_facts = pci_run.answer(seconds), nvml_run.answer(seconds)
-    gpu_facts: Maybe[GpuFacts]
-    if isinstance(pci_facts, Unknown):
-        detail = f"the PCI devices are unknown: {pci_facts}"
-        gpu_facts = Unknown(pci_facts.reason, pci_facts.source, detail)
-    else:
-        found = pci_facts
-        gpu_facts = begin_probe(host, "gpus", lambda: gpus.probe(host, found, nvml_facts)).answer(seconds)
-    kernel_facts, module_facts = kernel_run.answer(seconds), modules_run.answer(seconds)
-    if not isinstance(module_facts, Unknown):
-        module_facts = modules.for_cards(module_facts, pci_facts)
-    rdma_facts = rdma_run.answer(seconds)
-    # CUDA's start may take seconds and wakes sleeping GPUs: beside the NICs' probe, and only where it counts.
-    cuda_run = begin_probe(host, "libcuda", host.cuda_gpus) if gpudirect.hardware_of(rdma_facts) else None
-
-    def ask_cuda() -> Maybe[tuple[CudaGpu, ...]]:
-        if cuda_run is None:
-            return _NOT_NEEDED
-        note("libcuda", LONGEST_SECONDS)  # a slow libcuda is given up by its own probe, not with this one
-        return cuda_run.answer(seconds)
-
-    direct_run = begin_probe(
-        host,
-        "gpudirect",
-        lambda: gpudirect.probe(host, kernel_facts, module_facts, gpu_facts, rdma_facts, ask_cuda),
-    )
-    return Node(
-        origin=host.origin,
-        taken_at=taken_at,
-        platform=platform_run.answer(seconds),
-        kernel=kernel_facts,
-        numa=numa_run.answer(seconds),
-        pci=pci_facts,
-        gpus=gpu_facts,
-        rdma=rdma_facts,
-        modules=module_facts,
-        gpudirect=direct_run.answer(seconds),
-        network=network_run.answer(seconds),
-    )
+    answers = Probing(host, seconds).run(PROBES)
+    facts = {name: answer for name, answer in answers.items() if name not in _LIBRARIES}
+    return Node(origin=host.origin, taken_at=taken_at, **facts)

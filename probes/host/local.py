@@ -24,7 +24,8 @@ from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
 from probes.host.nvml import NvmlFacts, NvmlLibrary, NvmlLive
 from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES
-from probes.host.rooted_tree import Found, HeldTree, split
+from probes.host.rooted_tree import Found, RootedTree, split
+from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 
 TREE_ONLY = "a tree of files has no commands, drivers or devices"
 READ_SECONDS = 1.0
@@ -80,7 +81,7 @@ class LocalHost:
         self.origin = Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
         self._root = "" if root == "/" else root
         self._is_root = os.geteuid() == 0
-        self._tree: HeldTree | None = None
+        self._tree: RootedTree | None = None
         self._library = NvmlLibrary()
 
     # Files
@@ -199,10 +200,10 @@ class LocalHost:
     def _find(self, path: str) -> Found:
         return self._held().find(path)
 
-    def _held(self) -> HeldTree:
+    def _held(self) -> RootedTree:
         tree = self._tree
         if tree is None or tree.is_used_up():
-            tree = self._tree = HeldTree(self._root)
+            tree = self._tree = RootedTree(self._root)
         return tree
 
     # Commands and libraries: only of this machine, never for a tree
@@ -254,6 +255,24 @@ class LocalHost:
         if missing is not None:
             return Unknown(Reason.NOT_THERE, "libcuda", f"not asked, because {missing} is missing")
         return probe_cuda()
+
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        """User, CPU, memory and CPU affinity of each process."""
+        if self._root:
+            return usage_from_files(self, pids)
+        from probes.host.live_usage import process_usage  # psutil takes 20 ms to import
+
+        note("process usage")
+        return process_usage(pids)
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        """Bytes through each network interface, without RDMA."""
+        if self._root:
+            return counters_from_files(self, names)
+        from probes.host.live_usage import interface_counters
+
+        note("/proc/net/dev")
+        return interface_counters(names)
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of this process; a tree has none."""

@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.usage import InterfaceCounters, ProcessUsage
 
 READ_LIMIT_BYTES = 64 * 1024
 
@@ -54,6 +55,12 @@ class Host(Protocol):
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """What libcuda says of each GPU's support for GPUDirect RDMA; may take seconds."""
+
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        """User, CPU, memory and CPU affinity of each process; ask only about the few that matter."""
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        """Bytes through each network interface, without RDMA."""
 
     def environment(self, name: str) -> Maybe[str]:
         """An environment variable of the node's session."""

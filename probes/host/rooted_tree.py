@@ -26,13 +26,13 @@ class OpenDirectory(NamedTuple):
 class Found(NamedTuple):
     """What a path leads to, which is no link: a name in a directory held open by `tree`."""
 
-    tree: HeldTree
+    tree: RootedTree
     directory: OpenDirectory
     name: str  # "." for the directory itself
     status: os.stat_result
 
 
-class HeldTree:
+class RootedTree:
     """The directories of a tree that were asked for just now, held open.
 
     Every step is one name looked up in an open directory, so nothing leads out of the root even while
@@ -68,7 +68,7 @@ class HeldTree:
         except FileNotFoundError:
             if self._is_still(parent, directory):
                 raise
-            return HeldTree(self._root).find_anew(path)
+            return RootedTree(self._root).find_anew(path)
         if stat.S_ISLNK(status.st_mode):
             return self._walk(directory, os.readlink(name, dir_fd=directory.descriptor), 1)
         return Found(self, directory, name, status)

@@ -1,4 +1,4 @@
-"""Words and lists that several checks share: what is missing, how much of a list is shown."""
+"""Limited lists of names and evidence, and the words that several checks share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHOWN = 8
 RDMA_DEVICES = "the RDMA devices"
 KERNEL_LOG = "the kernel log"
 PCI_FUNCTIONS = "the PCI functions"
-NAMESPACE_OF_DEVICES = "needs the network namespace that the RDMA devices are in, a pod's for example"
+NAMESPACE_OF_DEVICES = "needs the network namespace that the RDMA devices are in, for example a pod's"
 LIKE_THESE = "more like these"
 STAGED = (
     "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
@@ -18,22 +18,22 @@ STAGED = (
 """The impact of a node without GPUDirect RDMA."""
 
 
-def several(words: Iterable[str], most: int = SHOWN) -> str:
-    """Each once, as "mlx5_0, mlx5_1 and 3 more"."""
+def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
+    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more"."""
     each = tuple(dict.fromkeys(words))
     more = f" and {len(each) - most} more" if len(each) > most else ""
     return ", ".join(each[:most]) + more
 
 
-def few(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
-    """Each once; what is left out is counted where the first of that was seen."""
+def first_distinct(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
+    """Return the first distinct evidence; the rest is counted under the source of the first one left out."""
     each = tuple(dict.fromkeys(evidence))
     left = each[SHOWN:]
     return (*each[:SHOWN], Evidence(left[0].source, f"and {len(left)} {more}")) if left else each
 
 
-def at_most(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """All as they come, twice what was seen twice; what is left out is counted where the first was seen."""
+def first_n(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Return the first evidence with its repetitions; the rest is counted under the first source."""
     every = tuple(evidence)
     left = every[SHOWN:]
     return (*every[:SHOWN], Evidence(every[0].source, f"and {len(left)} more")) if left else every

@@ -1,11 +1,11 @@
-"""What a check says: found, passed or unknown, with evidence that anyone can verify."""
+"""What a check reports: found, passed or unknown, with evidence that anyone can verify."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+# A condition of a check: the outcome if the check cannot or need not run, else None.
+Precondition: TypeAlias = "Callable[[Examination], Outcome | None]"
 
 
 class Severity(Enum):
-    """What a finding costs, the dearest first."""
+    """What a finding costs, the most severe first."""
 
     CRITICAL = "critical"  # GPUDirect RDMA does not work, for the node or for some of its GPUs
     WARNING = "warning"  # it works, but slower than it could, or not after the next reboot
@@ -31,12 +33,12 @@ class Status(Enum):
 
     FOUND = "found"
     PASSED = "passed"
-    UNKNOWN = "unknown"  # it could not be made; the evidence says what it needs
+    UNKNOWN = "unknown"  # the check could not run; the cause says what it needs
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Where something was seen, and what."""
+    """A source and what it showed."""
 
     source: str  # a path, or a command as typed
     value: str
@@ -44,32 +46,34 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found on one node; made by `found`, `passed` and `unsure`."""
+    """What one check found on one node; made by `found`, `passed` and `unknown`."""
 
     status: Status
     evidence: tuple[Evidence, ...] = ()
-    cause: str = ""  # what is the matter on this node, in a sentence or two
+    cause: str = ""  # what is wrong on this node, in one or two sentences; or what the check needs
     fix: Plan | None = None
-    severity: Severity | None = None  # where this node's case weighs otherwise than the check's usual one
+    severity: Severity | None = None  # where this node's case differs from the check's usual severity
     devices: tuple[str, ...] = ()  # BDFs, RDMA device names and module names that the finding marks
-    impact: str = ""  # what the user loses on this node; empty: what the check says
-    data_path: bool | None = None  # None: what the check says
+    impact: str = ""  # what the user loses on this node; empty: the check's own text
+    data_path: bool | None = None  # None: the check's own value
     part_of: tuple[str, ...] = ()  # ids of findings that, where found, have the same cause as this one
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that can be wrong; its id never changes."""
+    """One thing that can be wrong. Its id never changes."""
 
     id: str
     area: str
     severity: Severity
-    title: str  # what is wrong where it is found, in one line
+    title: str  # the problem, in one line
     reference: str  # a document that anyone can look up
     judge: Callable[[Examination], Outcome]
-    ok: str = ""  # the title of a passed check: what is well, "nvidia driver is loaded"
+    ok: str = ""  # the title of a passed check, as "nvidia driver is loaded"
     impact: str = ""  # what the user loses, with a figure where known
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
+    part_of: tuple[str, ...] = ()  # as in Outcome, on every node
+    requires: tuple[Precondition, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Finding:
     ok: str = ""
     impact: str = ""
     data_path: bool = False
-    part_of: str = ""  # the id of the found finding with the same cause; it is counted, this one is not
+    part_of: str = ""  # the id of the finding with the same cause, which is counted instead of this one
 
 
 def found(
@@ -102,22 +106,22 @@ def found(
     data_path: bool | None = None,
     part_of: tuple[str, ...] = (),
 ) -> Outcome:
-    """Report that it is wrong here."""
+    """Return the outcome of a check that found its problem."""
     return Outcome(Status.FOUND, evidence, cause, fix, severity, devices, impact, data_path, part_of)
 
 
 def passed(*evidence: Evidence) -> Outcome:
-    """It is not wrong here, or does not concern this node: the evidence says which."""
+    """Return the outcome of a check that is ok or not applicable; the evidence says which."""
     return Outcome(Status.PASSED, evidence)
 
 
-def unsure(needs: str, *evidence: Evidence) -> Outcome:
-    """Whether it is wrong cannot be said; `needs` is what it would take ("needs root: …")."""
-    return Outcome(Status.UNKNOWN, evidence, needs)
+def unknown(reason: str, *evidence: Evidence) -> Outcome:
+    """Return the outcome of a check that could not run; `reason` says what it needs ("needs root: …")."""
+    return Outcome(Status.UNKNOWN, evidence, reason)
 
 
 def needs(what: str, why: Unknown | str) -> str:
-    """What a check that could not run needs: "needs root: the kernel log", "needs the GPUs (timed out)"."""
+    """Say what a check needs: "needs root: the kernel log", "needs the GPUs (timed out)"."""
     if TREE_ONLY in str(why):
         return "needs a running node (this is a tree of files)"
     if isinstance(why, Unknown) and why.reason is Reason.NEEDS_ROOT:
@@ -125,36 +129,58 @@ def needs(what: str, why: Unknown | str) -> str:
     return f"needs {what} ({why})"
 
 
-def unsure_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
-    """Report a check that could not run for want of `what`, with the details as evidence."""
-    seen = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
-    return unsure(needs(what, why), *evidence, *seen)
+def unknown_without(what: str, why: Unknown, *evidence: Evidence) -> Outcome:
+    """Return the outcome of a check that could not run without `what`, with the details as evidence."""
+    detail = (Evidence(why.source, why.detail or why.reason.value),) if why.source else ()
+    return unknown(needs(what, why), *evidence, *detail)
 
 
-class NotKnown(Exception):
-    """A fact that a check needs is unknown; the registry turns it into the check's outcome."""
+class CheckEnded(Exception):
+    """A check's outcome is known before its last line; the registry catches this."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.cause)
         self.outcome = outcome
 
 
-def need(fact: Maybe[T], what: str, *evidence: Evidence) -> T:
+def need(
+    fact: Maybe[T], what: str, *evidence: Evidence, absent: Evidence | None = None, quote: bool = True
+) -> T:
     """Return the fact, or end the check as unknown ("needs root: the kernel log").
 
+    `absent` is the evidence with which the check passes instead if the fact is NOT_THERE. With `quote` the
+    evidence also says where the fact was read from, and what went wrong there.
+
     Raises:
-        NotKnown: the fact is unknown; only checks may call this, for the registry alone catches it.
+        CheckEnded: the fact is unknown. Only checks may call this, because only the registry catches it.
     """
     if isinstance(fact, Unknown):
-        raise NotKnown(unsure_without(what, fact, *evidence))
+        if absent is not None and fact.reason is Reason.NOT_THERE:
+            raise CheckEnded(passed(absent))
+        no_fact = unknown_without(what, fact, *evidence) if quote else unknown(needs(what, fact), *evidence)
+        raise CheckEnded(no_fact)
     return fact
 
 
-class Area:
-    """The checks of one file, in the order in which they stand there."""
+def end_with(outcome: Outcome | None) -> None:
+    """End the check with this outcome; go on if it is None.
 
-    def __init__(self, name: str) -> None:
+    Raises:
+        CheckEnded: there is an outcome. Only checks may call this, because only the registry catches it.
+    """
+    if outcome is not None:
+        raise CheckEnded(outcome)
+
+
+class Area:
+    """The checks of one file, in the order in which the file defines them.
+
+    A check runs only where every precondition in `requires` returns None.
+    """
+
+    def __init__(self, name: str, requires: tuple[Precondition, ...] = ()) -> None:
         self.name = name
+        self.requires = requires
         self.checks: list[Check] = []
 
     def check(
@@ -167,13 +193,15 @@ class Area:
         ok: str = "",
         impact: str = "",
         data_path: bool = False,
+        part_of: tuple[str, ...] = (),
+        requires: tuple[Precondition, ...] | None = None,
     ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
-        """Makes a function over an Examination the area's check with this id."""
+        """Register a function over an Examination as the area's check with this id."""
+        conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            self.checks.append(
-                Check(name, self.name, severity, title, reference, judge, ok, impact, data_path)
-            )
+            texts = (name, self.name, severity, title, reference)
+            self.checks.append(Check(*texts, judge, ok, impact, data_path, part_of, conditions))
             return judge
 
         return add

@@ -1,4 +1,4 @@
-"""Which modules this node needs, above all nvidia_peermem, and which finding explains that one is missing."""
+"""Which modules this node needs, nvidia_peermem in particular, and which findings explain a missing one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import loads_nothing
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import (
+    CheckEnded,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.modules import (
     DMABUF,
     MODULES,
@@ -23,9 +33,9 @@ from probes.queries.modules import (
     mlx5_functions,
     mlx_functions,
     module_of,
-    no_peer_pair,
+    no_peermem_pair,
     peer_nics,
-    state_seen,
+    state_evidence,
 )
 from probes.snapshot.examination import Examination
 
@@ -62,11 +72,11 @@ DMABUF_MISSING = (
     "dmabuf-nic-driver-lacks-support",
 )
 NOT_NEEDED_HERE = "None for jobs that use DMA-BUF. Programs without DMA-BUF support copy through host memory."
-_FIRST = " has to be loaded before that can be said"
+_FIRST = " must be loaded first"
 
 
 class Need(Enum):
-    """Whether this node has to have nvidia_peermem."""
+    """Whether this node needs nvidia_peermem."""
 
     NEEDED = "DMA-BUF is not usable"
     WANTED = "DMA-BUF is usable; the node is set up to load nvidia_peermem as well"
@@ -75,7 +85,7 @@ class Need(Enum):
 
 def need_of_peermem(examination: Examination) -> Maybe[Need]:
     """Return whether nvidia_peermem matters here; unknown where it is unknown whether DMA-BUF is usable."""
-    if no_peer_pair(examination) is not None:
+    if no_peermem_pair(examination) is not None:
         return Need.NOT_NEEDED
     direct, modules = examination.node.gpudirect, examination.node.modules
     if isinstance(direct, Unknown):
@@ -98,12 +108,17 @@ def need_of_peermem(examination: Examination) -> Maybe[Need]:
 
 
 def is_spare(examination: Examination) -> bool:
-    """Return whether DMA-BUF is usable, so that what is wrong with nvidia_peermem is a note."""
+    """Return whether DMA-BUF is usable, so that a fault of nvidia_peermem is a note only."""
     return need_of_peermem(examination) in (Need.WANTED, Need.NOT_NEEDED)
 
 
+def spare_severity(examination: Examination) -> Severity | None:
+    """Return NOTE where DMA-BUF is usable, so that nvidia_peermem is a spare; None: the check's severity."""
+    return Severity.NOTE if is_spare(examination) else None
+
+
 def _nic_modules(examination: Examination) -> tuple[str, ...]:
-    """Return the modules that have to be loaded before there is an RDMA device to ask for DMA-BUF."""
+    """Return the modules that must be loaded before an RDMA device exists that can be probed for DMA-BUF."""
     rdma = examination.node.rdma
     if rdma.reason is not Reason.NOT_THERE if isinstance(rdma, Unknown) else rdma.devices:
         return ()
@@ -111,16 +126,18 @@ def _nic_modules(examination: Examination) -> tuple[str, ...]:
     return tuple(name for name, cards in families if not isinstance(cards, Unknown) and cards)
 
 
-def unsure_of_need(need: Unknown) -> Outcome:
-    """Report that it is unknown whether the node needs nvidia_peermem."""
-    if need.source == PROC_MODULES and need.detail.endswith(_FIRST):
-        return unsure(f"needs {need.detail.removesuffix(_FIRST)} to be loaded")
-    return unsure_without(DMABUF, need)
+def required_need(examination: Examination) -> Need:
+    """Return whether nvidia_peermem matters here, or end the check as unknown."""
+    wanted = need_of_peermem(examination)
+    if isinstance(wanted, Unknown) and wanted.source == PROC_MODULES and wanted.detail.endswith(_FIRST):
+        raise CheckEnded(unknown(f"needs {wanted.detail.removesuffix(_FIRST)} to be loaded"))
+    return need(wanted, DMABUF)
 
 
-def not_needed(need: Need, *evidence: Evidence) -> Outcome:
+def not_needed(*evidence: Evidence) -> Outcome:
     """Pass a check of nvidia_peermem on a node that does not need the module."""
-    return passed(Evidence("gdrtop check --only no-gdr-path", f"not needed: {need.value}"), *evidence)
+    why = f"not needed: {Need.NOT_NEEDED.value}"
+    return passed(Evidence("gdrtop check --only no-gdr-path", why), *evidence)
 
 
 def peermem_fault(
@@ -130,19 +147,17 @@ def peermem_fault(
     fix: Plan | None = None,
     part_of: tuple[str, ...] = (),
 ) -> Outcome:
-    """Report why nvidia_peermem is missing: critical, a note or nothing, by whether the node needs it.
+    """Report why nvidia_peermem is missing; the node's need for it decides the severity.
 
     Where repairing DMA-BUF is the better fix, the finding is listed under what is wrong with DMA-BUF.
     """
-    need = need_of_peermem(examination)
-    if isinstance(need, Unknown):
-        return unsure_of_need(need)
-    if need is Need.NOT_NEEDED:
-        return not_needed(need, *evidence)
-    wanted = need is Need.WANTED
+    required = required_need(examination)
+    if required is Need.NOT_NEEDED:
+        return not_needed(*evidence)
+    wanted = required is Need.WANTED
     dmabuf = DMABUF_MISSING if not wanted and dmabuf_comes_first(examination) else ()
     return found(
-        f"{cause} GPUDirect RDMA works without it, by DMA-BUF." if wanted else cause,
+        f"{cause} GPUDirect RDMA still works with DMA-BUF." if wanted else cause,
         *evidence,
         fix=fix,
         severity=Severity.NOTE if wanted else Severity.CRITICAL,
@@ -155,8 +170,8 @@ def peermem_fault(
 def dmabuf_comes_first(examination: Examination) -> bool:
     """Return whether DMA-BUF is the path to repair, and not nvidia_peermem.
 
-    NVIDIA recommends DMA-BUF; it takes an exchange of the driver where the proprietary modules run, and
-    nothing makes it work for GPUs before Turing or for ConnectX-3 (mlx4_ib has no reg_user_mr_dmabuf).
+    NVIDIA recommends DMA-BUF. It needs another driver where the proprietary modules run, and
+    it cannot work for GPUs before Turing or for ConnectX-3 (mlx4_ib has no reg_user_mr_dmabuf).
     """
     gpus = examination.node.gpus
     if not isinstance(gpus, Unknown) and gpus.gpus:
@@ -173,16 +188,15 @@ def dmabuf_comes_first(examination: Examination) -> bool:
 
 
 def has_peer_symbols(examination: Examination) -> bool:
-    """Return whether the RDMA stack on this node has the peer-memory interface: OFED's, or some kernels'."""
+    """Return whether the RDMA stack has the peer-memory interface, as OFED and some kernels do."""
     modules, files = examination.node.modules, examination.module_files
     if not isinstance(files, Unknown) and files.peer_memory:
         return True
     if isinstance(modules, Unknown):
         return False
-    listed = [one for one in modules.symbols if one.symbol == PEER_MEMORY_SYMBOL]
-    return any(not isinstance(one.provider, Unknown) for one in listed) or not isinstance(
-        modules.memory_peers, Unknown
-    )
+    exporters = [symbol.provider for symbol in modules.symbols if symbol.symbol == PEER_MEMORY_SYMBOL]
+    facts: list[object] = [*exporters, modules.memory_peers]
+    return any(not isinstance(fact, Unknown) for fact in facts)
 
 
 def refused_by(examination: Examination, name: str) -> tuple[str, ...]:
@@ -218,48 +232,40 @@ def _refused_file(examination: Examination, name: str) -> list[str]:
 
 
 def _not_built(examination: Examination, name: str) -> list[str]:
-    """Return the ids of the checks of DKMS, where a package of this module's is concerned."""
+    """Return the ids of the DKMS checks that concern this module's package."""
     dkms, release = examination.dkms, examination.node.kernel_release
     if isinstance(dkms, Unknown):
         return []
     packages = DRIVER_PACKAGES if name.startswith("nvidia") else ("mlnx-ofed-kernel",)
-    ours = [one for one in dkms.modules if one.name in packages]
-    if any(release in (*one.built, *one.installed) for one in ours):
+    ours = [package for package in dkms.modules if package.name in packages]
+    if any(release in (*package.built, *package.installed) for package in ours):
         return []
-    failed = ["dkms-build-failed"] if any(one.failed_log is not None for one in ours) else []
+    failed = ["dkms-build-failed"] if any(package.failed_log is not None for package in ours) else []
     return [*failed, "dkms-not-built-for-kernel"] if ours else []
 
 
-def absent_peermem(examination: Examination) -> KernelModule | Outcome:
-    """Return nvidia_peermem where neither it nor its predecessor is loaded; else the outcome that says so."""
-    aside = no_peer_pair(examination)
-    if aside is not None:
-        return aside
-    module, older = module_of(examination, PEERMEM), module_of(examination, "nv_peer_mem")
-    if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
-    for one in (module, older):
-        if not isinstance(one, Unknown) and is_present(one):
-            return passed(state_seen(one))
+def absent_peermem(examination: Examination) -> KernelModule:
+    """Return nvidia_peermem if neither it nor its predecessor is loaded; else end the check."""
+    end_with(no_peermem_pair(examination))
+    module, older = need(module_of(examination, PEERMEM), MODULES), module_of(examination, "nv_peer_mem")
+    for present in (module, older):
+        if not isinstance(present, Unknown) and is_present(present):
+            end_with(passed(state_evidence(present)))
     return module
 
 
-def loaded_peermem(examination: Examination) -> KernelModule | Outcome:
-    """Return nvidia_peermem where it is loaded; else the outcome that says so."""
-    aside = no_peer_pair(examination)
-    if aside is not None:
-        return aside
-    module = module_of(examination, PEERMEM)
-    if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+def loaded_peermem(examination: Examination) -> KernelModule:
+    """Return nvidia_peermem if it is loaded; else end the check."""
+    end_with(no_peermem_pair(examination))
+    module = need(module_of(examination, PEERMEM), MODULES)
     if not is_present(module):
-        return passed(state_seen(module))
+        end_with(passed(state_evidence(module)))
     return module
 
 
 def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Return the modules that this node needs and that are not loaded; nvidia_peermem as far as needed."""
-    absent: list[str] = []
+    """Return the modules that this node needs and that are not loaded."""
+    needed: list[str] = []
     for names, devices in (
         (GPU_MODULES, gpu_functions(examination)),
         (RDMA_MODULES, mlx_functions(examination)),
@@ -268,28 +274,27 @@ def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     ):
         if isinstance(devices, Unknown):
             return devices
-        absent += names if devices else ()
-    need = need_of_peermem(examination)
-    if need is not Need.NOT_NEEDED:
-        absent.append(PEERMEM)
-    left = []
-    for name in absent:
+        needed += names if devices else ()
+    if need_of_peermem(examination) is not Need.NOT_NEEDED:
+        needed.append(PEERMEM)
+    missing = []
+    for name in needed:
         module = module_of(examination, name)
         if isinstance(module, Unknown):
             return module
         if not is_present(module):
-            left.append(name)
-    return tuple(left)
+            missing.append(name)
+    return tuple(missing)
 
 
-def cost_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
-    """Return what it costs that these modules are not loaded."""
+def severity_of_missing(examination: Examination, names: tuple[str, ...]) -> Severity:
+    """Return how severe it is that these modules are not loaded."""
     if any(name != PEERMEM for name in names):
         return Severity.CRITICAL
-    need = need_of_peermem(examination)
-    if isinstance(need, Unknown):
+    required = need_of_peermem(examination)
+    if isinstance(required, Unknown):
         return Severity.WARNING
-    return Severity.CRITICAL if need is Need.NEEDED else Severity.NOTE
+    return Severity.CRITICAL if required is Need.NEEDED else Severity.NOTE
 
 
 def impact_of_missing(examination: Examination, names: tuple[str, ...]) -> str:

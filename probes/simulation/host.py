@@ -1,10 +1,11 @@
-"""A host that is made up: answers every probe from a description, and marks itself SIMULATED."""
+"""A simulated node: answers every probe from a description, and is marked SIMULATED."""
 
 from __future__ import annotations
 
 import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
@@ -16,11 +17,13 @@ from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.bandwidth.playback import SimulatedTest
 from probes.simulation.commands.catalogue import perform
-from probes.simulation.commands.command_result import Performed
+from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.faults.catalogue import NoSuchFault, split_name
-from probes.simulation.node.build import grow
+from probes.simulation.faults.fault import state_of
+from probes.simulation.node.build import build_tree
 from probes.simulation.node.description import describe
 from probes.simulation.node.processes import FIRST_RANK
 from probes.simulation.node.tree import GIB, uuid_of
@@ -40,29 +43,37 @@ class SimulatedHost:
     def __init__(self, name: str, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         plain_name, faults = split_name(name)
         self._description = describe(plain_name)
+        idle = set()  # names of faults that change nothing on this node
         for fault in faults:
-            self._description = fault.describe(self._description)
+            changed = fault.change_description(self._description)
+            if changed == self._description:
+                idle.add(fault.name)
+            self._description = changed
         self.origin = Origin(Source.SIMULATED, name)
         self._seed = seed
         self._clock = clock
         self._began = clock() - _BEGAN_BEFORE_SECONDS
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
-        self.tree = grow(self._description, seed)
+        self.tree = build_tree(self._description, seed)
         self._stage: Stage | None = None
         for fault in faults:
+            before = state_of(self.tree) if fault.name in idle else None
             try:
-                fault.spoil(self.tree)
+                fault.change_tree(self.tree)
             except (LookupError, StopIteration):
                 raise NoSuchFault(fault.name, plain_name) from None
+            if before is not None and state_of(self.tree) != before:
+                idle.remove(fault.name)
+        self.faults_without_effect = tuple(sorted(idle))
 
     def _seconds(self) -> float:
         return self._clock() - self._began
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """A file's bytes."""
+        """Return a file's content."""
         real = self.tree.real(path)
         if isinstance(real, Unknown):
-            # debugfs is root's, and nobody is root on a simulated node.
+            # debugfs is for root, and a simulated node is never read as root.
             hidden = path.startswith("/sys/kernel/debug/")
             return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
         content = self.tree.files.get(real)
@@ -70,17 +81,17 @@ class SimulatedHost:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
         content = content(self._seconds()) if callable(content) else content
         encoded = content.encode() if isinstance(content, str) else content
-        return (
-            encoded if len(encoded) <= limit else Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
-        )
+        if len(encoded) > limit:
+            return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
+        return encoded
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        """A file's text."""
+        """Return a file's text."""
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else printable_lines(content.decode().strip())
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """The sorted names in a directory."""
+        """Return the sorted names in a directory."""
         real = self.tree.real(path)
         if isinstance(real, Unknown):
             return real
@@ -88,7 +99,7 @@ class SimulatedHost:
         return Unknown(Reason.NOT_THERE, path) if listed is None else tuple(sorted(listed))
 
     def link(self, path: str) -> Maybe[str]:
-        """The target a symbolic link names."""
+        """Return the target of a symbolic link."""
         parent, _, name = path.rpartition("/")
         real = self.tree.real(parent)
         if isinstance(real, Unknown):
@@ -97,42 +108,42 @@ class SimulatedHost:
         return Unknown(Reason.NOT_THERE, path) if target is None else target
 
     def resolve(self, path: str) -> Maybe[str]:
-        """The path with every link resolved."""
+        """Return the path with every link resolved."""
         return self.tree.real(path)
 
     def size(self, path: str) -> Maybe[int]:
-        """A file's size in bytes."""
+        """Return a file's size in bytes."""
         content = self.read_bytes(path)
         return content if isinstance(content, Unknown) else len(content)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Everything that is there may be read; of device files those may be written that are not denied."""
+        """Return whether a file can be read; only device files can be written, unless they are denied."""
         real = self.tree.real(path)
         if isinstance(real, Unknown):
             return real
         return (not write or real.startswith("/dev/")) and real not in self.tree.denied
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """What the tree says that a command prints; a function of argv where the arguments matter."""
+        """Return the output of a command in the tree."""
         answer = self.tree.commands.get(argv[0])
         if answer is None:
             return Unknown(Reason.NOT_THERE, argv[0], "not installed")
-        told = answer(tuple(argv), self._seconds())
-        if isinstance(told, Unknown):
-            return told
-        return CommandOutput(tuple(argv), 0, printable_lines(told), "")
+        output = answer(tuple(argv), self._seconds())
+        if isinstance(output, Unknown):
+            return output
+        return CommandOutput(tuple(argv), 0, printable_lines(output), "")
 
-    def perform(self, argv: Sequence[str], given: str = "") -> Performed:
-        """Obeys a command that changes the simulated node; `given` is its standard input."""
-        return perform(self, self.tree, argv, given, self._seconds())
+    def perform(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
+        """Run a command that changes the simulated node, with `stdin` as its standard input."""
+        return perform(self, self.tree, argv, stdin, self._seconds())
 
     def begin_test(self, argv: Sequence[str]) -> SimulatedTest:
-        """Begins a bandwidth test of others' tools, as probes/bandwidth builds the command; at once.
+        """Start a bandwidth test with a command line from probes/bandwidth; it returns immediately.
 
-        It knows one other node, its twin, under the name `peer`: by ssh, and as a server's name. What is no
-        such tool ends with status 127.
+        The node knows one other node under the name `peer`, for ssh and as a server's name. A program that
+        is not a bandwidth tool exits with status 127.
         """
-        # Loaded with the first test: what a test measures takes the doctor's facts.
+        # Imported with the first test: speeds depend on the doctor's facts.
         from probes.simulation.bandwidth.node_pair import Stage
         from probes.simulation.bandwidth.start import begin
 
@@ -141,12 +152,12 @@ class SimulatedHost:
         return begin(self._stage, argv)
 
     def _twin(self) -> Twin:
-        """Another node of this description, with the same faults."""
+        """Return another node of the same description, with the same faults."""
         twin = SimulatedHost(self.origin.label, self._seed + 1, self._clock)
         return twin, twin.tree, twin._seconds
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        """Driver and GPUs as described."""
+        """Return driver and GPUs as described."""
         if "nvidia" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         driver, special = self._description.driver, self._description.nvml
@@ -167,8 +178,8 @@ class SimulatedHost:
     def _gpu(self, number: int, bdf: str) -> Maybe[NvmlGpu]:
         gpu, special = self._description.gpu, self._description.nvml
         if number in special.lost:
-            told = "the GPU has fallen off the bus (see the kernel log, then reboot)"
-            return Unknown(Reason.DRIVER_ERROR, bdf, told)
+            detail = "the GPU has fallen off the bus (see the kernel log, then reboot)"
+            return Unknown(Reason.DRIVER_ERROR, bdf, detail)
         peers = self._nvlink_peers()
         if number in special.with_fewer_nvlinks:
             peers = tuple((switch, links - 1) for switch, links in peers)
@@ -192,15 +203,15 @@ class SimulatedHost:
         )
 
     def _fabric(self) -> str:
-        """Hopper and newer register with the NVSwitches' manager, on this node or on the switches' own."""
+        """Return the fabric state; since Hopper, GPUs register with the Fabric Manager, here or elsewhere."""
         gpu = self._description.gpu
         if gpu.capability < (9, 0) or not (self.tree.nvswitches or gpu.c2c):
             return "not supported"
-        runs = not self.tree.nvswitches or self.tree.units.get("nvidia-fabricmanager") == "active"
-        return "completed" if runs else "in progress"
+        is_managed = not self.tree.nvswitches or self.tree.units.get("nvidia-fabricmanager") == "active"
+        return "completed" if is_managed else "in progress"
 
     def _nvlink_peers(self) -> tuple[tuple[str, int], ...]:
-        """The NVLinks shared out over the NVSwitches; where none is on this PCI tree, one far switch."""
+        """Return the links to each NVSwitch; without one in this PCI tree, to one remote switch."""
         links = self._description.gpu.nvlinks
         if not links:
             return ()
@@ -211,7 +222,7 @@ class SimulatedHost:
         return tuple(zip(switches, shares, strict=True))
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """One reading of every GPU."""
+        """Return one reading of every GPU."""
         if "nvidia" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         special = self._description.nvml
@@ -242,20 +253,20 @@ class SimulatedHost:
             pcie_rx_bytes_per_second=received,
             link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
-            processes=(FIRST_RANK + number,) if ("nvidia", "job") in self.tree.holds else (),
+            processes=(FIRST_RANK + number,) if ("nvidia", "job") in self.tree.references else (),
         )
 
     def _link(self, bdf: str, what: str) -> str:
         return known(self.read(f"/sys/bus/pci/devices/{bdf}/current_link_{what}"), "")
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """EBADF where the described node takes dma-buf regions, as a real probe would give."""
+        """Return EBADF for devices that support dma-buf regions, like a real probe."""
         names = {nic.name for nic in self.tree.nics}
-        direct = self._description.gpudirect
-        able = names.difference(direct.refusing) if direct.dmabuf else set()
+        gpudirect = self._description.gpudirect
+        supported = names.difference(gpudirect.refusing) if gpudirect.dmabuf else set()
         return {
             device: errno.EBADF
-            if device in able
+            if device in supported
             else errno.EOPNOTSUPP
             if device in names
             else Unknown(Reason.NOT_THERE, device)
@@ -263,12 +274,12 @@ class SimulatedHost:
         }
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        """What libcuda of the described driver says, or the error of its cuInit."""
+        """Return what libcuda of the described driver reports, or the error of cuInit."""
         from probes.simulation.bandwidth.cuda import devices, exports_dmabuf
 
         for module in ("nvidia", "nvidia_uvm"):
             if module not in self.tree.live_modules:
-                detail = f"not asked, because /sys/module/{module} is missing"
+                detail = f"not queried, because /sys/module/{module} is missing"
                 return Unknown(Reason.NOT_THERE, "libcuda", detail)
         found = devices(self.tree, {})
         if isinstance(found, int):
@@ -276,18 +287,31 @@ class SimulatedHost:
         rdma, dmabuf = self._description.offers_gdr, exports_dmabuf(self.tree)
         return tuple(CudaGpu(device.bdf, rdma, dmabuf) for device in found)
 
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        """What the simulated /proc says; every process has run as long as the node."""
+        began = self._started_at - _BEGAN_BEFORE_SECONDS
+        found = usage_from_files(self, pids)
+        return {
+            pid: usage if isinstance(usage, Unknown) else replace(usage, started_at=began)
+            for pid, usage in found.items()
+        }
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        """What the simulated /sys/class/net says."""
+        return counters_from_files(self, names)
+
     def environment(self, name: str) -> Maybe[str]:
-        """No variables are set."""
+        """Return that the variable is not set."""
         return Unknown(Reason.NOT_THERE, name)
 
     def is_root(self) -> bool:
-        """A simulated node is looked at without root."""
+        """Return False: a simulated node is never read as root."""
         return False
 
     def monotonic(self) -> float:
-        """The clock given."""
+        """Return the time of the clock that was passed in."""
         return self._clock()
 
     def wall_clock(self) -> float:
-        """The time of day: the true one under the true clock, one in 2023 under a test's."""
+        """Return the time of day: the real one with the real clock, one in 2023 with a test clock."""
         return self._started_at + self._seconds() - _BEGAN_BEFORE_SECONDS

@@ -1,13 +1,12 @@
-"""Everything the doctor looks at: the node, and facts too dear to be read every second."""
+"""An examination: the node, and the facts for the doctor that are too slow to read every second."""
+
+# ruff: noqa: RUF009 - _probed() returns a dataclasses.field()
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from probes.base.origin import Source
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import dkms, module_files
@@ -15,12 +14,10 @@ from probes.facts.kernel import log as kernel_log
 from probes.facts.kernel.dkms import DkmsFacts
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_files import ModuleFileFacts
-from probes.facts.node import PATIENCE_SECONDS, Node, probe_node
-from probes.facts.pci import aer as pcie_errors
-from probes.facts.pci import config_space, rdma_topo
+from probes.facts.node import Node, probe_node
+from probes.facts.pci import aer, config_space, rdma_topo
 from probes.facts.pci.aer import PcieErrorFacts
 from probes.facts.pci.config_space import ConfigSpaceFacts
-from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.facts.rdma import port_health
 from probes.facts.rdma.port_health import PortHealthFacts
@@ -33,146 +30,129 @@ from probes.facts.system.memlock import MemlockFacts
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
 from probes.host.nvml import NvmlLive
-from probes.host.probe_thread import RunningProbe, begin
+from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
-from probes.nccl import topology_file as topology_files
+from probes.nccl import topology_file
 from probes.nccl.topology_file import TopologyFileFacts
 from probes.snapshot.rates import Reading, read
 from probes.snapshot.verdict import Verdict, judge
 from probes.topology.paths import Topology, build
 
 EXAMINE_SECONDS = 10.0
-T = TypeVar("T")
+
+
+class _Examining(Probing):
+    """The probes of one examination, and what they ask about."""
+
+    def __init__(self, host: Host, seconds: float, node: Node, reading: Reading) -> None:
+        super().__init__(host, seconds)
+        self.node = node
+        self.pids = compute_pids(reading)
+        self.functions = _path_functions(node)
+
+
+def _port_health(run: _Examining) -> Maybe[PortHealthFacts]:
+    rdma = run.node.rdma
+    return rdma if isinstance(rdma, Unknown) else port_health.probe(run.host, rdma)
+
+
+def _rdma_topo(run: _Examining) -> Maybe[RdmaTopoFacts]:
+    pci = run.node.pci
+    return pci if isinstance(pci, Unknown) else rdma_topo.probe(run.host, pci)
+
+
+_probed: ProbedFields[_Examining] = ProbedFields()
 
 
 @dataclass(frozen=True)
 class Examination:
-    """All facts of one moment; each probe's, or the reason why it gave none."""
+    """All facts of one moment. A new probe is one more field declared with `_probed`."""
 
     node: Node
     topology: Topology
     reading: Reading
     verdict: Verdict
-    config_space: Maybe[ConfigSpaceFacts]
-    pcie_errors: Maybe[PcieErrorFacts]
-    kernel_log: Maybe[KernelLogFacts]
-    processes: Maybe[ProcessFacts]
-    memlock: Maybe[MemlockFacts]
-    cpuset: Maybe[CpusetFacts]
-    services: Maybe[ServiceFacts]
-    dkms: Maybe[DkmsFacts]
-    tools: Maybe[ToolFacts]
-    libraries: Maybe[LibraryFacts]
-    module_files: Maybe[ModuleFileFacts]
-    port_health: Maybe[PortHealthFacts]
-    device_nodes: Maybe[DeviceNodeFacts]
-    rdma_topo: Maybe[RdmaTopoFacts]
-    driver_container: Maybe[DriverContainerFacts]
-    topology_files: Maybe[TopologyFileFacts]
     is_root: bool
-    # As an earlier examination of the same node had them: what rises between the two.
+    config_space: Maybe[ConfigSpaceFacts] = _probed(
+        "config space", lambda run: config_space.probe(run.host, run.functions)
+    )
+    pcie_errors: Maybe[PcieErrorFacts] = _probed(
+        "PCIe errors", lambda run: aer.probe(run.host, run.functions)
+    )
+    kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
+    processes: Maybe[ProcessFacts] = _probed("processes", lambda run: processes.probe(run.host, run.pids))
+    memlock: Maybe[MemlockFacts] = _probed(
+        "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
+    )
+    cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: cpuset.probe(run.host))
+    services: Maybe[ServiceFacts] = _probed(
+        "services", lambda run: services.probe(run.host), directories=("/etc", "/usr")
+    )
+    dkms: Maybe[DkmsFacts] = _probed("DKMS", lambda run: dkms.probe(run.host))
+    tools: Maybe[ToolFacts] = _probed("tools", lambda run: tools.probe(run.host), directories=("/usr",))
+    libraries: Maybe[LibraryFacts] = _probed(
+        "libraries", lambda run: libraries.probe(run.host), directories=("/usr",)
+    )
+    module_files: Maybe[ModuleFileFacts] = _probed(
+        "module files", lambda run: module_files.probe(run.host, run.node.kernel_release)
+    )
+    port_health: Maybe[PortHealthFacts] = _probed("port health", _port_health)
+    device_nodes: Maybe[DeviceNodeFacts] = _probed(
+        "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
+    )
+    rdma_topo: Maybe[RdmaTopoFacts] = _probed("rdma_topo", _rdma_topo)
+    driver_container: Maybe[DriverContainerFacts] = _probed(
+        "driver container", lambda run: driver_container.probe(run.host)
+    )
+    topology_files: Maybe[TopologyFileFacts] = _probed(
+        "topology files",
+        lambda run: topology_file.probe(run.host, run.answer("processes", ProcessFacts)),
+        needs=("processes",),
+    )
+    # From an earlier examination of the same node: the difference shows which errors rise.
     earlier_port_health: Maybe[PortHealthFacts] | None = None
     earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
-    earlier_at: float | None = None  # seconds, Reading.at of that one
+    earlier_at: float | None = None  # seconds, Reading.at of that examination
+
+
+PROBES = probes_of(Examination)
 
 
 def examine(
     host: Host, node: Node | None = None, before: Examination | None = None, seconds: float = EXAMINE_SECONDS
 ) -> Examination:
-    """Reads what the doctor wants to know; every probe within `seconds`, in a thread of its own.
+    """Run every probe of the doctor, each within `seconds`, and judge the node.
 
-    `node`: as it was probed just now; `before`: the examination before, for what rises in between.
+    `node`: the node if it has just been probed; `before`: the examination before, for errors that rise.
     """
-
-    def start(name: str, ask: Callable[[], Maybe[T]]) -> RunningProbe[T]:
-        # One after the other while they are quick: threads hinder each other at the interpreter's lock.
-        running = begin(host, name, ask)
-        running.wait(min(PATIENCE_SECONDS, seconds))
-        return running
-
     node = probe_node(host) if node is None else node
     topology = build(node)
     reading = read(host, node)
-    functions = () if isinstance(node.pci, Unknown) else _path_functions(node.pci)
-    rdma = node.rdma
-    pids = compute_pids(reading)
-    config_space_run = start("config space", lambda: config_space.probe(host, functions))
-    pcie_errors_run = start("PCIe errors", lambda: pcie_errors.probe(host, functions))
-    kernel_log_run = start("kernel log", lambda: kernel_log.probe(host))
-    processes_run = start("processes", lambda: processes.probe(host, pids))
-    memlock_run = start("memlock", lambda: _unless_lacking(host, ("/etc",), memlock.probe))
-    cpuset_run = start("cpuset", lambda: cpuset.probe(host))
-    services_run = start(
-        "services",
-        lambda: _unless_lacking(
-            host,
-            (
-                "/etc",
-                "/usr",
-            ),
-            services.probe,
-        ),
-    )
-    dkms_run = start("DKMS", lambda: dkms.probe(host))
-    tools_run = start("tools", lambda: _unless_lacking(host, ("/usr",), tools.probe))
-    libraries_run = start("libraries", lambda: _unless_lacking(host, ("/usr",), libraries.probe))
-    module_files_run = start("module files", lambda: module_files.probe(host, node.kernel_release))
-    port_health_run = start(
-        "port health", lambda: rdma if isinstance(rdma, Unknown) else port_health.probe(host, rdma)
-    )
-    device_nodes_run = start("device nodes", lambda: _unless_lacking(host, ("/dev",), device_nodes.probe))
-    pci = node.pci
-    rdma_topo_run = start(
-        "rdma_topo", lambda: pci if isinstance(pci, Unknown) else rdma_topo.probe(host, pci)
-    )
-    driver_container_run = start("driver container", lambda: driver_container.probe(host))
-    seen = processes_run.answer(seconds)
-    topology_files_run = start("topology files", lambda: topology_files.probe(host, seen))
-    files = topology_files_run.answer(seconds)
+    answers = _Examining(host, seconds, node, reading).run(PROBES)
     return Examination(
         node=node,
         topology=topology,
         reading=reading,
-        verdict=judge(node, topology, reading, files=files),
-        config_space=config_space_run.answer(seconds),
-        pcie_errors=pcie_errors_run.answer(seconds),
-        kernel_log=kernel_log_run.answer(seconds),
-        processes=seen,
-        memlock=memlock_run.answer(seconds),
-        cpuset=cpuset_run.answer(seconds),
-        services=services_run.answer(seconds),
-        dkms=dkms_run.answer(seconds),
-        tools=tools_run.answer(seconds),
-        libraries=libraries_run.answer(seconds),
-        module_files=module_files_run.answer(seconds),
-        port_health=port_health_run.answer(seconds),
-        device_nodes=device_nodes_run.answer(seconds),
-        rdma_topo=rdma_topo_run.answer(seconds),
-        driver_container=driver_container_run.answer(seconds),
-        topology_files=files,
+        verdict=judge(node, topology, reading, files=answers["topology_files"]),
         is_root=host.is_root(),
         earlier_port_health=None if before is None else before.port_health,
         earlier_pcie_errors=None if before is None else before.pcie_errors,
         earlier_at=None if before is None else before.reading.at,
+        **answers,
     )
 
 
-def _unless_lacking(host: Host, directories: tuple[str, ...], probe: Callable[[Host], Maybe[T]]) -> Maybe[T]:
-    """What a probe finds; in a dumped tree that leaves a directory out, nothing in it is "not there"."""
-    if host.origin.source is Source.TREE:
-        for directory in directories:
-            if isinstance(host.names(directory), Unknown):
-                return Unknown(Reason.NOT_RECORDED, directory, "this tree has no such directory")
-    return probe(host)
-
-
-def _path_functions(pci: PciFacts) -> tuple[str, ...]:
-    """The functions on GPUs' and NICs' paths; virtual functions too, whose ATS is their own."""
-    virtual = (bdf for bdf, one in pci.functions.items() if one.physical_function is not None)
-    return (*config_space.path_functions(pci), *virtual)
+def _path_functions(node: Node) -> tuple[str, ...]:
+    """Return the functions on GPUs' and NICs' paths, and virtual functions, which have their own ATS."""
+    if isinstance(node.pci, Unknown):
+        return ()
+    virtual = (
+        bdf for bdf, function in node.pci.functions.items() if function.physical_function is not None
+    )
+    return (*config_space.path_functions(node.pci), *virtual)
 
 
 def compute_pids(reading: Reading) -> tuple[int, ...]:
-    """Processes that NVML names on any GPU."""
+    """Return the processes that NVML reports on any GPU."""
     gpus: tuple[NvmlLive, ...] = () if isinstance(reading.gpus, Unknown) else tuple(reading.gpus.values())
     return tuple(pid for gpu in gpus if not isinstance(gpu.processes, Unknown) for pid in gpu.processes)

@@ -9,7 +9,10 @@ from probes.base.unknown import Unknown, known
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.network_use import NOT_ASKED, NetworkUse
-from probes.topology.paths import Endpoint, Nccl, Smi, Topology, is_down, port_gbps
+from probes.topology.endpoints import Endpoint, is_down, port_gbps
+from probes.topology.nccl_words import Nccl
+from probes.topology.paths import Topology
+from probes.topology.smi_words import Smi
 
 _NEAR = (Smi.PIX, Smi.PXB)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -12,6 +13,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort, parse_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
+from probes.host.usage import InterfaceCounters
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Reading:
     peermem: PeermemReading
     module_refcnts: dict[str, Maybe[int]]
     port_states: dict[tuple[str, int], Maybe[str]]  # "ACTIVE", …
+    interfaces: Mapping[str, Maybe[InterfaceCounters]] = field(default_factory=dict)  # by netdev, if asked
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
 
 
 def _counters(host: Host, device: str, port: RdmaPort) -> PortCounters:
-    """The port's bytes; EFA and bnxt_re may have them in hw_counters only, rxe counts packets only.
+    """Return the port's bytes; EFA and bnxt_re may have them in hw_counters only, rxe counts packets only.
 
     drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
     """
@@ -97,8 +100,11 @@ def _counters(host: Host, device: str, port: RdmaPort) -> PortCounters:
     return PortCounters(at, sent, _octets(host, f"{path}/counters/port_rcv_data"))
 
 
-def read(host: Host, node: Node) -> Reading:
-    """One reading of the devices that the node had when it was probed."""
+def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
+    """Read the devices that the node had when it was probed.
+
+    `with_interfaces`: also the netdevs of its ports. On Ethernet the port counters leave out TCP/IP.
+    """
     ports: dict[tuple[str, int], PortCounters] = {}
     states: dict[tuple[str, int], Maybe[str]] = {}
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
@@ -118,6 +124,7 @@ def read(host: Host, node: Node) -> Reading:
         for name, module in node.modules.modules.items():
             if module.state is ModuleState.LIVE:
                 refcnts[name] = _number(host, f"/sys/module/{name}/refcnt")
+    netdevs = _netdevs(node) if with_interfaces else ()
     live = host.nvml_live()
     return Reading(
         at=host.monotonic(),
@@ -126,7 +133,14 @@ def read(host: Host, node: Node) -> Reading:
         peermem=read_peermem(host),
         module_refcnts=refcnts,
         port_states=states,
+        interfaces=host.interface_counters(netdevs) if netdevs else {},
     )
+
+
+def _netdevs(node: Node) -> tuple[str, ...]:
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    names = (port.netdev for device in devices for port in device.ports)
+    return tuple(dict.fromkeys(name for name in names if not isinstance(name, Unknown)))
 
 
 def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]:
@@ -149,6 +163,22 @@ def port_rates(before: Reading, after: Reading) -> dict[tuple[str, int], PortRat
         if old is not None:
             seconds = new.at - old.at
             rates[port] = PortRate(
+                _rate(old.sent_bytes, new.sent_bytes, seconds),
+                _rate(old.received_bytes, new.received_bytes, seconds),
+            )
+    return rates
+
+
+def netdev_rates(before: Reading, after: Reading) -> dict[str, PortRate]:
+    """Return the TCP/IP traffic between two readings by netdev; RDMA bypasses the netdev."""
+    rates: dict[str, PortRate] = {}
+    seconds = after.at - before.at
+    for name, new in after.interfaces.items():
+        old = before.interfaces.get(name)
+        if isinstance(new, Unknown):
+            rates[name] = PortRate(new, new)
+        elif old is not None and not isinstance(old, Unknown):
+            rates[name] = PortRate(
                 _rate(old.sent_bytes, new.sent_bytes, seconds),
                 _rate(old.received_bytes, new.received_bytes, seconds),
             )

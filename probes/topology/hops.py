@@ -1,105 +1,73 @@
-"""The elements between two PCI functions, link by link."""
+"""The elements between two PCI functions, link by link, along the shortest route through the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.pci.functions import PciFunction, PciKind
-from probes.facts.pci.link_speed import capacity, carried, describe
-from probes.topology.smi_words import shared
+from probes.base.unknown import Maybe, Unknown
+from probes.topology.graph import CPU, INTERNAL, NO_LINK, NUMA_NODE, pcie_graph
 
-NO_LINK = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One element on the way, with the link that leads to it from the one before."""
+    """One element of a path, with the link that leads to it from the element before."""
 
     id: str  # BDF, "pci0000:15", "NUMA 0"
     kind: str  # "GPU", "NIC", "downstream port", "upstream port", "root port", "host bridge", "NUMA node"
     link: str  # "PCIe", "SMP", "internal", "" for the first
     gbps: Maybe[float]  # what that link carries each way as it is, a GPU's when awake; 10^9 bits/s
     text: str  # "Gen5 x16, now Gen3 x8"
-    best_gbps: Maybe[float] = NO_LINK  # what the link can carry at its best: by that NICs are chosen
+    best_gbps: Maybe[float] = NO_LINK  # what the link can carry at its best; NICs are chosen by it
 
 
-_Link = tuple[str, Maybe[float], str, Maybe[float]]
+class Routes:
+    """The PCIe routes through a graph."""
 
+    def __init__(self, graph: nx.Graph[str]) -> None:
+        self.graph = graph
+        self.pcie = pcie_graph(graph)
+        self._from: dict[str, dict[str, list[str]]] = {}
+        self._hops: dict[tuple[str, str], Hop] = {}
 
-@dataclass(frozen=True)
-class Ways:
-    """The way of one function up to its host bridge and the way down: all its paths are cut of these."""
+    def between(self, a: str, b: str) -> list[str]:
+        """Return the shortest route from a to b, both included; [] where there is none."""
+        import networkx as nx
 
-    function: PciFunction
-    up: tuple[Hop, ...]  # the function, …, the root port, the host bridge
-    down: tuple[Hop, ...]  # the root port, …, the function
+        if a == b:
+            return [a]
+        if a not in self._from:
+            self._from[a] = nx.single_source_shortest_path(self.pcie, a) if a in self.pcie else {}
+        return self._from[a].get(b, [])
 
+    def chain(self, bdf: str) -> list[str]:
+        """Return the functions from the root port down to this one."""
+        import networkx as nx
 
-def role(function: PciFunction | None, place: int) -> str:
-    """What an element of a chain is: below the root port, switches come as upstream and downstream ports."""
-    if function is not None and function.kind is not PciKind.BRIDGE:
-        return str(function.kind.value)
-    if place == 0:
-        return "root port"
-    return "upstream port" if place % 2 else "downstream port"
+        route: list[str] = nx.shortest_path(self.pcie, self.graph.nodes[bdf]["root"], bdf)
+        return route[1:]
 
+    def hops(self, route: list[str]) -> tuple[Hop, ...]:
+        """Return the hops of a route; two host bridges of one NUMA node are neighbors."""
+        kinds = [self.graph.nodes[part]["kind"] for part in route]
+        if kinds.count(NUMA_NODE) < 2:
+            route = [part for part, kind in zip(route, kinds, strict=True) if kind not in (NUMA_NODE, CPU)]
+        return tuple(self._hop(a, b) for a, b in zip(["", *route], route, strict=False))
 
-def ways_of(function: PciFunction, functions: Mapping[str, PciFunction]) -> Ways:
-    """Both ways between a function and its host bridge."""
-    chain = function.chain
-    parts = [functions.get(bdf) for bdf in chain]
-    kinds = [role(part, place) for place, part in enumerate(parts)]
-    # links[n] leads from chain[n - 1] to chain[n]
-    links: list[_Link] = [("internal", NO_LINK, "", NO_LINK)]
-    for place in range(1, len(chain)):
-        links.append(_link(parts[place - 1], parts[place], kinds[place - 1], kinds[place]))
-    down = tuple(Hop(bdf, kind, *link) for bdf, kind, link in zip(chain, kinds, links, strict=True))
-    led = [*links[1:], ("", NO_LINK, "", NO_LINK)]  # led[n] leads to chain[n] from below
-    up = [Hop(bdf, kind, *link) for bdf, kind, link in zip(chain, kinds, led, strict=True)][::-1]
-    return Ways(function, (*up, Hop(function.root or "CPU", "host bridge", "internal", NO_LINK, "")), down)
-
-
-def _link(upper: PciFunction | None, lower: PciFunction | None, above: str, below: str) -> _Link:
-    """Kind, figures and words of what joins two neighbours of a chain."""
-    if (above, below) == ("upstream port", "downstream port"):
-        return "internal", NO_LINK, "switch", NO_LINK
-    if lower is None:
-        # The port above speaks of the same link.
-        lower, upper = upper, None
-        below = ""
-    if lower is None:
-        lost = Unknown(Reason.NOT_THERE, "max_link_speed", "neither end is listed")
-        return "PCIe", lost, "link ?", lost
-    other = upper.link if upper else None
-    # A GPU's link is slow while the GPU idles; what stands above a card that is not listed may be one's.
-    idles = below in ("", str(PciKind.GPU.value))
-    told = describe(lower.link, other)
-    return "PCIe", carried(lower.link, other, idles), told, capacity(lower.link, other)
-
-
-def hops_between(a: Ways, b: Ways) -> tuple[Hop, ...]:
-    """From a up to where the ways join, and down to b."""
-    fa, fb = a.function, b.function
-    same_root = bool(fa.root) and fa.root == fb.root
-    common = shared(fa, fb) if same_root else 0
-    if common:
-        return a.up[: len(fa.chain) - common + 1] + b.down[common:]
-    if same_root:
-        return a.up + b.down
-    if isinstance(fa.numa_node, Unknown) or isinstance(fb.numa_node, Unknown) or fa.numa_node == fb.numa_node:
-        return (*a.up, b.up[-1], *b.down)
-    return (
-        *a.up,
-        Hop(f"NUMA {fa.numa_node}", "NUMA node", "internal", NO_LINK, ""),
-        Hop(f"NUMA {fb.numa_node}", "NUMA node", "SMP", NO_LINK, "between sockets"),
-        b.up[-1],
-        *b.down,
-    )
+    def _hop(self, before: str, bdf: str) -> Hop:
+        hop = self._hops.get((before, bdf))
+        if hop is None:
+            edge = self.graph.get_edge_data(before, bdf, {"type": INTERNAL if before else "", "text": ""})
+            kind, gbps = self.graph.nodes[bdf]["kind"], edge.get("gbps", NO_LINK)
+            hop = Hop(bdf, kind, edge["type"], gbps, edge["text"], edge.get("best_gbps", NO_LINK))
+            self._hops[before, bdf] = hop
+        return hop
 
 
 def weakest_of(hops: tuple[Hop, ...]) -> int | None:
-    """The index of the hop whose link carries least; None where none says what it carries."""
+    """Return the index of the hop whose link carries least; None if no link reports what it carries."""
     carried = [(hop.gbps, number) for number, hop in enumerate(hops) if not isinstance(hop.gbps, Unknown)]
     return min(carried)[1] if carried else None

@@ -1,34 +1,41 @@
-"""What NVLink lays between two GPUs."""
+"""What NVLink and chip-to-chip links connect, read off the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from probes.base.unknown import Unknown
-from probes.facts.gpu.gpus import Gpu
+from probes.topology.graph import C2C, GPU, NVLINK
 
-
-def peers_of(gpu: Gpu | None) -> dict[str, int]:
-    """BDF -> links of what a GPU's NVLinks lead to; empty where NVML does not say."""
-    if gpu is None or isinstance(gpu.nvlink_peers, Unknown):
-        return {}
-    return dict(gpu.nvlink_peers)
+if TYPE_CHECKING:
+    import networkx as nx
 
 
-def nvlinks_between(a: Gpu | None, b: Gpu | None, gpus: Mapping[str, Gpu]) -> int:
-    """NVLinks that join two GPUs, straight or through NVSwitches; 0 where NVML names none.
+def nvlinks_between(graph: nx.Graph[str], a: str, b: str) -> int:
+    """Return the NVLinks that join two GPUs, directly or through NVSwitches; 0 where NVML names none.
 
-    A peer that both have and that is no GPU of this node is an NVSwitch, also one that this virtual machine
-    does not see (NCCL src/graph/xml.cc). A GPU that both have switches nothing: see `has_relay`.
+    An NVSwitch is also a peer that this virtual machine does not see (NCCL src/graph/xml.cc). A GPU that both
+    are connected to switches nothing: see `has_relay`.
     """
-    of_a, of_b = peers_of(a), peers_of(b)
-    straight = of_a.get(b.bdf if b else "", 0) or of_b.get(a.bdf if a else "", 0)
-    if straight:
-        return straight
-    switches = [peer for peer in of_a if peer in of_b and peer not in gpus]
-    return min(sum(of_a[one] for one in switches), sum(of_b[one] for one in switches))
+    direct = graph.get_edge_data(a, b, {})
+    if direct.get("type") == NVLINK:
+        return int(direct["links"])
+    switches = [peer for peer in _common_peers(graph, a, b) if graph.nodes[peer]["kind"] != GPU]
+    return min(sum(int(graph.edges[gpu, switch]["links"]) for switch in switches) for gpu in (a, b))
 
 
-def has_relay(a: Gpu | None, b: Gpu | None, gpus: Mapping[str, Gpu]) -> bool:
-    """Whether a third GPU has NVLinks straight to both: NCCL's NVB (src/graph/paths.cc ncclTopoSetPaths)."""
-    return any(peer in gpus and peer in peers_of(b) for peer in peers_of(a))
+def has_relay(graph: nx.Graph[str], a: str, b: str) -> bool:
+    """Return whether a third GPU has NVLinks directly to both: NCCL's NVB (src/graph/paths.cc)."""
+    return any(graph.nodes[peer]["kind"] == GPU for peer in _common_peers(graph, a, b))
+
+
+def _common_peers(graph: nx.Graph[str], a: str, b: str) -> Iterator[str]:
+    """Yield what both GPUs have NVLinks to."""
+    for peer, edge in graph.adj[a].items():
+        if edge["type"] == NVLINK and graph.get_edge_data(peer, b, {}).get("type") == NVLINK:
+            yield peer
+
+
+def has_c2c(graph: nx.Graph[str], gpu: str) -> bool:
+    """Return whether a GPU is attached to its CPU by chip-to-chip links."""
+    return any(edge["type"] == C2C for edge in graph.adj[gpu].values())

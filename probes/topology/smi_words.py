@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.pci.functions import PciFunction
+from probes.topology.graph import HOST_BRIDGE
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class Smi(Enum):
@@ -18,45 +23,29 @@ class Smi(Enum):
     SYS = "SYS"
 
 
-def shared(a: PciFunction, b: PciFunction) -> int:
-    """How many elements the chains of two functions of one host bridge begin with in common."""
-    count = 0
-    for one, other in zip(a.chain, b.chain, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+def smi_path(graph: nx.Graph[str], route: Sequence[str]) -> Maybe[Smi]:
+    """Return the word for a route through the graph (legend of `topo -m`; nvidia-smi's source is closed).
 
-
-def same_device(a: PciFunction, b: PciFunction) -> bool:
-    """Whether two functions are of one device: BDFs that differ in the function only."""
-    return a.bdf.rpartition(".")[0] == b.bdf.rpartition(".")[0]
-
-
-def smi_path(a: PciFunction, b: PciFunction) -> Maybe[Smi]:
-    """The word, from where the functions hang (nvidia-smi's own source is closed; legend of `topo -m`).
-
-    Unknown where they have no host bridge in common and one of them no NUMA node, and where the place of
-    one in the tree is not known.
+    Unknown if the route crosses from one host bridge to another and a NUMA node is missing.
     """
-    if a.root and a.root == b.root:
-        common = shared(a, b)
-        if same_device(a, b):
-            return Smi.PIX
-        if common == 0:
-            return Smi.PHB
-        # Below the last bridge in common: a downstream port and the device on either side is one switch.
-        if len(a.chain) - common <= 2 and len(b.chain) - common <= 2:
-            return Smi.PIX
-        return Smi.PXB
-    for end in (a, b):
-        if not end.root:
-            return Unknown(Reason.MALFORMED, end.sysfs_path, f"no host bridge in the path of {end.bdf}")
-    for end in (a, b):
-        if isinstance(end.numa_node, Unknown):
-            return Unknown(
-                Reason.NOT_THERE,
-                f"{end.sysfs_path}/numa_node",
-                f"NODE or SYS: the NUMA node of {end.bdf} is unknown",
-            )
-    return Smi.NODE if a.numa_node == b.numa_node else Smi.SYS
+    functions = graph.nodes
+    a, b = route[0], route[-1]
+    if _device(a) == _device(b):
+        return Smi.PIX
+    bridges = sum(functions[part]["kind"] == HOST_BRIDGE for part in route)
+    if bridges == 1:
+        return Smi.PHB
+    if bridges == 0:
+        # Below the last common port, a downstream port and the device on either side are one switch.
+        top = min(range(len(route)), key=lambda place: int(functions[route[place]]["depth"]))
+        return Smi.PIX if top <= 2 and len(route) - 1 - top <= 2 else Smi.PXB
+    for bdf in (a, b):
+        if isinstance(functions[bdf]["numa_node"], Unknown):
+            detail = f"NODE or SYS: the NUMA node of {bdf} is unknown"
+            return Unknown(Reason.NOT_THERE, f"{functions[bdf]['sysfs_path']}/numa_node", detail)
+    return Smi.NODE if functions[a]["numa_node"] == functions[b]["numa_node"] else Smi.SYS
+
+
+def _device(bdf: str) -> str:
+    """Return the BDF without its function: the functions of one device have it in common."""
+    return bdf.rpartition(".")[0]

@@ -19,6 +19,8 @@ from tests.node_vm.shape import Shape, devices
 
 # A plain machine needs a tenth of these; a wait that ends early means that something is wrong.
 BOOT_SECONDS = 300.0
+# Emulated CPUs may lock up while the kernel starts on a host without a free core: it is started again.
+STALLED_SECONDS = 120.0
 KVM_SECONDS = 10.0
 MEMORY_MIB = 1024  # of each NUMA node
 STARTS, UP = "NODE-VM-STARTS", "NODE-VM-UP"
@@ -69,11 +71,15 @@ class Machine:
             append = f"{append} wire={wire.end}"
         self._directory = Path(tempfile.mkdtemp(prefix="node-vm-"))
         self._serial = self._directory / "serial.log"
+        self._monitor = self._directory / "monitor"
         self._image = image
         self._port = free_port()
         self._process = self._start(acceleration(image), append, may_reboot)
         try:
             self.guest = Guest(self._port, self._key(), self._directory / "ssh")
+            if not self._is_up(boots=1, seconds=STALLED_SECONDS):
+                _stop(self._process)
+                self._process = self._start(acceleration(image), append, may_reboot)
             self._come_up(boots=1)
         except BaseException:
             self.end()
@@ -87,7 +93,19 @@ class Machine:
             "sync; (sleep 0.5; echo u > /proc/sysrq-trigger; echo b > /proc/sysrq-trigger) >/dev/null 2>&1 &"
         )
         self.guest.hang_up()
+        if not self._is_up(boots + 1, STALLED_SECONDS):
+            with socket.socket(socket.AF_UNIX) as monitor:
+                monitor.connect(str(self._monitor))
+                monitor.sendall(b"system_reset\n")
         self._come_up(boots + 1)
+
+    def _is_up(self, boots: int, seconds: float) -> bool:
+        """Whether the kernel comes up within `seconds`."""
+        try:
+            self._wait(lambda: self._said().count(UP) >= boots, seconds)
+        except NoBoot:
+            return False
+        return True
 
     def _come_up(self, boots: int) -> None:
         self._wait(lambda: self._said().count(UP) >= boots)
@@ -114,6 +132,7 @@ class Machine:
             *("-netdev", f"user,id=net0,restrict=on,{forward}"),
             *("-device", "virtio-net-pci,netdev=net0,romfile=,bus=pcie.0,addr=3"),
             *devices(self.shape),
+            *("-monitor", f"unix:{self._monitor},server=on,wait=off"),
             *(self._wire.arguments() if self._wire else ()),
         ]
         if may_reboot:
@@ -123,14 +142,14 @@ class Machine:
     def _said(self) -> str:
         return self._serial.read_text(errors="replace") if self._serial.exists() else ""
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + BOOT_SECONDS
+    def _wait(self, condition: Callable[[], bool], seconds: float = BOOT_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
         while not condition():
             if self._process.poll() is not None:
                 told = (self._directory / "qemu.log").read_text(errors="replace")
                 raise NoBoot(f"qemu ended with {self._process.returncode}: {told[-2000:]}")
             if time.monotonic() > deadline:
-                raise NoBoot(f"not up after {BOOT_SECONDS:.0f} s; it said last: {self._said()[-2000:]}")
+                raise NoBoot(f"not up after {seconds:.0f} s; it said last: {self._said()[-2000:]}")
             time.sleep(0.1)
 
 

@@ -7,12 +7,13 @@ from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node, probe_node
 from probes.recording.archive import read_archive
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
-from probes.topology.paths import Smi, build
+from probes.topology.paths import build
+from probes.topology.smi_words import Smi
 from tests.recordings import NODE_VM
-from tui.files.recording_file import chunks_of
+from tui.files.new_file import chunks_of
 
 # Two roots with two switches each, and below each switch two GPUs and a NIC, as QEMU was told.
 GPUS = ["43", "44", "48", "49", "83", "84", "88", "89"]
@@ -20,12 +21,12 @@ NICS = {"mlx5_0": "45", "mlx5_1": "4a", "mlx5_2": "85", "mlx5_3": "8a"}
 
 
 @pytest.fixture
-def host() -> RecordedHost:
-    return RecordedHost(read_archive(chunks_of(str(NODE_VM))))
+def host() -> ReplayHost:
+    return ReplayHost(read_archive(chunks_of(str(NODE_VM))))
 
 
 @pytest.fixture
-def node(host: RecordedHost) -> Node:
+def node(host: ReplayHost) -> Node:
     return probe_node(host)
 
 
@@ -58,7 +59,7 @@ def test_no_nic_takes_dma_buf_and_peermem_serves(node: Node) -> None:
     assert node.gpudirect.peermem.usable is True
 
 
-def test_the_refcount_went_up(host: RecordedHost, node: Node) -> None:
+def test_the_refcount_went_up(host: ReplayHost, node: Node) -> None:
     seen = []
     for moment in range(len(host.recording.moments)):
         host.seek(moment)
@@ -68,7 +69,7 @@ def test_the_refcount_went_up(host: RecordedHost, node: Node) -> None:
     assert seen == [0, 3, 7]
 
 
-def test_the_doctor_has_what_it_asks(host: RecordedHost, node: Node) -> None:
+def test_the_doctor_has_what_it_asks(host: ReplayHost, node: Node) -> None:
     examination = examine(host, node)
     for name in ("config_space", "kernel_log", "port_health", "tools", "module_files", "services"):
         assert not isinstance(getattr(examination, name), Unknown), name

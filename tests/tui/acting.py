@@ -9,7 +9,7 @@ from dataclasses import replace
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from probes.simulation.commands.command_result import Performed
+from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
 from tests.tui.driving import SteppedClock, readings, until
 from tui.app import GdrtopApp
@@ -24,7 +24,7 @@ NODE = "hgx-h100+peermem-not-loaded"
 class QuickHost(SimulatedHost):
     """A simulated node on which no command takes any time."""
 
-    def perform(self, argv: Sequence[str], given: str = "") -> Performed:
+    def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:
         return replace(super().perform(argv, given), seconds=0.0)
 
 
@@ -39,7 +39,7 @@ class HeldHost(SimulatedHost):
     def let_one_go(self) -> None:
         self._may_go.release()
 
-    def perform(self, argv: Sequence[str], given: str = "") -> Performed:
+    def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:
         self.obeyed.append(tuple(argv))
         assert self._may_go.acquire(timeout=60)
         return replace(super().perform(argv, given), seconds=0.0)

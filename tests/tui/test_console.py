@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from probes.simulation.commands.command_result import Performed
+from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
 from tests.tui.acting import NODE, asked, ended, on, seen
 from tests.tui.driving import SteppedClock, readings, stepped_app, until
@@ -26,8 +26,8 @@ class PrintingHost(SimulatedHost):
         super().__init__(name, clock=clock)
         self._printed, self._exit_status = tuple(lines), exit_status
 
-    def perform(self, argv: Sequence[str], given: str = "") -> Performed:
-        return Performed(self._printed, self._exit_status, 0.0)
+    def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:
+        return CommandResult(self._printed, self._exit_status, 0.0)
 
 
 async def test_a_flood_does_not_freeze_the_screen() -> None:
@@ -69,7 +69,7 @@ async def test_readings_rest_while_the_driver_is_unloaded(monkeypatch: pytest.Mo
     order: list[str] = []
 
     class Noting(SimulatedHost):
-        def perform(self, argv: Sequence[str], given: str = "") -> Performed:
+        def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:
             order.append(argv[0])
             return super().perform(argv, given)
 
@@ -109,7 +109,7 @@ def test_a_password_is_not_waited_for_by_one_who_leaves() -> None:
 
 async def test_a_fault_of_ours_ends_the_run_and_says_so() -> None:
     class Failing(SimulatedHost):
-        def perform(self, argv: Sequence[str], given: str = "") -> Performed:
+        def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:
             raise ValueError("no such luck")
 
     clock = SteppedClock()

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
@@ -21,6 +20,7 @@ from probes.bandwidth.tools.samples import (
     Latency,
     Sample,
 )
+from probes.bandwidth.tools.tool import Purpose
 from tests.probes.bandwidth.planning.test_series import lacking, node
 from tests.probes.bandwidth.sample_results import failed, judged, latency, result
 from widgets.bandwidth.matrix import draw_matrix
@@ -110,7 +110,7 @@ def test_what_it_proves_is_told_where_it_is_known() -> None:
 
 
 def test_a_latency_is_no_bandwidth() -> None:
-    row = Sample("x", "x", size_bytes=2, latencies=(Latency(2.1, "typical"), Latency(2.9, "99 %")))
+    row = Sample("x", "x", size_bytes=2, latencies=(Latency("typical", 2.1), Latency("99 %", 2.9)))
     told = text(draw_result(latency(2.1, figure=row), (), 100))
     assert "2.10 µs with 2 B messages, 99 % within 2.90 µs" in told
     assert "Gb/s" not in told
@@ -193,11 +193,13 @@ def test_latencies_have_their_own_columns() -> None:
 
 
 def test_collectives_and_copies_are_named() -> None:
-    row = Sample("all_reduce", "x", "in-place", 8, 1.0, bus_gbps=1.75, time_us=3.0, wrong=0)
+    row = Sample(
+        "all_reduce", "x", variant="in-place", size_bytes=8, gbps=1.0, bus_gbps=1.75, time_us=3.0, wrong=0
+    )
     heading, line = draw_rows([row], 100)
     assert plain(heading).split() == ["bytes", "Gb/s", "bus", "Gb/s", "time", "µs", "wrong"]
     assert plain(line).split() == ["8", "1.00", "1.75", "3.00", "0", "in-place"]
-    copies = draw_rows([Sample("host_to_device", "x", "CPU 0 → GPU 0", gbps=440.0)], 100)
+    copies = draw_rows([Sample("host_to_device", "x", variant="CPU 0 → GPU 0", gbps=440.0)], 100)
     assert "CPU 0 → GPU 0" in plain(copies[1])
 
 

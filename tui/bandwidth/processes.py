@@ -33,8 +33,8 @@ from typing import Any, Protocol
 
 from probes.host.command import TRUSTED_PATH, find_command
 from tui.bandwidth import supervisor
-from tui.runtime.ansi_text import without_colours
-from tui.runtime.pty_reader import TerminalReader
+from tui.runtime.ansi_text import without_colors
+from tui.runtime.pty_reader import PtyReader
 
 LINE_LIMIT = 4096
 # While so many lines wait, no more are read, and the tool blocks. During a stop, the rest is only counted.
@@ -131,7 +131,7 @@ class _NotStarted:
 def _start(order: dict[str, Any]) -> _LocalProcess:
     """Start a supervisor, or raise OSError if there is no process, terminal or descriptor left for it."""
     master, slave = pty.openpty()
-    output = TerminalReader(master, LINE_LIMIT)
+    output = PtyReader(master, LINE_LIMIT)
     control: socket.socket | None = None
     remote: socket.socket | None = None
     try:
@@ -179,7 +179,7 @@ class _LocalProcess:
     """A process, its supervisor, and its terminal; the thread that holds the lock reads for all."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, output: TerminalReader
+        self, process: subprocess.Popen[bytes], control: socket.socket, output: PtyReader
     ) -> None:
         self._supervisor, self._control, self._output = process, control, output
         self._began = time.monotonic()
@@ -228,7 +228,7 @@ class _LocalProcess:
         if self._exit is not None:
             self._read_rest()
             return
-        wanted: list[socket.socket | TerminalReader] = [self._control]
+        wanted: list[socket.socket | PtyReader] = [self._control]
         if len(self._waiting) < _LINES_WAITING or self._overdue_at is not None:
             wanted.append(self._output)
         ready = select.select(wanted, [], [], min(seconds, _POLL_SECONDS))[0]
@@ -256,7 +256,7 @@ class _LocalProcess:
             if self._overdue_at is not None and len(self._waiting) >= _LINES_WAITING:
                 self._skipped += 1
             else:
-                self._waiting.append(without_colours(line))
+                self._waiting.append(without_colors(line))
 
     def _handle_message(self) -> None:
         """Handle a message of the supervisor, or its death."""

@@ -23,9 +23,8 @@ from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
-from tui.files.append_file import LinesFile
-from tui.files.new_file import NewFile, why, why_not_as_root
-from tui.files.new_file import told as printable_path
+from tui.files.append_file import AppendFile
+from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.xdg import DATA, NO_HOME, own_directory
 from widgets.base.figures import plural
 
@@ -55,7 +54,7 @@ class DiskResultsStore:
         self._directory = own_directory(DATA) if directory is None else directory
         self._clock = clock
         path = os.path.join(self._directory, "results.jsonl")
-        self._file = LinesFile(path, "the results file", StoreError, _READ_BYTES)
+        self._file = AppendFile(path, "the results file", StoreError, _READ_BYTES)
 
     @property
     def path(self) -> str:
@@ -103,13 +102,13 @@ class DiskResultsStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
-            message = f"the baseline {printable_path(path)} cannot be read: {_reason(error)}"
+            message = f"the baseline {shown_path(path)} cannot be read: {_reason(error)}"
             raise StoreError(message) from None
         if content.get("schema") != SCHEMA or not isinstance(content.get("results"), list):
-            raise StoreError(f"the baseline {printable_path(path)} has an unknown format")
+            raise StoreError(f"the baseline {shown_path(path)} has an unknown format")
         if content.get("machine") != machine:
             other = printable(str(content.get("machine")), _SLUG_LIMIT)
-            raise StoreError(f"the baseline {printable_path(path)} is for another machine type: {other}")
+            raise StoreError(f"the baseline {shown_path(path)} is for another machine type: {other}")
         return [from_json(result) for result in content["results"]]
 
     def _before(self, machine: str) -> tuple[Result, ...]:
@@ -117,7 +116,7 @@ class DiskResultsStore:
         listed = self._read_baseline(machine)
         found = tuple(result for result in listed if result is not None)
         if len(found) != len(listed):
-            path = printable_path(self._baseline_path(machine))
+            path = shown_path(self._baseline_path(machine))
             unknown = plural(len(listed) - len(found), "result")
             raise StoreError(f"the baseline {path} has {unknown} of an unknown format")
         return found
@@ -162,7 +161,7 @@ class DiskResultsStore:
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         except OSError as error:
-            directory = printable_path(os.path.dirname(path))
+            directory = shown_path(os.path.dirname(path))
             raise StoreError(f"{directory} could not be created: {why(error)}") from None
         file = NewFile(path, StoreError, replaces=True)
         try:
@@ -170,7 +169,7 @@ class DiskResultsStore:
             file.keep()
         finally:
             file.drop()
-        return printable_path(path)
+        return shown_path(path)
 
     def _baseline_path(self, machine: str) -> str:
         return os.path.join(self._directory, "baselines", f"{slug(machine)}.json")

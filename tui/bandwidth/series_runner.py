@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import rate
-from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result, load_of
+from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.headline import headline, stalls
-from probes.bandwidth.tools.other_commands import NcclSettings
 from probes.bandwidth.tools.samples import HOST_MEMORY, Sample
 from probes.base.origin import origin_word
 from probes.base.unknown import Unknown, known
@@ -93,7 +92,7 @@ class SeriesRunner:
                     break
         seconds = self._host.monotonic() - began
         settings = test.settings
-        load = load_of(settings)
+        load = settings.load
         figure = headline(runner.samples, settings)
         judgement = rate(figure or Sample("", ""), test.limit, _host_memory_figure(test, earlier))
         uneven = stalls(runner.samples, settings)
@@ -124,9 +123,9 @@ class SeriesRunner:
             if least is None or isinstance(least.nominal_gbps, Unknown)
             else least.nominal_gbps,
             limit_by="" if least is None else least.name,
-            trouble=failure.told if failure else "",
+            trouble=failure.text if failure else "",
             trouble_raw=failure.raw if failure else "",
-            wants_nics=isinstance(settings, NcclSettings) and settings.over_network,
+            wants_nics=not test.memory and settings.nics != (),
         )
 
 

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Protocol
 
 from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
 from probes.bandwidth.model.result import Ending
-from probes.bandwidth.tools.failure_patterns import CAUSE, SYMPTOM
-from probes.bandwidth.tools.failures import Failure, Memory, Output, explain
-from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
-from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
-from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
-from probes.bandwidth.tools.other_commands import GdrcopySettings, NvbandwidthSettings
-from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.perftest_output import PerftestOutput
+from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, Output
+from probes.bandwidth.tools.registry import explain, tool_of
 from probes.bandwidth.tools.samples import WAITING, About, Fact, Sample
 from probes.base.unknown import Unknown
 from probes.facts.system.tcp_ports import listening
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, SANITY
 from probes.host.protocol import Host
 from tui.bandwidth.events import BandwidthEvent, FactReported, LinePrinted, ProcessStarted, SampleReceived
 from tui.bandwidth.processes import ProcessStarter, ToolProcess
@@ -36,30 +28,13 @@ _KEPT_LINES = 2000  # from the start, and from the end
 _MOST_FACTS = 100
 
 
-class Parser(Protocol):
-    """Reads the lines of one tool."""
-
-    def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line says."""
-
-
-def parser_of(tool: str) -> Parser:
-    """Return a parser for a tool's output."""
-    if tool in GDRCOPY:
-        return GdrcopyOutput()
-    if tool == NVBANDWIDTH:
-        return NvbandwidthOutput()
-    if tool in NCCL_TESTS:
-        return NcclTestsOutput(tool.removesuffix("_perf"))
-    return PerftestOutput()
-
-
 class _Running:
     """A process of the test that was started."""
 
     def __init__(self, planned: PlannedProcess, process: ToolProcess, attempt: int) -> None:
         self.planned, self.process, self.attempt = planned, process, attempt
-        self.parser = parser_of(planned.command.tool)
+        tool = planned.command.tool
+        self.parser = tool_of(tool).parser(tool)
         self.waiting_since: float | None = None  # for the next process
         self.ended_at: float | None = None
 
@@ -225,16 +200,15 @@ class TestRunner:
     def _missing_result(self) -> Failure | None:
         """Tools may exit with status 0 though they measured nothing, or only one of two directions."""
         settings = self._test.settings
-        if isinstance(settings, GdrcopySettings) and settings.tool == SANITY:
+        if not settings.measures:
             return None
         reported = min(self._failures, key=lambda failure: failure.rank, default=None)
-        if isinstance(settings, NvbandwidthSettings):
-            measured = {sample.what for sample in self.samples}
-            missing = next((name for name in settings.tests if name not in measured), "")
-            if missing:
-                waived = next((fact.value for fact in self.facts if fact.about is About.WAIVED), "")
-                text = f"{missing} printed no result{f' (waived: {waived})' if waived else ''}"
-                return reported or Failure(text, "", SYMPTOM)
+        measured = {sample.what for sample in self.samples}
+        missing = next((name for name in settings.required_tests if name not in measured), "")
+        if missing:
+            waived = next((fact.value for fact in self.facts if fact.about is About.WAIVED), "")
+            text = f"{missing} printed no result{f' (waived: {waived})' if waived else ''}"
+            return reported or Failure(text, "", SYMPTOM)
         if not self.samples:
             return reported or Failure("the tool exited without a result", "", SYMPTOM)
         return None
@@ -256,13 +230,9 @@ class TestRunner:
             # A process that was stopped here after the other had exited has not failed.
             if ended is not None and running.ended_at is not None and ended.exit_status:
                 if ended.why:
-                    return explain(self._lines, None, self._memory) or Failure(ended.why, "", CAUSE)
+                    return self._explain(None) or Failure(ended.why, "", CAUSE)
                 status = status or ended.exit_status
-        return explain(self._lines, status, self._memory)
+        return self._explain(status)
 
-    @property
-    def _memory(self) -> Memory | None:
-        settings = self._test.settings
-        if not isinstance(settings, PerftestSettings):
-            return None
-        return Memory(settings.gpu is not None, settings.gpu is not None and settings.gpu.dmabuf)
+    def _explain(self, status: int | None) -> Failure | None:
+        return explain(self._test.tool, self._lines, status, self._test.memory)

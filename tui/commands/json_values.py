@@ -5,20 +5,21 @@ Every document begins with the same five facts (`document`); tui/schemas has a J
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import fields
 from datetime import datetime
-from enum import Enum
 from typing import Any, TextIO
 
+from probes.base.codec import Codec
 from probes.base.origin import Origin
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts
 from probes.snapshot.verdict import Verdict
 from tui.files.version import version
 
 SCHEMA_VERSION = 1
+_CODEC = Codec(unknown_beside=True)
 
 
 def write_json(content: object, out: TextIO) -> None:
@@ -53,29 +54,15 @@ def host_name(node: Node) -> Maybe[str]:
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
-    """The verdict; "critical" and "warnings" are null where the checks have not run."""
-    return {one.name: plain_value(getattr(verdict, one.name)) for one in dataclasses.fields(verdict)}
+    """Return the verdict; "critical" and "warnings" are null if the checks have not run."""
+    return {one.name: plain_value(getattr(verdict, one.name)) for one in fields(verdict)}
 
 
 def plain_value(value: object) -> Any:
-    """A fact as JSON has it: enums by their value, dataclasses as objects, tuples as lists."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Unknown):
-        return None
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return object_of({one.name: getattr(value, one.name) for one in dataclasses.fields(value)})
-    if isinstance(value, tuple | list | frozenset):
-        return [plain_value(one) for one in value]
-    if isinstance(value, dict):
-        return object_of({str(key): one for key, one in value.items()})
-    return value
+    """Return a fact as JSON has it; in objects, "unknown" names the unknown fields with their reasons."""
+    return _CODEC.encode(value)
 
 
-def object_of(fields: dict[str, object]) -> dict[str, Any]:
-    """An object whose unknown fields are null and named, with their reason, under "unknown"."""
-    told: dict[str, Any] = {name: plain_value(value) for name, value in fields.items()}
-    reasons = {name: str(value) for name, value in fields.items() if isinstance(value, Unknown)}
-    if reasons:
-        told["unknown"] = reasons
-    return told
+def object_of(items: dict[str, object]) -> dict[str, Any]:
+    """Return an object of these fields, as `plain_value` does."""
+    return dict(plain_value(items))

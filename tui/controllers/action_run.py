@@ -232,7 +232,7 @@ class ActionRunController:
         """Wait for the running step, no longer than a step may take."""
         if not self._worker.is_running:
             return
-        from tui.actions.runner import STEP_SECONDS
+        from tui.actions.local_commands import STEP_SECONDS
 
         self._worker.stop("gdrtop was quit")
         with suppress(OSError, AttributeError):

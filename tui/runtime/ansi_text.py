@@ -67,6 +67,6 @@ def _cut(text: str, limit: int) -> str:
     return re.sub(r"\x1b(?:\[[0-9;]*)?$", "", text[: limit - 1]) + "…"
 
 
-def without_colours(line: str) -> str:
+def without_colors(line: str) -> str:
     """A harmless line as plain text: for files, and for programs that explain it."""
     return _COLOUR.sub("", line)

@@ -12,7 +12,7 @@ from tui.runtime.ansi_text import LineSplitter
 _PIECE_BYTES = 1 << 16
 
 
-class TerminalReader:
+class PtyReader:
     """Owns the master's descriptor; lines are harmless and of at most `limit` characters."""
 
     def __init__(self, master: int, limit: int) -> None:

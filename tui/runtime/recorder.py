@@ -16,8 +16,8 @@ from probes.host.protocol import Host
 from probes.recording.archive import ArchiveWriter, Manifest
 from probes.recording.format import FORMAT_VERSION, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
-from tui.files.new_file import NewFile, told
+from probes.recording.redaction.identifiers import Identifiers
+from tui.files.new_file import NewFile, shown_path
 from tui.files.version import version
 
 _HOST_QUESTIONS = (Question("file", ("/proc/sys/kernel/hostname",)), Question("file", ("/etc/hostname",)))
@@ -35,7 +35,7 @@ class Recorded:
 
     def __str__(self) -> str:
         count = f"{self.moments} moment{'s' if self.moments > 1 else ''}"
-        return f"{told(self.path)}: {count}, {self.size_bytes / 1000:.0f} kB"
+        return f"{shown_path(self.path)}: {count}, {self.size_bytes / 1000:.0f} kB"
 
     def privacy(self) -> str:
         """What it gives away, in a sentence."""
@@ -81,7 +81,7 @@ class Recorder:
                 raise
             except Exception as error:  # an answer of a kind that nobody thought of
                 what = printable(f"{type(error).__name__}: {error}", 200)
-                raise RecordingError(f"{told(self._file.path)}: recording failed: {what}") from error
+                raise RecordingError(f"{shown_path(self._file.path)}: recording failed: {what}") from error
 
     def _write(self, moment: Moment) -> None:
         moment = self._identifiers.take(moment)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.history import HISTORY_SECONDS
 from probes.facts.node import probe_node
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import judge
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class ReplaySource:
     """A source of readings with a position; `move` and `position` are for the screen's thread."""
 
-    def __init__(self, host: RecordedHost) -> None:
+    def __init__(self, host: ReplayHost) -> None:
         self._host = host
         self.damage = host.recording.damage
         self.last = len(host.recording.moments) - 1
@@ -102,7 +102,7 @@ class ReplaySource:
         if sampled is None:
             probed = self._probe(moment)
             self._host.seek(moment)
-            reading = read(self._host, probed.node)
+            reading = read(self._host, probed.node, with_interfaces=True)
             earlier = self._sampled.get(moment - 1)
             before = None if earlier is None else earlier.reading
             verdict = judge(probed.node, probed.topology, reading, before, self._files)

@@ -1,4 +1,4 @@
-"""The help: what the keys do on each screen, and what the words and marks mean."""
+"""The help: the keys of each screen, and the manual."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 
 from probes.base.origin import Origin
+from tui.manual import SUBJECTS, page, title
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import KEYS, leave_keys
+from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen
 from widgets.base.lines import Line, Run, Tone, line
 from widgets.base.lines_view import LinesView
+from widgets.base.markdown import markdown_lines
 from widgets.node.verdict import origin_run
 
 _KEY_CELLS = 11
@@ -61,50 +63,17 @@ _EVERYWHERE = (
     *("help", "overview", "doctor", "bandwidth", "actions", "history", "palette", "pane"),
     *("select", "page", "first", "last", "open", "back", "quit", "exit"),
 )
-_WORDS = """\
-VERDICT
-ACTIVE          GPUDirect RDMA is usable, in use now, and nothing on the data path is below what
-                the hardware can do
-READY           the same, but not in use now
-DEGRADED        usable, but not for every GPU, or something on the data path costs bandwidth:
-                ACS, a translating IOMMU, a port that is down, half rate, a narrow or slow link,
-                wrong NUMA placement, a job that does not use it
-BROKEN          no usable path
-UNKNOWN         what decides could not be read. The line says what would make it readable
-NOT APPLICABLE  no NVIDIA GPU or no RDMA NIC, or this hardware cannot do it by design
-
-PATHS           nvidia-smi's words. NCCL's stand in brackets where they differ
-PIX             at most one PCIe bridge between them
-PXB             several PCIe bridges, but no host bridge
-PHB             through a PCIe host bridge (the CPU)
-NODE            between host bridges of one NUMA node
-SYS             across NUMA nodes
-NV#             that many bonded NVLinks
-To NCCL, NODE is PHB too. P2C is GPU–C2C–CPU–PCIe–NIC, PXN goes through an NVLink peer.
-NCCL uses GPUDirect RDMA up to PXB (P2C with C2C) unless NCCL_NET_GDR_LEVEL says otherwise.
-
-MARKS
-✓ loaded or ok   … loading   – not needed   ✗ critical or missing   ▲ warning   · note   ? unknown
-• best NIC of the GPU   ✓387G last measured to its best NIC, in Gb/s   ▲ below the limit of its path
-↑ sent by the device   ↓ received by the device   ◄ the link with the least bandwidth
-━ ╌             in a chart: the lowest limit of the path, and the other limits
-
-REFCNT          memory regions registered through nvidia-peermem now. With DMA-BUF it stays 0,
-                which is no fault. It does not show whether data moves.
-
-MOUSE           A click selects a row or presses a key of the footer. To select text for copying,
-                hold Shift (in some terminals Option or Fn) while dragging.
-"""
-
-
-def _folded(text: str, width: int) -> list[Line]:
-    """A line of the text; what is too wide goes on below, under the words that explain a key."""
-    tone = Tone.TITLE if text.isupper() and "  " not in text else Tone.PLAIN
-    gap = text.find("  ")
-    after = text[gap:].lstrip() if gap > 0 else ""
-    indent = " " * (len(text) - len(after)) if after else ""
-    pieces = textwrap.wrap(text, max(20, width), subsequent_indent=indent, break_on_hyphens=False) or [""]
-    return [(Run(piece, tone),) for piece in pieces]
+# The manual's subject of each screen; the others belong to the overview.
+_SUBJECTS = {
+    "ReplayScreen": "recording",
+    "DoctorScreen": "doctor",
+    "ActionsScreen": "actions",
+    "ConfirmScreen": "actions",
+    "RunScreen": "actions",
+    "HistoryScreen": "actions",
+    "BandwidthSetupScreen": "bandwidth",
+    "BandwidthRunScreen": "bandwidth",
+}
 
 
 def _keys(names: tuple[str, ...], width: int) -> list[Line]:
@@ -120,20 +89,26 @@ def _keys(names: tuple[str, ...], width: int) -> list[Line]:
 
 
 class HelpScreen(PanesScreen):
-    """Keys and words; it opens at the screen from which it was called."""
+    """Keys, and the manual; it opens at the subject of the screen from which it was opened."""
 
-    BINDINGS = [*leave_keys("help")]  # noqa: RUF012 - Textual's own type
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("change", "turn(1)", "right", label="Subject"),
+        bind("change", "turn(-1)", "left", show=False),
+        *leave_keys("help"),
+    ]
 
-    def __init__(self, origin: Origin, called_from: str = "") -> None:
+    def __init__(self, origin: Origin, opened_from: str = "") -> None:
         super().__init__()
-        self._origin, self._called_from = origin, called_from
+        self._origin = origin
+        self._screen = opened_from if opened_from in _SCREENS else "OverviewScreen"
+        self._opened_at = self._subject = _SUBJECTS.get(self._screen, "dashboard")
 
     def compose(self) -> ComposeResult:
         """Compose the head and one pane that scrolls."""
         summary = LinesView(id="summary")
         summary.can_focus = False
         yield summary
-        yield LinesView("Keys and words", id="help")
+        yield LinesView("Keys and manual", id="help")
         yield KeyFooter()
 
     def on_mount(self) -> None:
@@ -142,22 +117,34 @@ class HelpScreen(PanesScreen):
 
     def on_lines_view_resized(self) -> None:
         """Draw the text for the pane's width."""
-        self.query_one("#summary", LinesView).show([line(Run("Help ", Tone.TITLE), origin_run(self._origin))])
+        self._draw()
+
+    def action_turn(self, pages: int) -> None:
+        """Show another subject of the manual."""
+        self._subject = SUBJECTS[(SUBJECTS.index(self._subject) + pages) % len(SUBJECTS)]
+        self._draw()
+        self.query_one("#help", LinesView).scroll_home(animate=False)
+
+    def _draw(self) -> None:
+        subject = f"{title(self._subject)}  (gdrtop help {self._subject})  "
+        head = line(Run("Help ", Tone.TITLE), subject, origin_run(self._origin))
+        self.query_one("#summary", LinesView).show([head])
         view = self.query_one("#help", LinesView)
         if view.room:
             view.show(self._lines(view.room))
 
     def _lines(self, width: int) -> list[Line]:
-        here = self._called_from if self._called_from in _SCREENS else "OverviewScreen"
-        lines = self._section(here, width)
-        lines.extend([(Run("EVERYWHERE", Tone.TITLE),), *_keys(_EVERYWHERE, width), ()])
-        for name in _SCREENS:
-            if name != here:
-                lines.extend(self._section(name, width))
-        return [*lines, *(of for text in _WORDS.splitlines() for of in _folded(text, width))]
+        manual = markdown_lines(page(self._subject), width)
+        if self._subject != self._opened_at:
+            return manual
+        others = (line for name in _SCREENS if name != self._screen for line in _section(name, width))
+        everywhere: list[Line] = [(Run("EVERYWHERE", Tone.TITLE),), *_keys(_EVERYWHERE, width), ()]
+        return [*_section(self._screen, width), *everywhere, *manual, (), *others]
 
-    def _section(self, name: str, width: int) -> list[Line]:
-        title, purpose, keys = _SCREENS[name]
-        lines: list[Line] = [(Run(title, Tone.TITLE),)]
-        lines.extend((Run(piece, Tone.DIM),) for piece in textwrap.wrap(purpose, max(20, width)))
-        return [*lines, *_keys(keys, width), ()]
+
+def _section(name: str, width: int) -> list[Line]:
+    """List the keys of a screen."""
+    heading, purpose, keys = _SCREENS[name]
+    lines: list[Line] = [(Run(heading, Tone.TITLE),)]
+    lines.extend((Run(piece, Tone.DIM),) for piece in textwrap.wrap(purpose, max(20, width)))
+    return [*lines, *_keys(keys, width), ()]

@@ -6,7 +6,7 @@ import time
 
 from textual.screen import Screen
 
-from tui.files.own_file import NotWritten, write_new
+from tui.files.new_file import NotWritten, write_new
 
 
 def write(screen: Screen[None], name: str, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.queries.finding import Finding, Status
 from probes.snapshot.verdict import Verdict
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
@@ -41,7 +41,7 @@ def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
 
 
 def _verdict(word: str, judged: Judged, width: int) -> list[Line]:
-    verdict = summed_up(judged.verdict, judged.findings)
+    verdict = summarize(judged.verdict, judged.findings)
     head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(verdict))
     return [fit(head, width), *wrapped(verdict.reason, width, Tone.DIM, " " * 12)[:2]]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.jobs.processes import Process, ProcessFacts, name_of, program_of, user_of
+from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus, name_of, program_of, user_of
+from widgets.base.figures import gibibytes, short
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 
 
@@ -28,14 +29,22 @@ def _uses_nccl(process: Process) -> bool:
     return any(library.name == "libnccl" for library in process.libraries)
 
 
-def draw(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], width: int) -> list[Line]:
-    """One row a job: GPUs (`gpus`: by pid), program, user, job, NCCL, NICs; None: not checked yet."""
+def draw(
+    facts: Maybe[ProcessFacts] | None,
+    gpus: Mapping[int, Sequence[str]],
+    width: int,
+    far: Collection[int] = (),
+) -> list[Line]:
+    """One row a job: GPUs (`gpus`: by pid), program, user, job, NCCL, NICs, CPUs; None: not checked yet.
+
+    `far`: pids that are bound to CPUs far from their GPU.
+    """
     if facts is None:
         return [(Run("checking…", Tone.DIM),)]
     if isinstance(facts, Unknown):
         return wrapped(f"Processes are unknown ({facts}).", width, Tone.WARNING)
     jobs = jobs_of(facts)
-    lines = [_row(job, gpus, width) for job in jobs]
+    lines = [_row(job, gpus, width, facts.taken_at, far) for job in jobs]
     hidden = facts.hidden
     if isinstance(hidden, Unknown) or hidden:
         lines.extend(wrapped("needs root to see other users' processes", width, Tone.DIM))
@@ -48,17 +57,26 @@ def draw(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], w
     return lines
 
 
-def _row(job: Sequence[Process], gpus: Mapping[int, Sequence[str]], width: int) -> Line:
-    """As "8 GPUs  train.py (alice, Slurm job 4711, 8 processes)  NCCL 2.27.7  10 NICs open"."""
+def _row(
+    job: Sequence[Process],
+    gpus: Mapping[int, Sequence[str]],
+    width: int,
+    taken_at: float,
+    far: Collection[int],
+) -> Line:
+    """As "8 GPUs  train.py (alice, Slurm job 4711, 8 processes)  NCCL 2.27.7  10 NICs open  16 CPUs"."""
     used = list(dict.fromkeys(gpu for process in job for gpu in gpus.get(process.pid, ())))
     first = job[0]
     name = name_of(first)
     if len(job) > 1:
         about = (user_of(first), first.job, f"{len(job)} processes")
         name = f"{program_of(first)} ({', '.join(filter(None, about))})"
-    rest = "".join(f"  {part}" for part in (_nccl(job), _nics(job)) if part)
+    rest = "".join(f"  {part}" for part in (_nccl(job), _nics(job), _cpus(job, taken_at)) if part)
+    count = sum(process.pid in far for process in job)
+    warning = f"  {count} bound to CPUs far from the GPU" if count else ""
     where = ", ".join(used) if len(used) <= 2 else f"{len(used)} GPUs"
-    row: Line = (Run(f"{where}  " if where else ""), Run(name), Run(rest, Tone.DIM))
+    head = f"{where}  " if where else ""
+    row: Line = (Run(head), Run(name), Run(warning, Tone.WARNING), Run(rest, Tone.DIM))
     return fit(row, width) if width_of(row) > width else row
 
 
@@ -71,6 +89,16 @@ def _nccl(job: Sequence[Process]) -> str:
 def _nics(job: Sequence[Process]) -> str:
     count = len({file for process in job for file in known(process.uverbs_files, ())})
     return f"{count} NIC{'s' if count > 1 else ''} open" if count else ""
+
+
+def _cpus(job: Sequence[Process], taken_at: float) -> str:
+    """As "16 CPUs busy, 144 GiB": the average since the job started, and its memory on this node."""
+    cpus = busy_cpus(job, taken_at)
+    if cpus is None:
+        return ""
+    usages = (process.usage for process in job)
+    memory = sum(known(usage.memory_bytes, 0) for usage in usages if not isinstance(usage, Unknown))
+    return f"{short(cpus)} CPU{'s' * (short(cpus) != '1')} busy, {gibibytes(memory)}"
 
 
 def strip(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], width: int) -> Line:

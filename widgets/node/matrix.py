@@ -6,7 +6,10 @@ import re
 from collections.abc import Sequence
 
 from probes.base.unknown import Unknown
-from probes.topology.paths import Endpoint, Nccl, Path, Smi, Topology
+from probes.topology.endpoints import Endpoint
+from probes.topology.nccl_words import Nccl
+from probes.topology.paths import Path, Topology
+from probes.topology.smi_words import Smi
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 from widgets.node.topology import Lit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu
@@ -10,7 +10,8 @@ from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue
 from probes.host.nvml import NvmlLive
 from probes.snapshot.nic_roles import NicRole
-from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
+from probes.snapshot.rates import PortRate
+from widgets.base.figures import UNKNOWN_MARK, gbps, gibibytes, short
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 _SHORT_COUNTERS = 3
@@ -53,8 +54,10 @@ def _counter_line(name: str, value: CounterValue, seconds: float | None) -> Line
     return (Run(f" {name} {value.value}"), Run(rise, Tone.WARNING), Run(full, Tone.WARNING))
 
 
-def draw_nic(device: RdmaDevice, role: NicRole | None, width: int) -> list[Line]:
-    """What a NIC is, port by port."""
+def draw_nic(
+    device: RdmaDevice, role: NicRole | None, width: int, netdevs: Mapping[str, PortRate] | None = None
+) -> list[Line]:
+    """What a NIC is, port by port; `netdevs`: their TCP/IP traffic."""
     lines: list[Line] = [(Run(device.name, Tone.TITLE), Run(f"  {known(device.bdf, '')}", Tone.DIM))]
     if role is not None:
         lines.extend(role_line(role, width))
@@ -68,6 +71,10 @@ def draw_nic(device: RdmaDevice, role: NicRole | None, width: int) -> list[Line]
         netdev = known(port.netdev, "")
         where = f"  netdev {netdev}" if netdev else ""
         lines.extend(wrapped(f"port {port.number}    {state}, {kind}{where}", width))
+        rate = (netdevs or {}).get(netdev)
+        if rate is not None:
+            traffic = f"↑ {gbps(rate.sent_gbps)}  ↓ {gbps(rate.received_gbps)}"
+            lines.append((Run("TCP/IP    ", Tone.DIM), Run(traffic), Run("  besides RDMA", Tone.DIM)))
     return lines
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.link_speed import carried, describe
+from probes.topology.endpoints import Endpoint
 from probes.topology.hops import Hop
-from probes.topology.paths import Endpoint, Path, Topology
+from probes.topology.paths import Path, Topology
 from widgets.base.figures import gbps
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 from widgets.node.matrix import both_words, path_tone, smi_word

@@ -12,7 +12,8 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.snapshot.nic_roles import NicRole
-from probes.topology.paths import Endpoint, Topology
+from probes.topology.endpoints import Endpoint
+from probes.topology.paths import Topology
 from widgets.base.boxes import ROUND, beside, columns_that_fit, frame
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, Tone, fit, joined, width_of, wrapped

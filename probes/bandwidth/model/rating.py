@@ -36,9 +36,9 @@ class Rating(Enum):
 class Judgement:
     """What a measurement is worth."""
 
-    verdict: Rating
-    words: str  # "186 of 200 Gb/s, 93 %"
-    why: str  # one line
+    verdict: Rating = Rating.UNKNOWN
+    words: str = ""  # "186 of 200 Gb/s, 93 %"
+    why: str = ""  # one line
     share: float | None = None  # of what the limiting part can carry, headers taken off
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
-from probes.bandwidth.model.meaning import Settings
 from probes.bandwidth.model.planned_test import Pair, PlannedTest
 from probes.bandwidth.model.rating import Judgement
-from probes.bandwidth.tools.other_commands import GdrcopySettings
-from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Fact, Sample
+from probes.bandwidth.tools.tool import Load
 
 MOST_SAMPLES = 400
 
@@ -24,9 +21,9 @@ class Ending(Enum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """One test that was run."""
+    """One test that was run. The fields stand in the order in which results are saved."""
 
     taken_at: float  # seconds since 1970, when it began
     seconds: float
@@ -36,22 +33,22 @@ class Result:
     title: str
     tool: str
     setup: str  # value of request.Setup
-    pair: Pair
+    pair: Pair = Pair()  # noqa: RUF009 - frozen
     memory: str  # as PlannedTest.memory
     size_bytes: int | None  # None: all sizes, or the tool's own
-    queue_pairs: int
+    queue_pairs: int = 1
     is_bidirectional: bool
+    wants_nics: bool = False  # of a collective: it was to go over the NICs, not over NVLink or PCIe
     commands: tuple[str, ...]  # of each end, as a shell would take it
     ending: Ending
-    samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
-    facts: tuple[Fact, ...]
     figure: Sample | None  # what stands for the whole; None: nothing was measured
-    judgement: Judgement
+    judgement: Judgement = Judgement()  # noqa: RUF009 - frozen
     limit_gbps: float | None  # what the label of the limiting part says
     limit_by: str  # "port 1 of mlx5_0"
     trouble: str = ""  # why it failed, a sentence
     trouble_raw: str = ""  # the line that says so
-    wants_nics: bool = False  # of a collective: it was to go over the NICs, not over NVLink or PCIe
+    facts: tuple[Fact, ...]
+    samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
 
     @property
     def gbps(self) -> float | None:
@@ -72,21 +69,6 @@ class Result:
         return _key(self.pair, self.title, self.tool, self.setup, self.memory, load)
 
 
-class Load(NamedTuple):
-    """What is sent; None: all sizes, or the tool's own."""
-
-    size_bytes: int | None
-    queue_pairs: int
-    is_bidirectional: bool
-
-
-def load_of(settings: Settings) -> Load:
-    """What a test with these settings sends."""
-    if isinstance(settings, PerftestSettings):
-        return Load(settings.size_bytes, settings.queue_pairs, settings.is_bidirectional)
-    return Load(settings.size_bytes if isinstance(settings, GdrcopySettings) else None, 1, False)
-
-
 def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load) -> tuple[object, ...]:
     # The title tells which GPU is at the far end, and collectives over NICs from those inside the node.
     ends = (pair.gpu_label, pair.nic, pair.port, pair.far_nic, pair.peer)
@@ -95,4 +77,4 @@ def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load)
 
 def planned_key(test: PlannedTest) -> tuple[object, ...]:
     """`Result.key` of the result that a test will have."""
-    return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, load_of(test.settings))
+    return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, test.settings.load)

@@ -14,8 +14,9 @@ from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
+from probes.topology.endpoints import is_down
 from probes.topology.nccl_words import ORDER
-from probes.topology.paths import Topology, is_down
+from probes.topology.paths import Topology
 
 SECONDS = 10
 LARGE_BYTES = 1 << 20
@@ -113,7 +114,7 @@ def no_rdma(why: Unknown) -> Refused:
     if why.reason is Reason.NOT_THERE:
         return Refused(
             "there is no RDMA device here (/sys/class/infiniband): gdrtop check says why;"
-            " gdrcopy, nvbandwidth and nccl-tests need none"
+            " tests that use no NIC can still run"
         )
     return Refused(f"the RDMA devices are not known: {why}")
 

@@ -20,7 +20,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.pci.names import built_in_name
 from probes.facts.system.platform import PlatformFacts
 from probes.snapshot.examination import Examination
-from probes.topology.paths import Endpoint
+from probes.topology.endpoints import Endpoint
 
 _MACHINE_TYPE_LIMIT = 200  # characters
 

@@ -36,8 +36,8 @@ class Latency:
     perftest gives half of the round trip, but for reads and atomics the whole (print_report_lat).
     """
 
-    microseconds: float
     of: str  # "min", "max", "typical", "average", "deviation", "median", "99 %", "99.9 %"
+    microseconds: float
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,16 @@ class Sample:
 
     what: str  # "RDMA_Write", "gdr_copy_to_mapping", "host_to_device_memcpy_ce", "all_reduce"
     raw: str  # the line that it was read from, cleaned for showing
-    variant: str = ""  # "out-of-place", "CPU 0 → GPU 1", "average", "sum"
-    size_bytes: int | None = None
     gbps: float | None = None  # the average; of both directions together where is_bidirectional
     peak_gbps: float | None = None
-    bus_gbps: float | None = (
-        None  # nccl-tests' busbw: what each GPU's link carries, whatever the number of GPUs
-    )
+    bus_gbps: float | None = None  # nccl-tests' busbw: what each GPU's link carries, for any number of GPUs
     messages_per_second: float | None = None
-    iterations: int | None = None
     time_us: float | None = None  # of one operation
-    latencies: tuple[Latency, ...] = ()
+    size_bytes: int | None = None
+    iterations: int | None = None
     wrong: int | None = None  # elements that came out wrong
+    variant: str = ""  # "out-of-place", "CPU 0 → GPU 1", "average", "sum"
+    latencies: tuple[Latency, ...] = ()
     is_bidirectional: bool = False
 
 
@@ -109,7 +107,7 @@ def in_gbps(number: float, unit: str) -> float:
     return number * _GBPS_OF[unit]
 
 
-def number_of(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """A finite number that is not negative, also as "1e+05"; None for "N/A", "nan", "inf" and other text."""
     if not _NUMBER.fullmatch(text):
         return None
@@ -117,11 +115,11 @@ def number_of(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def whole_of(text: str) -> int | None:
+def parse_int(text: str) -> int | None:
     """A whole number; None for other text."""
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def shown(line: str) -> str:
+def clean_line(line: str) -> str:
     """A line as evidence: cleaned and bounded."""
     return printable(line.strip(), _RAW_LIMIT)

@@ -1,17 +1,25 @@
-"""Modules that were not built or differ from the disk: DKMS, an unfinished update, a stale initramfs."""
+"""Modules that were not built or differ from the disk: DKMS, unfinished updates, stale initramfs."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown, known
-from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.driver import exchange_driver, matching_fabric_manager
-from probes.plans.rebuilding import rebuild_plan
-from probes.queries.evidence_list import SHOWN, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import missing_modules
-from probes.queries.modules import FILES, MODULES, PEERMEM, file_of, is_present, module_of, no_pair
+from probes.queries.modules import (
+    FILES,
+    MODULES,
+    PEERMEM,
+    RELEASE,
+    file_of,
+    is_present,
+    module_of,
+    no_gpu_or_nic,
+)
 from probes.queries.references import DRIVER_GUIDE
 from probes.snapshot.examination import Examination
 
@@ -19,7 +27,13 @@ AREA = Area("modules")
 
 _FILES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
 _PACKAGES = (*DRIVER_PACKAGES, "mlnx-ofed-kernel")
-_RELEASE, _DKMS = "the release of the running kernel", "/var/lib/dkms"
+_DKMS, _LOADED_VERSION = "/var/lib/dkms", "/sys/module/nvidia/version"
+
+
+def _dkms(examination: Examination) -> tuple[DkmsFacts, str]:
+    """Return what DKMS built and the running kernel's release; end the check where DKMS is not used."""
+    absent = Evidence(_DKMS, "not there: DKMS is not used here")
+    return need(examination.dkms, _DKMS, absent=absent), need(examination.node.kernel_release, RELEASE)
 
 
 @AREA.check(
@@ -31,39 +45,41 @@ _RELEASE, _DKMS = "the release of the running kernel", "/var/lib/dkms"
     impact="The modules of the package cannot be loaded on this kernel.",
 )
 def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
-    """Check for packages that DKMS built for other kernels only."""
-    dkms, release = examination.dkms, examination.node.kernel_release
-    if isinstance(dkms, Unknown):
-        if dkms.reason is Reason.NOT_THERE:
-            return passed(Evidence("/var/lib/dkms", "not there: DKMS is not used here"))
-        return unsure_without(_DKMS, dkms)
-    if isinstance(release, Unknown):
-        return unsure_without(_RELEASE, release)
-    ours = {one.name for one in dkms.modules if one.name in _PACKAGES}
-    have = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
-    elsewhere = {one.name: (*one.built, *one.installed) for one in dkms.modules if one.built or one.installed}
+    """Check for packages that DKMS built only for other kernels."""
+    dkms, release = _dkms(examination)
+    ours = {package.name for package in dkms.modules if package.name in _PACKAGES}
+    built = {package.name for package in dkms.modules if _is_built_for(package, release)}
+    elsewhere = {
+        package.name: (*package.built, *package.installed)
+        for package in dkms.modules
+        if package.built or package.installed
+    }
     late = sorted(
-        name for name in ours - have if name in elsewhere and not _comes_otherwise(examination, name)
+        name for name in (ours - built) & elsewhere.keys() if not _has_other_source(examination, name)
     )
     if not late:
-        return passed(
-            Evidence(_DKMS, f"{', '.join(sorted(ours)) or 'no driver package'}: built for {release}")
-        )
+        names = ", ".join(sorted(ours)) or "no driver package"
+        return passed(Evidence(_DKMS, f"{names}: built for {release}"))
     missing = missing_modules(examination)
-    severity = (
-        Severity.CRITICAL if not isinstance(missing, Unknown) and "nvidia" in missing else Severity.WARNING
-    )
+    has_no_driver = not isinstance(missing, Unknown) and "nvidia" in missing
     return found(
-        f"{', '.join(late)} was built for other kernels, not for {release}. Usually the kernel was updated "
-        "and its headers were not installed.",
-        *(Evidence(f"/var/lib/dkms/{name}", f"built for {several(elsewhere[name], 4)}") for name in late),
+        f"{', '.join(late)} was built for other kernels, not for {release}. This usually means that the "
+        "kernel was updated without its headers.",
+        *(
+            Evidence(f"{_DKMS}/{name}", f"built for {join_limited(elsewhere[name], 4)}")
+            for name in late
+        ),
         fix=rebuild_plan(release),
-        severity=severity,
+        severity=Severity.CRITICAL if has_no_driver else Severity.WARNING,
         part_of=("dkms-build-failed",),
     )
 
 
-def _comes_otherwise(examination: Examination, package: str) -> bool:
+def _is_built_for(package: DkmsModule, release: str) -> bool:
+    return release in (*package.built, *package.installed)
+
+
+def _has_other_source(examination: Examination, package: str) -> bool:
     """Return whether this kernel has the package's modules from elsewhere, so that DKMS does not matter."""
     module = module_of(examination, "ib_core" if package == "mlnx-ofed-kernel" else "nvidia")
     if isinstance(module, Unknown) or isinstance(module.origin, Unknown):
@@ -81,27 +97,21 @@ def _comes_otherwise(examination: Examination, package: str) -> bool:
 )
 def dkms_build_failed(examination: Examination) -> Outcome:
     """Check for logs of failed builds, of packages without modules for the running kernel."""
-    dkms, release = examination.dkms, examination.node.kernel_release
-    if isinstance(dkms, Unknown):
-        if dkms.reason is Reason.NOT_THERE:
-            return passed(Evidence("/var/lib/dkms", "not there: DKMS is not used here"))
-        return unsure_without(_DKMS, dkms)
-    if isinstance(release, Unknown):
-        return unsure_without(_RELEASE, release)
-    done = {one.name for one in dkms.modules if release in (*one.built, *one.installed)}
+    dkms, release = _dkms(examination)
+    built = {package.name for package in dkms.modules if _is_built_for(package, release)}
     failed = [
-        one
-        for one in dkms.modules
-        if one.name in _PACKAGES and one.failed_log is not None and one.name not in done
+        package
+        for package in dkms.modules
+        if package.name in _PACKAGES and package.failed_log is not None and package.name not in built
     ]
     if not failed:
-        return passed(Evidence("/var/lib/dkms", "no log of a failed build"))
+        return passed(Evidence(_DKMS, "no log of a failed build"))
     return found(
-        "The last lines of the build log say why. Missing kernel headers and another compiler than the "
-        "kernel's are the usual reasons.",
+        "The last lines of the build log show why. The usual reasons are missing kernel headers and a "
+        "compiler other than the kernel's.",
         *(
-            Evidence(one.failed_log or "", f"{one.name} {one.version}: not finished")
-            for one in failed[:SHOWN]
+            Evidence(package.failed_log or "", f"{package.name} {package.version}: not finished")
+            for package in failed[:SHOWN]
         ),
         fix=rebuild_plan(release),
     )
@@ -117,16 +127,13 @@ def dkms_build_failed(examination: Examination) -> Outcome:
 )
 def driver_half_updated(examination: Examination) -> Outcome:
     """Compare /sys/module/nvidia/version with modinfo."""
-    versions = _driver_versions(examination)
-    if isinstance(versions, Outcome):
-        return versions
-    loaded, on_disk = versions
+    loaded, on_disk = _driver_versions(examination)
     evidence = _version_evidence(loaded, on_disk)
     if loaded == on_disk:
         return passed(*evidence)
     steps = (
         *matching_fabric_manager(examination, on_disk),
-        instruction("Drain the node: the driver can only be exchanged while nothing uses a GPU"),
+        instruction("Drain the node. The driver can be replaced only while nothing uses a GPU."),
         reboot_step(),
         instruction("Hold the driver packages so that they are not updated automatically"),
     )
@@ -138,29 +145,20 @@ def driver_half_updated(examination: Examination) -> Outcome:
     )
 
 
-def _driver_versions(examination: Examination) -> tuple[str, str] | Outcome:
-    """Return the driver's version as loaded and as on disk; else the outcome that says why not."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    nvidia = module_of(examination, "nvidia")
-    if isinstance(nvidia, Unknown):
-        return unsure_without(MODULES, nvidia)
+def _driver_versions(examination: Examination) -> tuple[str, str]:
+    """Return the driver's version as loaded and as on disk, or end the check."""
+    end_with(no_gpu_or_nic(examination))
+    nvidia = need(module_of(examination, "nvidia"), MODULES)
     if not is_present(nvidia):
-        return passed(Evidence("/proc/modules", "nvidia is not loaded"))
-    if isinstance(nvidia.version, Unknown):
-        return unsure_without("/sys/module/nvidia/version", nvidia.version)
-    file = file_of(examination, "nvidia")
-    on_disk = file if isinstance(file, Unknown) else file.version
-    if isinstance(on_disk, Unknown):
-        if on_disk.reason is Reason.NOT_THERE:
-            return passed(Evidence("modinfo nvidia", "no file: a container may have loaded the driver"))
-        return unsure_without(FILES, on_disk)
-    return nvidia.version, on_disk
+        end_with(passed(Evidence("/proc/modules", "nvidia is not loaded")))
+    loaded = need(nvidia.version, _LOADED_VERSION)
+    no_file = Evidence("modinfo nvidia", "no file: a container may have loaded the driver")
+    on_disk = map_known(file_of(examination, "nvidia"), lambda file: file.version)
+    return loaded, need(on_disk, FILES, absent=no_file)
 
 
 def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
-    return Evidence("/sys/module/nvidia/version", loaded), Evidence("modinfo -F version nvidia", on_disk)
+    return Evidence(_LOADED_VERSION, loaded), Evidence("modinfo -F version nvidia", on_disk)
 
 
 @AREA.check(
@@ -172,23 +170,19 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
     impact="The new driver takes effect only after a reboot, or after everything that uses a GPU has ended.",
 )
 def driver_upgrade_blocked(examination: Examination) -> Outcome:
-    """Check what uses the old driver; that is no fault while no other driver waits."""
-    versions = _driver_versions(examination)
-    if isinstance(versions, Outcome):
-        return versions
-    loaded, on_disk = versions
+    """Check what uses the old driver; that is no fault while no other driver is installed."""
+    loaded, on_disk = _driver_versions(examination)
     if loaded == on_disk:
         return passed(*_version_evidence(loaded, on_disk))
     nvidia = module_of(examination, "nvidia")
     if isinstance(nvidia, Unknown) or isinstance(nvidia.refcnt, Unknown):
-        return unsure("needs /sys/module/nvidia/refcnt")
+        return unknown("needs /sys/module/nvidia/refcnt")
     if not nvidia.refcnt:
         return passed(Evidence("/sys/module/nvidia/refcnt", "0: nothing uses the driver"))
     others = nvidia.refcnt - len(nvidia.used_by)
     users = [f"the modules {', '.join(nvidia.used_by)}"] if nvidia.used_by else []
-    users += [f"{others} references of programs (nvidia-persistenced, Fabric Manager, DCGM, jobs)"] * (
-        others > 0
-    )
+    if others > 0:
+        users.append(f"{others} references of programs (nvidia-persistenced, Fabric Manager, DCGM, jobs)")
     return found(
         f"Driver {loaded} is in use by {' and '.join(users)}.",
         *_version_evidence(loaded, on_disk),
@@ -209,27 +203,21 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
 )
 def initramfs_stale(examination: Examination) -> Outcome:
     """Compare loaded modules with their files by srcversion: a stale initramfs, or an update since boot."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
+    end_with(no_gpu_or_nic(examination))
     differing = []
     for name in _FILES:
-        module = module_of(examination, name)
-        if isinstance(module, Unknown):
-            return unsure_without(MODULES, module)
+        module = need(module_of(examination, name), MODULES)
         if not is_present(module) or isinstance(module.srcversion, Unknown):
             continue
         file = file_of(examination, name)
-        source = file if isinstance(file, Unknown) else file.srcversion
-        if isinstance(source, Unknown):
-            if source.reason is Reason.NOT_THERE:
-                continue
-            return unsure_without(FILES, source)
-        version = file if isinstance(file, Unknown) else file.version
-        if known(version, "") != known(module.version, ""):
+        source = map_known(file, lambda file: file.srcversion)
+        if isinstance(source, Unknown) and source.reason is Reason.NOT_THERE:
+            continue
+        on_disk = need(source, FILES)
+        if known(map_known(file, lambda file: file.version), "") != known(module.version, ""):
             continue  # the whole driver was replaced: driver-half-updated reports it
-        if source != module.srcversion:
-            differing.append((name, module.srcversion, source))
+        if on_disk != module.srcversion:
+            differing.append((name, module.srcversion, on_disk))
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
     release = known(examination.node.kernel_release, "")

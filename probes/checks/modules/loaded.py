@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain, loads_nothing
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.load_modules import load_plan, load_step
-from probes.plans.obstacles import bar_of
-from probes.queries.evidence_list import SHOWN, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
-from probes.queries.module_need import cost_of_missing, impact_of_missing, is_spare, refused_by
+from probes.plans.load_modules import blocker_of, load_plan, load_step
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
 from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
@@ -23,8 +26,8 @@ from probes.queries.modules import (
     mlx5_functions,
     mlx_functions,
     module_of,
-    no_pair,
-    state_seen,
+    no_gpu_or_nic,
+    state_evidence,
     unread_rules,
 )
 from probes.queries.references import DRIVER_GUIDE
@@ -36,56 +39,132 @@ _RDMA_MANUAL = "Linux Documentation/infiniband/user_verbs.rst and rdma-core READ
 _MLX5_MANUAL = "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 _MLX4_MANUAL = "Linux drivers/net/ethernet/mellanox/mlx4 and drivers/infiniband/hw/mlx4"
 _WATCHED = (
-    "ib_core",
-    "ib_uverbs",
-    "mlx4_core",
-    "mlx4_ib",
-    "mlx5_core",
-    "mlx5_ib",
-    "nvidia",
-    "nvidia_uvm",
-    PEERMEM,
+    *("ib_core", "ib_uverbs", "mlx4_core", "mlx4_ib", "mlx5_core", "mlx5_ib"),
+    *("nvidia", "nvidia_uvm", PEERMEM),
 )
-_NO_PROGRAM = "No program can use RDMA: /dev/infiniband/uverbsN is missing."
-_PACKAGE = "the kernel's extra modules, or OFED"
+_OFED_PACKAGE, _DRIVER_PACKAGE = "the kernel's extra modules, or OFED", "the NVIDIA driver"
 
 
-def _absent(
-    examination: Examination,
-    name: str,
-    devices: Maybe[tuple[str, ...]],
-    why: str,
-    package: str = _PACKAGE,
-    follows: tuple[str, ...] = (),
-) -> Outcome:
-    """Report a module that these devices need and that is not loaded; `follows`: ids of possible roots."""
-    if not isinstance(devices, Unknown) and not devices:
-        return passed(Evidence("/sys/bus/pci/devices", f"no device here needs {name}"))
-    module = module_of(examination, name)
-    if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
+@dataclass(frozen=True)
+class _Module:
+    """A module that the node needs for its devices."""
+
+    name: str
+    devices: Callable[[Examination], Maybe[tuple[str, ...]]]
+    why: str  # the cause where nothing is known to block the module
+    impact: str
+    reference: str
+    package: str = _OFED_PACKAGE
+    part_of: tuple[str, ...] = ()
+    severity: Severity = Severity.CRITICAL
+    title: str = "{} is not loaded"
+    ok: str = "{} is loaded"
+
+
+_CARD_MODULE = "{} is loaded, or no card needs it"
+_MODULES = (
+    _Module(
+        "ib_core",
+        mlx_functions,
+        "The driver of an RDMA card loads ib_core. Nothing has loaded it on this node.",
+        "This node has no RDMA: no RDMA device and no port exists.",
+        _RDMA_MANUAL,
+        part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+    ),
+    _Module(
+        "mlx5_core",  # ConnectX-4 and newer, Connect-IB and BlueField
+        mlx5_functions,
+        "udev loads mlx5_core for these cards unless something prevents it.",
+        "ConnectX and BlueField cards do not work at all: no network interface and no RDMA device.",
+        _MLX5_MANUAL,
+        ok=_CARD_MODULE,
+    ),
+    _Module(
+        "mlx5_ib",
+        mlx5_functions,
+        "mlx5_core requests mlx5_ib when it finds a card. On this node that did not happen.",
+        "The cards are network interfaces only. Without RDMA devices no program can use RDMA.",
+        _MLX5_MANUAL,
+        part_of=("mlx5-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
+        ok=_CARD_MODULE,
+    ),
+    _Module(
+        "mlx4_core",
+        mlx4_functions,
+        "udev loads mlx4_core for these cards unless something prevents it.",
+        "ConnectX-3 and older cards do not work at all: no network interface and no RDMA device.",
+        _MLX4_MANUAL,
+        ok=_CARD_MODULE,
+    ),
+    _Module(
+        "mlx4_ib",
+        mlx4_functions,
+        "mlx4_core requests mlx4_ib when it finds a card. On this node that did not happen.",
+        "ConnectX-3 cards have no RDMA device: neither verbs nor GPUDirect RDMA works with them.",
+        _MLX4_MANUAL,
+        part_of=("mlx4-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
+        ok=_CARD_MODULE,
+    ),
+    _Module(
+        "ib_uverbs",  # DMA-BUF and nvidia_peermem both need it
+        mlx_functions,
+        "The driver of an RDMA card loads ib_uverbs. On this node that did not happen.",
+        "No program can use RDMA: /dev/infiniband/uverbsN is missing.",
+        _RDMA_MANUAL,
+        part_of=("ib-core-not-loaded", "mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+    ),
+    _Module(
+        "nvidia",
+        gpu_functions,
+        "The driver is on disk and not loaded: something unloaded it, or it failed to start (see dmesg).",
+        "No GPU works on this node.",
+        DRIVER_GUIDE,
+        _DRIVER_PACKAGE,
+        title="The nvidia driver is not loaded",
+        ok="nvidia driver is loaded",
+    ),
+    _Module(
+        "nvidia_uvm",  # CUDA's memory manager; GPUDirect RDMA itself does not use it
+        gpu_functions,
+        "Nothing has loaded it since the boot, or something unloaded it. On the host the first CUDA program "
+        "loads it, if it runs as root or nvidia-modprobe is installed; a container cannot.",
+        "CUDA programs in containers do not start: /dev/nvidia-uvm is missing.",
+        DRIVER_GUIDE,
+        _DRIVER_PACKAGE,
+        ("nvidia-not-loaded",),
+        Severity.WARNING,
+    ),
+)
+
+
+def _not_loaded(row: _Module, examination: Examination) -> Outcome:
+    """Check that a module is loaded where there are devices that need it."""
+    devices = row.devices(examination)
+    if devices == ():
+        return passed(Evidence("/sys/bus/pci/devices", f"no device here needs {row.name}"))
+    module = need(module_of(examination, row.name), MODULES)
+    state = state_evidence(module)
     if is_present(module):
-        return passed(state_seen(module))
-    if isinstance(devices, Unknown):
-        return unsure_without(PCI, devices, state_seen(module))
+        return passed(state)
+    devices = need(devices, PCI, state)
     if module.state is not ModuleState.NOT_LOADED:
-        return unsure(f"needs a moment: {name} is being loaded or unloaded", state_seen(module))
+        return unknown(f"needs a moment: {row.name} is being loaded or unloaded", state)
     facts = examination.node.modules
-    obstacle = "" if isinstance(facts, Unknown) else explain(facts, name)
-    known_reason = bool(obstacle) and not obstacle.startswith("on disk")
+    blocker = "" if isinstance(facts, Unknown) else explain(facts, row.name)
+    is_explained = bool(blocker) and not blocker.startswith("on disk")
     return found(
-        f"{name} is not loaded: {obstacle[:LINE_LIMIT]}." if known_reason else why,
-        state_seen(module),
-        Evidence("/sys/bus/pci/devices", several(devices)),
-        fix=_bring(examination, module, package),
-        devices=(name, *devices[:SHOWN]),
-        part_of=(*follows, *refused_by(examination, name)),
+        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why,
+        state,
+        Evidence("/sys/bus/pci/devices", join_limited(devices)),
+        fix=_load_or_install(examination, module, row.package),
+        devices=(row.name, *devices[:SHOWN]),
+        part_of=(*row.part_of, *refused_by(examination, row.name)),
     )
 
 
-def _bring(examination: Examination, module: KernelModule, package: str) -> Plan | None:
+def _load_or_install(examination: Examination, module: KernelModule, package: str) -> Plan | None:
     """Return a plan that loads or installs a module; None: something else blocks it."""
-    if bar_of(examination, module.name) is None:
+    if blocker_of(examination, module.name) is None:
         return load_plan(examination, module.name)
     if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None
@@ -95,145 +174,37 @@ def _bring(examination: Examination, module: KernelModule, package: str) -> Plan
     )
 
 
-@AREA.check(
-    "ib-core-not-loaded",
-    Severity.CRITICAL,
-    "ib_core is not loaded",
-    _RDMA_MANUAL,
-    ok="ib_core is loaded",
-    impact="This node has no RDMA: no RDMA device and no port exists.",
-)
-def ib_core_not_loaded(examination: Examination) -> Outcome:
-    """Check the RDMA stack itself."""
-    why = "The driver of an RDMA card loads ib_core. Nothing has loaded it on this node."
-    follows = ("mlx5-core-not-loaded", "mlx4-core-not-loaded")
-    return _absent(examination, "ib_core", mlx_functions(examination), why, follows=follows)
+for _row in _MODULES:
+    AREA.check(
+        f"{_row.name.replace('_', '-')}-not-loaded",
+        _row.severity,
+        _row.title.format(_row.name),
+        _row.reference,
+        ok=_row.ok.format(_row.name),
+        impact=_row.impact,
+    )(partial(_not_loaded, _row))
 
 
-@AREA.check(
-    "mlx5-core-not-loaded",
-    Severity.CRITICAL,
-    "mlx5_core is not loaded",
-    _MLX5_MANUAL,
-    ok="mlx5_core is loaded, or no card needs it",
-    impact="ConnectX and BlueField cards do not work at all: no network interface and no RDMA device.",
-)
-def mlx5_core_not_loaded(examination: Examination) -> Outcome:
-    """Check the driver of ConnectX-4 and newer, Connect-IB and BlueField cards."""
-    why = "udev loads mlx5_core for these cards unless something prevents it."
-    return _absent(examination, "mlx5_core", mlx5_functions(examination), why)
+def _watched(examination: Examination) -> list[KernelModule]:
+    """Return the modules that must not be blocked; end the check where there is nothing to load them for."""
+    end_with(no_gpu_or_nic(examination))
+    modules = need(examination.node.modules, MODULES)
+    return [modules.modules[name] for name in _WATCHED]
 
 
-@AREA.check(
-    "mlx5-ib-not-loaded",
-    Severity.CRITICAL,
-    "mlx5_ib is not loaded",
-    _MLX5_MANUAL,
-    ok="mlx5_ib is loaded, or no card needs it",
-    impact="The cards are network interfaces only. Without RDMA devices no program can use RDMA.",
-)
-def mlx5_ib_not_loaded(examination: Examination) -> Outcome:
-    """Check the module that makes RDMA devices of mlx5 cards."""
-    why = "mlx5_core asks for mlx5_ib when it finds a card. On this node that did not happen."
-    follows = ("mlx5-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded")
-    return _absent(examination, "mlx5_ib", mlx5_functions(examination), why, follows=follows)
+def _severity(examination: Examination, modules: list[KernelModule], usual: Severity) -> Severity:
+    """Return the usual severity where a needed module is missing; a note for peermem that is not needed.
 
-
-@AREA.check(
-    "mlx4-core-not-loaded",
-    Severity.CRITICAL,
-    "mlx4_core is not loaded",
-    _MLX4_MANUAL,
-    ok="mlx4_core is loaded, or no card needs it",
-    impact="ConnectX-3 and older cards do not work at all: no network interface and no RDMA device.",
-)
-def mlx4_core_not_loaded(examination: Examination) -> Outcome:
-    """Check the driver of ConnectX-3 and older cards."""
-    why = "udev loads mlx4_core for these cards unless something prevents it."
-    return _absent(examination, "mlx4_core", mlx4_functions(examination), why)
-
-
-@AREA.check(
-    "mlx4-ib-not-loaded",
-    Severity.CRITICAL,
-    "mlx4_ib is not loaded",
-    _MLX4_MANUAL,
-    ok="mlx4_ib is loaded, or no card needs it",
-    impact="ConnectX-3 cards have no RDMA device: neither verbs nor GPUDirect RDMA works with them.",
-)
-def mlx4_ib_not_loaded(examination: Examination) -> Outcome:
-    """Check the module that makes RDMA devices of ConnectX-3 and older cards."""
-    why = "mlx4_core asks for mlx4_ib when it finds a card. On this node that did not happen."
-    follows = ("mlx4-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded")
-    return _absent(examination, "mlx4_ib", mlx4_functions(examination), why, follows=follows)
-
-
-@AREA.check(
-    "ib-uverbs-not-loaded",
-    Severity.CRITICAL,
-    "ib_uverbs is not loaded",
-    _RDMA_MANUAL,
-    ok="ib_uverbs is loaded",
-    impact=_NO_PROGRAM,
-)
-def ib_uverbs_not_loaded(examination: Examination) -> Outcome:
-    """Check the verbs of programs; DMA-BUF and nvidia_peermem both need them."""
-    why = "The driver of an RDMA card loads ib_uverbs. On this node that did not happen."
-    follows = ("ib-core-not-loaded", "mlx5-core-not-loaded", "mlx4-core-not-loaded")
-    return _absent(examination, "ib_uverbs", mlx_functions(examination), why, follows=follows)
-
-
-@AREA.check(
-    "nvidia-not-loaded",
-    Severity.CRITICAL,
-    "The nvidia driver is not loaded",
-    DRIVER_GUIDE,
-    ok="nvidia driver is loaded",
-    impact="No GPU works on this node.",
-)
-def nvidia_not_loaded(examination: Examination) -> Outcome:
-    """Check the GPU driver."""
-    why = "The driver is on disk and not loaded: something unloaded it, or it failed to start (see dmesg)."
-    return _absent(examination, "nvidia", gpu_functions(examination), why, "the NVIDIA driver")
-
-
-@AREA.check(
-    "nvidia-uvm-not-loaded",
-    Severity.WARNING,
-    "nvidia_uvm is not loaded",
-    DRIVER_GUIDE,
-    ok="nvidia_uvm is loaded",
-    impact="CUDA programs in containers do not start: /dev/nvidia-uvm is missing.",
-)
-def nvidia_uvm_not_loaded(examination: Examination) -> Outcome:
-    """Check CUDA's memory manager; GPUDirect RDMA itself does not use it."""
-    why = (
-        "Nothing has loaded it since the boot, or something unloaded it. On the host the first CUDA program "
-        "loads it, if it runs as root or nvidia-modprobe is installed; a container cannot."
-    )
-    devices = gpu_functions(examination)
-    return _absent(
-        examination, "nvidia_uvm", devices, why, "the NVIDIA driver", follows=("nvidia-not-loaded",)
-    )
-
-
-def _watched(examination: Examination) -> Maybe[list[KernelModule]]:
-    modules = examination.node.modules
-    return modules if isinstance(modules, Unknown) else [modules.modules[name] for name in _WATCHED]
-
-
-def _cost(examination: Examination, modules: list[KernelModule], usual: Severity) -> Severity:
-    """Return the check's usual severity where a needed module is out; a note where only peermem is, unneeded.
-
-    A module that is blocked and loaded all the same will be missing after the next reboot.
+    A module that is blocked but loaded will be missing after the next reboot.
     """
-    out = [one for one in modules if not isinstance(one.state, Unknown) and not is_present(one)]
-    if all(one.name == PEERMEM for one in modules) and is_spare(examination):
+    known_modules = (module for module in modules if not isinstance(module.state, Unknown))
+    missing = [module for module in known_modules if not is_present(module)]
+    if all(module.name == PEERMEM for module in modules) and is_spare(examination):
         return Severity.NOTE
-    if not out:
+    if not missing:
         return Severity.WARNING
-    cost = cost_of_missing(examination, tuple(one.name for one in out))
-    return usual if cost is Severity.CRITICAL else cost
+    severity = severity_of_missing(examination, tuple(module.name for module in missing))
+    return usual if severity is Severity.CRITICAL else severity
 
 
 def _blocked(
@@ -245,25 +216,32 @@ def _blocked(
 ) -> Outcome:
     facts = examination.node.modules
     if modules:
-        blocked = [one for one, _ in modules]
-        out = tuple(one.name for one in blocked if not is_present(one))
+        blocked = [module for module, _ in modules]
+        missing = tuple(module.name for module in blocked if not is_present(module))
         return found(
             cause,
-            *(seen for _, seen in modules[:SHOWN]),
+            *(evidence for _, evidence in modules[:SHOWN]),
             fix=fix,
-            severity=_cost(examination, blocked, usual),
-            devices=tuple(one.name for one in blocked),
-            impact=impact_of_missing(examination, out) if out else "",
+            severity=_severity(examination, blocked, usual),
+            devices=tuple(module.name for module in blocked),
+            impact=impact_of_missing(examination, missing) if missing else "",
         )
     if isinstance(facts, ModuleFacts) and facts.rules_unread:
-        return unsure(f"needs root: {unread_rules(facts)}")
+        return unknown(f"needs root: {unread_rules(facts)}")
     return passed(Evidence("modprobe --showconfig", "no GPUDirect RDMA module is blocked"))
 
 
-def _initramfs_steps(release: Maybe[str]) -> tuple[Step, ...]:
+def _unblock_steps(
+    examination: Examination, what: str, modules: list[tuple[KernelModule, Evidence]]
+) -> tuple[Step, ...]:
+    """Return the steps that delete lines of modprobe.d, rebuild the initramfs and load the modules."""
+    files = sorted({evidence.source.rpartition(":")[0] for _, evidence in modules})
+    release = examination.node.kernel_release
     kernel = f" -k {release}" if not isinstance(release, Unknown) else ""
     return (
+        instruction(f"Delete the {what} line in {', '.join(files) or 'modprobe.d'}"),
         instruction(f"Rebuild the initramfs: `update-initramfs -u{kernel}` (Debian) or `dracut -f` (RPM)"),
+        *(load_step(examination, module.name) for module, _ in modules if not is_present(module)),
     )
 
 
@@ -277,27 +255,14 @@ def _initramfs_steps(release: Maybe[str]) -> tuple[Step, ...]:
 )
 def module_blacklisted(examination: Examination) -> Outcome:
     """Check lines `blacklist X`; loading by name works in spite of them."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    modules = _watched(examination)
-    if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
     listed = [
-        (one, Evidence(one.blacklisted, f"blacklist {one.name}"))
-        for one in modules
-        if one.blacklisted is not None and not one.kernel_forbids
+        (module, Evidence(module.blacklisted, f"blacklist {module.name}"))
+        for module in _watched(examination)
+        if module.blacklisted is not None and not module.kernel_forbids
     ]
-    files = sorted({one.blacklisted.rpartition(":")[0] for one, _ in listed if one.blacklisted})
-    steps = (
-        instruction(f"Delete the blacklist line in {', '.join(files) or 'modprobe.d'}"),
-        *_initramfs_steps(examination.node.kernel_release),
-        *(load_step(examination, one.name) for one, _ in listed if not is_present(one)),
-    )
     cause = "The boot and udev skip a blacklisted module. `modprobe NAME` by hand still loads it."
-    return _blocked(
-        examination, listed, cause, Plan("Remove the module from the blacklist", steps), Severity.WARNING
-    )
+    plan = Plan("Remove the module from the blacklist", _unblock_steps(examination, "blacklist", listed))
+    return _blocked(examination, listed, cause, plan, Severity.WARNING)
 
 
 @AREA.check(
@@ -310,28 +275,15 @@ def module_blacklisted(examination: Examination) -> Outcome:
 )
 def module_blacklisted_install(examination: Examination) -> Outcome:
     """Check lines `install X /bin/false`; they stop loading by name too."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    modules = _watched(examination)
-    if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
     replaced = []
-    for one in modules:
-        where, _, line = (one.install_line or "").partition(": ")
+    for module in _watched(examination):
+        where, _, line = (module.install_line or "").partition(": ")
         # Other commands load the module themselves, as distributions' files do.
-        if one.install_line is not None and loads_nothing(one.install_line):
-            replaced.append((one, Evidence(where, line[:LINE_LIMIT])))
-    files = sorted({seen.source.rpartition(":")[0] for _, seen in replaced})
-    steps = (
-        instruction(f"Delete the install line in {', '.join(files) or 'modprobe.d'}"),
-        *_initramfs_steps(examination.node.kernel_release),
-        *(load_step(examination, one.name) for one, _ in replaced if not is_present(one)),
-    )
+        if module.install_line is not None and loads_nothing(module.install_line):
+            replaced.append((module, Evidence(where, line[:LINE_LIMIT])))
     cause = "modprobe runs the command of the install line instead of loading the module."
-    return _blocked(
-        examination, replaced, cause, Plan("Let modprobe load the module", steps), Severity.CRITICAL
-    )
+    plan = Plan("Let modprobe load the module", _unblock_steps(examination, "install", replaced))
+    return _blocked(examination, replaced, cause, plan, Severity.CRITICAL)
 
 
 @AREA.check(
@@ -344,30 +296,19 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
 )
 def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     """Check the kernel's own blacklist, which stops every attempt to load a module."""
-    aside = no_pair(examination)
-    if aside is not None:
-        return aside
-    modules = _watched(examination)
-    if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
     refused = [
-        (one, Evidence("/proc/cmdline", f"module_blacklist={one.name}"))
-        for one in modules
-        if one.kernel_forbids
+        (module, Evidence("/proc/cmdline", f"module_blacklist={module.name}"))
+        for module in _watched(examination)
+        if module.kernel_forbids
     ]
-    kernel = examination.node.kernel
-    cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
-    if not refused and isinstance(cmdline, Unknown):
-        return unsure_without("the kernel command line", cmdline)
+    if not refused:
+        need(map_known(examination.node.kernel, lambda kernel: kernel.cmdline), "the kernel command line")
     steps = (
         instruction("Delete module_blacklist= from the boot loader's command line (grub, then update-grub)"),
         reboot_step("Reboot with the new command line"),
     )
     plan = Plan(
-        "Remove the module from the kernel's blacklist",
-        steps,
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
+        "Remove the module from the kernel's blacklist", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
     )
     cause = "The kernel refuses the module with `Operation not permitted`, even to root."
     return _blocked(examination, refused, cause, plan, Severity.CRITICAL)

@@ -1,17 +1,17 @@
-"""Why the kernel refuses a module: forbidden, without a trusted signature, built for another kernel."""
+"""Why the kernel refuses a module: it is forbidden, not signed, or built for another kernel."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.rebuilding import rebuild_plan
-from probes.queries.evidence_list import SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
-from probes.queries.module_need import cost_of_missing, impact_of_missing, missing_modules
-from probes.queries.modules import FILES, MODULES, file_of, log_needed, log_of, log_seen
+from probes.plans.driver import rebuild_plan
+from probes.queries.evidence_list import KERNEL_LOG, SHOWN
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.module_need import impact_of_missing, missing_modules, severity_of_missing
+from probes.queries.modules import FILES, MODULES, RELEASE, file_of, message_evidence, module_messages
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
@@ -25,54 +25,40 @@ _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
     "kernel.modules_disabled forbids loading modules",
     "Linux Documentation/admin-guide/sysctl/kernel.rst, modules_disabled",
     ok="The kernel allows loading modules",
-    impact="A module that is unloaded cannot come back before a reboot.",
+    impact="A module that is unloaded cannot be loaded again before a reboot.",
 )
 def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     """Check the sysctl that hardening scripts set; a note while every needed module is loaded."""
     path = "/proc/sys/kernel/modules_disabled"
-    kernel = examination.node.kernel
-    disabled = kernel if isinstance(kernel, Unknown) else kernel.modules_disabled
-    if isinstance(disabled, Unknown):
-        if disabled.reason is Reason.NOT_THERE:
-            return passed(Evidence(path, "not there: a kernel without this switch"))
-        return unsure_without(path, disabled)
-    if not disabled:
+    disabled = map_known(examination.node.kernel, lambda kernel: kernel.modules_disabled)
+    if not need(disabled, path, absent=Evidence(path, "not there: a kernel without this switch")):
         return passed(Evidence(path, "0"))
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return unsure_without(MODULES, missing, Evidence(path, "1"))
+    missing = need(missing_modules(examination), MODULES, Evidence(path, "1"))
     steps = (
         instruction(
             "Remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
         ),
         reboot_step(),
     )
-    without = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
+    result = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
     return found(
-        f"kernel.modules_disabled is 1; {without}. Only a reboot resets it.",
+        f"kernel.modules_disabled is 1, and {result}. Only a reboot resets the setting.",
         Evidence(path, "1"),
         fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
-        severity=cost_of_missing(examination, missing) if missing else Severity.NOTE,
+        severity=severity_of_missing(examination, missing) if missing else Severity.NOTE,
         devices=missing,
         impact=impact_of_missing(examination, missing) if missing else "",
     )
 
 
-def _unsigned(examination: Examination) -> Maybe[tuple[ModuleFile, ...]]:
-    """Return the unsigned files of modules that are missing."""
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return missing
-    files = []
-    for name in missing:
-        file = file_of(examination, name)
-        if isinstance(file, Unknown):
-            if file.reason is Reason.NOT_THERE:
-                continue
-            return file
-        if isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE:
-            files.append(file)
-    return tuple(files)
+def _files(examination: Examination, names: tuple[str, ...], *evidence: Evidence) -> list[ModuleFile]:
+    """Return the files of modules, without those that have none."""
+    files = (file_of(examination, name) for name in names)
+    return [
+        need(file, FILES, *evidence)
+        for file in files
+        if not isinstance(file, Unknown) or file.reason is not Reason.NOT_THERE
+    ]
 
 
 def _sign_plan(examination: Examination) -> Plan:
@@ -95,7 +81,7 @@ def _sign_plan(examination: Examination) -> Plan:
         instruction("Enroll the key at the console when the machine starts, or disable Secure Boot"),
     )
     return Plan(
-        "Sign the modules and enrol the key",
+        "Sign the modules and enroll the key",
         steps,
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
@@ -106,9 +92,13 @@ def _sign_plan(examination: Examination) -> Plan:
 def _refused_unsigned(
     examination: Examination, refuses: Evidence, cause: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    files = _unsigned(examination)
-    if isinstance(files, Unknown):
-        return unsure_without(FILES, files, refuses)
+    """Check for missing, unsigned modules on a kernel that refuses those."""
+    missing = need(missing_modules(examination), FILES, refuses)
+    files = [
+        file
+        for file in _files(examination, missing, refuses)
+        if isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE
+    ]
     if not files:
         return passed(refuses, Evidence("modinfo", "no missing module is unsigned"))
     names = tuple(file.name for file in files)
@@ -117,7 +107,7 @@ def _refused_unsigned(
         refuses,
         *(Evidence(f"modinfo -F signer {file.name}", "nothing: unsigned") for file in files[:SHOWN]),
         fix=_sign_plan(examination),
-        severity=cost_of_missing(examination, names),
+        severity=severity_of_missing(examination, names),
         devices=names,
         impact=impact_of_missing(examination, names),
         part_of=part_of,
@@ -135,20 +125,14 @@ def _refused_unsigned(
 def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules under kernel lockdown."""
     path = "/sys/kernel/security/lockdown"
-    kernel = examination.node.kernel
-    mode = kernel if isinstance(kernel, Unknown) else kernel.lockdown
-    if isinstance(mode, Unknown):
-        if mode.reason is Reason.NOT_THERE and not isinstance(kernel, Unknown):
-            return passed(
-                Evidence(path, "not there: a kernel without lockdown, or securityfs is not mounted")
-            )
-        return unsure_without(path, mode)
+    absent = Evidence(path, "not there: a kernel without lockdown, or securityfs is not mounted")
+    mode = need(need(examination.node.kernel, path).lockdown, path, absent=absent)
     if mode == "none":
         return passed(Evidence(path, "none"))
     return _refused_unsigned(
         examination,
         Evidence(path, f"[{mode}]"),
-        f"the kernel is locked down ({mode}), so it accepts signed modules only",
+        f"the kernel is locked down ({mode}), so it accepts only signed modules",
     )
 
 
@@ -157,24 +141,19 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "A needed module is unsigned, and the kernel enforces signatures",
     _SIGNING,
-    ok="No needed module is blocked for lack of a signature",
+    ok="No needed module is blocked by signature enforcement",
     impact="The module cannot be loaded until it is signed with a trusted key.",
 )
 def secure_boot_unsigned(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules where sig_enforce is set."""
     path = "/sys/module/module/parameters/sig_enforce"
-    kernel = examination.node.kernel
-    enforced = kernel if isinstance(kernel, Unknown) else kernel.signatures_enforced
-    if isinstance(enforced, Unknown):
-        if enforced.reason is Reason.NOT_THERE:
-            return passed(Evidence(path, "not there: a kernel without module signatures"))
-        return unsure_without(path, enforced)
-    if not enforced:
+    enforced = map_known(examination.node.kernel, lambda kernel: kernel.signatures_enforced)
+    if not need(enforced, path, absent=Evidence(path, "not there: a kernel without module signatures")):
         return passed(Evidence(path, "N"))
     return _refused_unsigned(
         examination,
         Evidence(path, "Y"),
-        "the kernel loads modules with a trusted signature only",
+        "the kernel loads only modules with a trusted signature",
         ("kernel-forbids-modules-lockdown",),
     )
 
@@ -189,22 +168,18 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
 )
 def secure_boot_key_rejected(examination: Examination) -> Outcome:
     """Check the kernel log for rejected signatures; it does not name the module."""
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return unsure_without(MODULES, missing)
+    missing = need(missing_modules(examination), MODULES)
     if not missing:
         return passed(Evidence("/proc/modules", "every needed module is loaded"))
-    messages = log_of(examination, (LogKind.SIGNATURE_REJECTED,))
-    if isinstance(messages, Unknown):
-        return log_needed(messages)
+    messages = need(module_messages(examination, (LogKind.SIGNATURE_REJECTED,)), KERNEL_LOG)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     return found(
         f"The kernel refused a module because it is unsigned or its key is not enrolled. "
         f"Not loaded: {', '.join(missing)}.",
-        *log_seen(examination, messages),
+        *message_evidence(examination, messages),
         fix=_sign_plan(examination),
-        severity=cost_of_missing(examination, missing),
+        severity=severity_of_missing(examination, missing),
         devices=missing,
         impact=impact_of_missing(examination, missing),
         part_of=("kernel-forbids-modules-lockdown", "secure-boot-unsigned"),
@@ -221,39 +196,30 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
 )
 def module_wrong_vermagic(examination: Examination) -> Outcome:
     """Check the vermagic of the files whose modules are missing."""
-    release = examination.node.kernel_release
-    if isinstance(release, Unknown):
-        return unsure_without("the release of the running kernel", release)
-    missing = missing_modules(examination)
-    if isinstance(missing, Unknown):
-        return unsure_without(MODULES, missing)
-    evidence = []
-    for name in missing:
-        file = file_of(examination, name)
-        if isinstance(file, Unknown):
-            if file.reason is not Reason.NOT_THERE:
-                return unsure_without(FILES, file)
-            continue
-        # Red Hat's weak-updates are modules of an older kernel that fit this one by their symbols.
-        other = not isinstance(file.kernel, Unknown) and file.kernel != release
-        if other and "/weak-updates/" not in file.path:
-            evidence.append(
-                (
-                    name,
-                    Evidence(f"modinfo -F vermagic {name}", f"built for {file.kernel}; {release} is running"),
-                )
-            )
-    if not evidence:
+    release = need(examination.node.kernel_release, RELEASE)
+    files = _files(examination, need(missing_modules(examination), MODULES))
+    # Red Hat's weak-updates are modules of an older kernel that fit this one by their symbols.
+    others = [
+        file
+        for file in files
+        if not isinstance(file.kernel, Unknown)
+        and file.kernel != release
+        and "/weak-updates/" not in file.path
+    ]
+    if not others:
         return passed(
-            Evidence("modinfo -F vermagic", f"no missing module was built for another kernel than {release}")
+            Evidence("modinfo -F vermagic", f"no missing module was built for a kernel other than {release}")
         )
-    names = tuple(name for name, _ in evidence)
+    names = tuple(file.name for file in others)
     return found(
         f"The file of {', '.join(names)} below /lib/modules/{release} was copied there, or comes from a "
         "package that was built for another kernel.",
-        *(seen for _, seen in evidence[:SHOWN]),
+        *(
+            Evidence(f"modinfo -F vermagic {file.name}", f"built for {file.kernel}; {release} is running")
+            for file in others[:SHOWN]
+        ),
         fix=rebuild_plan(release),
-        severity=cost_of_missing(examination, names),
+        severity=severity_of_missing(examination, names),
         devices=names,
         impact=impact_of_missing(examination, names),
     )

@@ -5,13 +5,17 @@ from __future__ import annotations
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
-from probes.queries.evidence_list import RDMA_DEVICES, at_most
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
-from probes.queries.ports import NO_PORTS, Port, devices_of, names, ports_of
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
+from probes.queries.ports import NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
+
+
+def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
+    return port.health if isinstance(port.health, Unknown) else port.health.errors
 
 
 @AREA.check(
@@ -23,33 +27,31 @@ _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
     impact="The counter does not count further: new errors of this kind do not show.",
 )
 def counter_full(examination: Examination) -> Outcome:
-    """Find counters of 4, 8 or 16 bits that stand at their greatest value."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+    """Find counters of 4, 8 or 16 bits that are at their maximum."""
+    ports = need_ports(examination)
     full: list[tuple[Port, str, int]] = []
     missing: Outcome | None = None
     for port in ports:
-        errors = port.health if isinstance(port.health, Unknown) else port.health.errors
+        errors = _errors(port)
         if isinstance(errors, Unknown):
             if errors.reason is not Reason.NOT_THERE:
-                missing = unsure_without("the port counters", errors)
+                missing = unknown_without("the port counters", errors)
             continue
         for name, counter in errors.items():
             if isinstance(counter, Unknown):
-                missing = unsure_without("the port counters", counter)
+                missing = unknown_without("the port counters", counter)
             elif counter.is_full:
                 full.append((port, name, counter.value))
     if full:
         chosen = list({port.name: port for port, _, _ in full}.values())
         return found(
-            f"{names(chosen)}: the counter reached its greatest value at some time since the last reset.",
-            *at_most(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
+            f"{port_names(chosen)}: the counter reached its maximum at some time since the last reset.",
+            *first_n(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
             fix=zero_counters(chosen),
             devices=devices_of(chosen),
         )
     return missing or passed(
-        *at_most(Evidence(f"{port.path}/counters", "none is full") for port in ports) or (NO_PORTS,)
+        *first_n(Evidence(f"{port.path}/counters", "none is full") for port in ports) or (NO_PORTS,)
     )
 
 
@@ -63,36 +65,31 @@ def counter_full(examination: Examination) -> Outcome:
 )
 def counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, or whose firmware refuses them."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unsure_without(RDMA_DEVICES, ports)
+    ports = need_ports(examination)
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
-        errors = port.health if isinstance(port.health, Unknown) else port.health.errors
+        errors = _errors(port)
         if not isinstance(errors, Unknown):
-            refused = [one for one in errors.values() if isinstance(one, Unknown)]
-            if not errors or len(refused) < len(errors):
-                if not errors:
-                    without.append((port, Unknown(Reason.NOT_THERE, f"{port.path}/counters", "empty")))
+            refused = [counter for counter in errors.values() if isinstance(counter, Unknown)]
+            if not errors:
+                without.append((port, Unknown(Reason.NOT_THERE, f"{port.path}/counters", "empty")))
+            if len(refused) < len(errors) or not errors:
                 continue
             errors = refused[0]
         if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
             without.append((port, errors))
         else:
-            other = unsure_without("the port counters", errors)
+            other = unknown_without("the port counters", errors)
     if without:
         return found(
-            f"{names(port for port, _ in without)}: virtual functions and some drivers have no counters. "
-            "Firmware that refuses them logs a kernel message at each reading.",
-            *at_most(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
+            f"{port_names(port for port, _ in without)}: virtual functions and some drivers have no "
+            "counters. Firmware that refuses them logs a kernel message at each reading.",
+            *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
-    return other or passed(*at_most(_count(port) for port in ports) or (NO_PORTS,))
+    return other or passed(*first_n(_count(port) for port in ports) or (NO_PORTS,))
 
 
 def _count(port: Port) -> Evidence:
-    errors: dict[str, Maybe[ErrorCounter]] = {}
-    if not isinstance(port.health, Unknown):
-        errors = known(port.health.errors, {})
-    return Evidence(f"{port.path}/counters", f"{len(errors)} error counters")
+    return Evidence(f"{port.path}/counters", f"{len(known(_errors(port), {}))} error counters")

@@ -1,28 +1,47 @@
-"""Why DMA-BUF is not usable: one check for each thing it needs of driver, GPU, kernel and NIC."""
+"""Why DMA-BUF is not usable: one check for each requirement of driver, GPU, kernel and NIC."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.gpus import Flavour
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
-from probes.queries.driver_version import DRIVER_VERSION, driver_version
-from probes.queries.evidence_list import SHOWN, STAGED, several
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,
+    DRIVER_VERSION,
+    RELEASE,
+    driver_version,
     has_efa_only,
     module_of,
-    no_ends,
+    no_gpu_or_rdma_device,
     peer_nics,
     release_of,
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("path")
+
+def _not_applicable(examination: Examination) -> Outcome | None:
+    """Return the outcome for a node without GPU and NIC, or with EFA only, which has its own peer module."""
+    if has_efa_only(examination) and no_gpu_or_rdma_device(examination) is None:
+        return passed(Evidence("/sys/class/infiniband/*/device/driver", "efa, with its own peer module"))
+    return no_gpu_or_rdma_device(examination)
+
+
+AREA = Area("path", requires=(_not_applicable,))
 
 _MANUAL = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
 _OPEN_MANUAL = (
@@ -39,44 +58,33 @@ def _serves_peermem(examination: Examination) -> bool:
     return peer_nics(examination) != ()
 
 
-def _cost(examination: Examination) -> Severity:
-    """Return what it costs to have no DMA-BUF: a note where nvidia_peermem works, critical where not."""
-    direct = examination.node.gpudirect
-    usable: Maybe[bool] = direct if isinstance(direct, Unknown) else direct.peermem.usable
+def _severity(examination: Examination) -> Severity:
+    """Return how severe it is to have no DMA-BUF: a note where nvidia_peermem works, else critical."""
     if not _serves_peermem(examination):
         return Severity.CRITICAL
+    usable = map_known(examination.node.gpudirect, lambda direct: direct.peermem.usable)
     if isinstance(usable, Unknown):
         return Severity.WARNING
     return Severity.NOTE if usable else Severity.CRITICAL
 
 
-def _or_peermem(examination: Examination) -> str:
-    """Return the end of a cause: what is left without DMA-BUF."""
+def _peermem_note(examination: Examination) -> str:
+    """Return the end of a cause: whether nvidia_peermem replaces DMA-BUF here."""
     if not _serves_peermem(examination):
         return " nvidia_peermem does not serve the NICs of this node."
     return {
-        Severity.NOTE: " GPUDirect RDMA works through nvidia_peermem meanwhile.",
+        Severity.NOTE: " GPUDirect RDMA still works with nvidia_peermem.",
         Severity.CRITICAL: " nvidia_peermem is not usable either.",
-    }.get(_cost(examination), "")
+    }.get(_severity(examination), "")
 
 
 def _impact(examination: Examination) -> str:
-    return "None while nvidia_peermem works." if _cost(examination) is Severity.NOTE else STAGED
+    return "None while nvidia_peermem works." if _severity(examination) is Severity.NOTE else STAGED
 
 
-def _roots(examination: Examination, *first: str) -> tuple[str, ...]:
-    """Return the ids of the possible roots: `first`, then nvidia_peermem where it is the easier fix."""
+def _causes(examination: Examination, *first: str) -> tuple[str, ...]:
+    """Return the ids of the causes: `first`, then those of nvidia_peermem if that is easier to fix."""
     return first if dmabuf_comes_first(examination) else (*first, *PEERMEM_MISSING)
-
-
-def _aside(examination: Examination) -> Outcome | None:
-    """Return the outcome for a node without GPU and NIC, or with EFA only, which has its own peer module."""
-    aside = no_ends(examination)
-    if aside is not None:
-        return aside
-    if has_efa_only(examination):
-        return passed(Evidence("/sys/class/infiniband/*/device/driver", "efa, with its own peer module"))
-    return None
 
 
 @AREA.check(
@@ -89,19 +97,12 @@ def _aside(examination: Examination) -> Outcome | None:
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     """Check the flavor of the loaded driver."""
-    aside = _aside(examination)
-    if aside is not None:
-        return aside
-    gpus = examination.node.gpus
-    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
-    if isinstance(flavour, Unknown):
-        if flavour.reason is Reason.NOT_THERE:
-            return passed(Evidence(DRIVER_VERSION, "not there: the driver is not loaded"))
-        return unsure_without(DRIVER_VERSION, flavour)
+    not_loaded = Evidence(DRIVER_VERSION, "not there: the driver is not loaded")
+    gpus = need(examination.node.gpus, DRIVER_VERSION, absent=not_loaded)
+    flavour = need(gpus.driver.flavour, DRIVER_VERSION, absent=not_loaded)
     seen = Evidence(DRIVER_VERSION, f"{flavour.value} kernel modules")
     if flavour is Flavour.OPEN:
         return passed(seen)
-    assert not isinstance(gpus, Unknown)
     old = _old_gpus(examination)
     if not isinstance(old, Unknown) and old and len(old) == len(gpus.gpus):
         return passed(seen, Evidence("nvidia-smi --query-gpu=compute_cap", "too old for the open modules"))
@@ -109,20 +110,20 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
         instruction(
             "Install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)"
         ),
-        instruction("Reboot, or reload the modules once nothing uses a GPU"),
+        instruction("Reboot, or reload the modules when no process uses a GPU"),
     )
     return found(
-        f"Only the open kernel modules can export CUDA memory by DMA-BUF.{_or_peermem(examination)}",
+        f"Only the open kernel modules can export CUDA memory as DMA-BUF.{_peermem_note(examination)}",
         seen,
         fix=Plan("Install the open kernel modules", steps, needs_reboot=True, disturbs=SWAP_ENDS_JOBS),
-        severity=_cost(examination),
+        severity=_severity(examination),
         impact=_impact(examination),
-        part_of=_roots(examination, "dmabuf-driver-too-old"),
+        part_of=_causes(examination, "dmabuf-driver-too-old"),
     )
 
 
 def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
-    """Return (BDF, name and capability) of the GPUs that the open modules do not serve."""
+    """Return (BDF, name and capability) of the GPUs that the open modules do not support."""
     gpus = examination.node.gpus
     if isinstance(gpus, Unknown):
         return gpus
@@ -146,24 +147,19 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
 )
 def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     """Check for a compute capability below 7.5: Volta and older."""
-    aside = _aside(examination)
-    if aside is not None:
-        return aside
-    old = _old_gpus(examination)
+    old = need(_old_gpus(examination), _GPUS)
     source = "nvidia-smi --query-gpu=compute_cap --format=csv"
-    if isinstance(old, Unknown):
-        return unsure_without(_GPUS, old)
     if not old:
         return passed(Evidence(source, "7.5 or newer"))
     steps = (
-        instruction("Use the proprietary driver, OFED and nvidia_peermem: the only path for these GPUs"),
+        instruction("Use the proprietary driver, OFED and nvidia_peermem, the only path for these GPUs"),
     )
     return found(
-        "DMA-BUF needs the open kernel modules, which serve GPUs from Turing (7.5) on."
-        f"{_or_peermem(examination)}",
-        *(Evidence(source, what) for _, what in old[:SHOWN]),
+        "DMA-BUF needs the open kernel modules, which support GPUs from Turing (7.5) on."
+        f"{_peermem_note(examination)}",
+        *(Evidence(source, text) for _, text in old[:SHOWN]),
         fix=Plan("Use nvidia-peermem", steps, disturbs=SWAP_ENDS_JOBS),
-        severity=_cost(examination),
+        severity=_severity(examination),
         devices=tuple(bdf for bdf, _ in old[:SHOWN]),
         impact=_impact(examination),
         part_of=("gpu-too-old-for-gdr", *PEERMEM_MISSING),
@@ -175,30 +171,24 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     Severity.WARNING,
     "The NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
-    ok="No driver that is too old for DMA-BUF is loaded",
+    ok="The NVIDIA driver is new enough for DMA-BUF, or not loaded",
     impact=STAGED,
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     """Check the version of the loaded driver; DMA-BUF came with 515.43.04."""
-    aside = _aside(examination)
-    if aside is not None:
-        return aside
-    driver = driver_version(examination)
-    if isinstance(driver, Outcome):
-        return driver
-    version, numbers = driver
+    version, numbers = driver_version(examination)
     if numbers >= _FIRST_OPEN_DRIVER:
         return passed(Evidence(DRIVER_VERSION, version))
     steps = (instruction("Install a current driver with the open kernel modules"),)
     return found(
-        f"DMA-BUF came with driver 515.43.04; this one is {version}.{_or_peermem(examination)}",
+        f"DMA-BUF needs driver 515.43.04 or newer; {version} is loaded.{_peermem_note(examination)}",
         Evidence(DRIVER_VERSION, version),
         fix=Plan(
             "Install a newer driver", steps, reversible=False, needs_reboot=True, disturbs=SWAP_ENDS_JOBS
         ),
-        severity=_cost(examination),
+        severity=_severity(examination),
         impact=_impact(examination),
-        part_of=_roots(examination, "peermem-not-on-disk-old-driver"),
+        part_of=_causes(examination, "peermem-not-on-disk-old-driver"),
     )
 
 
@@ -207,20 +197,13 @@ def _answers(examination: Examination) -> dict[str, Maybe[bool]]:
     return direct.nic_dmabuf if isinstance(direct, GpuDirectFacts) else {}
 
 
-def _refusing(examination: Examination) -> tuple[str, ...]:
-    return tuple(
-        nic for nic, answer in _answers(examination).items() if not isinstance(answer, Unknown) and not answer
-    )
+def _answering(examination: Examination, wanted: bool) -> tuple[str, ...]:
+    """Return the NICs that gave this answer to the DMA-BUF probe."""
+    return tuple(nic for nic, answer in _answers(examination).items() if answer is wanted)
 
 
-def _taking(examination: Examination) -> tuple[str, ...]:
-    return tuple(
-        nic for nic, answer in _answers(examination).items() if not isinstance(answer, Unknown) and answer
-    )
-
-
-def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
-    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{says} on {several(nics)}")
+def _probe_evidence(nics: tuple[str, ...], answer: str) -> Evidence:
+    return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{answer} on {join_limited(nics)}")
 
 
 @AREA.check(
@@ -232,37 +215,29 @@ def _probe_evidence(nics: tuple[str, ...], says: str) -> Evidence:
     impact=STAGED,
 )
 def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
-    """Check the release where no NIC takes DMA-BUF; 5.12 is enough, and OFED adds it to older kernels."""
-    aside = _aside(examination)
-    if aside is not None:
-        return aside
-    kernel = examination.node.kernel
-    version = kernel if isinstance(kernel, Unknown) else kernel.version
+    """Check the release where no NIC supports DMA-BUF; 5.12 is enough, and OFED adds it to older kernels."""
     seen = Evidence("/proc/sys/kernel/osrelease", release_of(examination))
-    taking, refusing = _taking(examination), _refusing(examination)
-    if taking:
-        return passed(_probe_evidence(taking, "supported"), seen)
-    if isinstance(version, Unknown):
-        return unsure_without("the release of the running kernel", version)
-    if version >= _FIRST_KERNEL:
+    supporting, refusing = _answering(examination, True), _answering(examination, False)
+    if supporting:
+        return passed(_probe_evidence(supporting, "supported"), seen)
+    if need(map_known(examination.node.kernel, lambda kernel: kernel.version), RELEASE) >= _FIRST_KERNEL:
         return passed(seen)
     if not refusing:
-        unknown = next((one for one in _answers(examination).values() if isinstance(one, Unknown)), None)
-        if unknown is None:
-            return unsure(f"needs {DMABUF}", seen)
-        return unsure_without(DMABUF, unknown, seen)
+        for answer in _answers(examination).values():
+            need(answer, DMABUF, seen)
+        return unknown(f"needs {DMABUF}", seen)
     steps = (
         instruction("Boot kernel 5.12 or newer, or install an OFED that adds DMA-BUF to this one"),
         *_until_then(examination),
     )
     return found(
-        f"The RDMA stack registers DMA-BUF memory from Linux 5.12 on.{_or_peermem(examination)}",
+        f"The RDMA stack registers DMA-BUF memory from Linux 5.12 on.{_peermem_note(examination)}",
         seen,
         _probe_evidence(refusing, "not supported"),
         fix=Plan("Update the kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
-        severity=_cost(examination),
+        severity=_severity(examination),
         impact=_impact(examination),
-        part_of=_roots(examination),
+        part_of=_causes(examination),
     )
 
 
@@ -276,32 +251,26 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
 )
 def dmabuf_kernel_config(examination: Examination) -> Outcome:
     """Check the kernel config; dma-buf is part of the kernel and never listed in /proc/modules."""
-    aside = _aside(examination)
-    if aside is not None:
-        return aside
-    kernel = examination.node.kernel
-    configured = kernel if isinstance(kernel, Unknown) else kernel.dma_shared_buffer
     source = f"/boot/config-{release_of(examination)}"
-    taking = _taking(examination)
-    if taking:
-        return passed(_probe_evidence(taking, "supported"))
-    if isinstance(configured, Unknown):
-        return unsure_without(_CONFIG, configured)
-    if configured:
+    supporting = _answering(examination, True)
+    if supporting:
+        return passed(_probe_evidence(supporting, "supported"))
+    if need(map_known(examination.node.kernel, lambda kernel: kernel.dma_shared_buffer), _CONFIG):
         return passed(Evidence(source, "CONFIG_DMA_SHARED_BUFFER=y"))
-    steps = (instruction("Boot a kernel of the distribution, or build this one with the option"),)
+    steps = (instruction("Boot a kernel of the distribution, or build this kernel with the option"),)
     return found(
-        f"Without it neither the GPU driver nor the NIC driver has DMA-BUF.{_or_peermem(examination)}",
+        "Without this option neither the GPU driver nor the NIC driver has DMA-BUF."
+        f"{_peermem_note(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
         fix=Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
-        severity=_cost(examination),
+        severity=_severity(examination),
         impact=_impact(examination),
-        part_of=_roots(examination, "dmabuf-kernel-too-old"),
+        part_of=_causes(examination, "dmabuf-kernel-too-old"),
     )
 
 
 def _until_then(examination: Examination) -> tuple[Step, ...]:
-    """Return the step that uses nvidia_peermem meanwhile, where the node has a NIC that it can serve."""
+    """Return the interim step that uses nvidia_peermem, where the node has a NIC that it can serve."""
     return (instruction("Until then use nvidia_peermem, with OFED"),) if _serves_peermem(examination) else ()
 
 
@@ -315,26 +284,19 @@ def _until_then(examination: Examination) -> tuple[Step, ...]:
     data_path=True,
 )
 def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
-    """Check what each NIC answers to the DMA-BUF probe of NCCL; the kernel config explains it for mlx5."""
-    aside = _aside(examination)
-    if aside is not None:
-        return aside
-    direct, answers = examination.node.gpudirect, _answers(examination)
-    if isinstance(direct, Unknown):
-        return unsure_without(DMABUF, direct)
-    refusing, taking = _refusing(examination), _taking(examination)
+    """Check each NIC's answer to the DMA-BUF probe of NCCL; the kernel config explains it for mlx5."""
+    need(examination.node.gpudirect, DMABUF)
+    refusing, supporting = _answering(examination, False), _answering(examination, True)
     if not refusing:
-        unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]
-        if unknown:
-            return unsure_without(f"{DMABUF} on /dev/infiniband/uverbsN", unknown[0])
-        rdma = examination.node.rdma
-        if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
-            return unsure_without("the RDMA devices", rdma)
-        if not answers:
-            return passed(Evidence("/sys/class/infiniband", "no hardware RDMA device here"))
-        return passed(_probe_evidence(taking, "supported"))
+        for answer in _answers(examination).values():
+            need(answer, f"{DMABUF} on /dev/infiniband/uverbsN")
+        evidence = Evidence("/sys/class/infiniband", "no hardware RDMA device here")
+        if supporting:
+            evidence = _probe_evidence(supporting, "supported")
+        need(examination.node.rdma, RDMA_DEVICES, absent=evidence)
+        return passed(evidence)
     kernel = examination.node.kernel
-    if not taking and not isinstance(kernel, Unknown):
+    if not supporting and not isinstance(kernel, Unknown):
         version = kernel.version
         old = not isinstance(version, Unknown) and version < _FIRST_KERNEL
         if old or kernel.dma_shared_buffer is False:
@@ -342,9 +304,9 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
                 _probe_evidence(refusing, "not supported"), Evidence("kernel", "no DMA-BUF for any NIC")
             )
     cause, plan, seen = _why_refused(examination, refusing)
-    cost = _cost(examination)
+    severity = _severity(examination)
     return found(
-        f"{cause}{_or_peermem(examination)}",
+        f"{cause}{_peermem_note(examination)}",
         *(
             Evidence(
                 f"/sys/class/infiniband/{nic}/device/driver", f"{_driver(examination, nic)}: not supported"
@@ -353,29 +315,29 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
         ),
         *seen,
         fix=plan,
-        # While others support it, this costs bandwidth and is not broken.
-        severity=Severity.WARNING if taking and cost is Severity.CRITICAL else cost,
+        # While other NICs support it, this costs bandwidth, but GPUDirect RDMA works.
+        severity=Severity.WARNING if supporting and severity is Severity.CRITICAL else severity,
         devices=refusing,
-        impact="" if taking and cost is not Severity.NOTE else _impact(examination),
-        part_of=_roots(examination),
+        impact="" if supporting and severity is not Severity.NOTE else _impact(examination),
+        part_of=_causes(examination),
     )
 
 
 def _why_refused(
     examination: Examination, refusing: tuple[str, ...]
 ) -> tuple[str, Plan, tuple[Evidence, ...]]:
-    """Return why these NICs refuse, by driver and kernel config, with the fix and its evidence."""
-    names = several(refusing)
+    """Return the cause by driver and kernel config, the fix, and further evidence."""
+    names = join_limited(refusing)
     drivers = {_driver(examination, nic) for nic in refusing}
     kernel, module = examination.node.kernel, module_of(examination, "mlx5_ib")
     if drivers == {"mlx4_core"}:
         steps: tuple[Step, ...] = (
             instruction("Use nvidia_peermem with MLNX_OFED 4.9 LTS, the last one for ConnectX-3"),
-            instruction("Or replace the card by ConnectX-4 or newer"),
+            instruction("Or replace the card with a ConnectX-4 or newer"),
         )
-        cause = f"ConnectX-3 and older cards have no DMA-BUF: mlx4_ib never got it. Here: {names}."
+        cause = f"The driver of ConnectX-3 and older cards (mlx4_ib) does not support DMA-BUF: {names}."
         return cause, Plan("Use nvidia_peermem", steps, disturbs=_EVERY_PROGRAM), ()
-    # OFED builds its mlx5_ib with its own configuration: there the kernel's says nothing.
+    # OFED builds its mlx5_ib with its own configuration; the config of the kernel does not apply to it.
     inbox = not isinstance(module, Unknown) and module.origin == "kernel"
     if drivers == {"mlx5_core"} and inbox and not isinstance(kernel, Unknown) and kernel.mlx5_dmabuf is False:
         options = "CONFIG_INFINIBAND_USER_MEM and CONFIG_INFINIBAND_ON_DEMAND_PAGING"
@@ -399,4 +361,4 @@ def _why_refused(
 def _driver(examination: Examination, nic: str) -> str:
     rdma = examination.node.rdma
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    return next((str(one.driver) for one in devices if one.name == nic), "unknown driver")
+    return next((str(device.driver) for device in devices if device.name == nic), "unknown driver")

@@ -1,16 +1,22 @@
-"""GPU memory that the driver refuses to NICs, and old NCCL that does not see nvidia_peermem."""
+"""GPU memory that the driver denies to NICs, and an old NCCL that does not see nvidia_peermem."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.queries.driver_version import DRIVER_VERSION, driver_version
-from probes.queries.evidence_list import SHOWN, STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
+from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.module_need import loaded_peermem
-from probes.queries.modules import DMABUF, PEERMEM, log_needed, log_of, log_seen
+from probes.queries.modules import (
+    DMABUF,
+    DRIVER_VERSION,
+    PEERMEM,
+    driver_version,
+    message_evidence,
+    module_messages,
+)
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
@@ -24,15 +30,12 @@ _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 _FIRST_NCCL = (2, 23, 4)
 
 
-def _before_check(examination: Examination) -> Outcome | None:
-    """Return the outcome for drivers before 580.65.06, which refuse no topology; None: this one may."""
-    driver = driver_version(examination)
-    if isinstance(driver, Outcome):
-        return driver
-    version, numbers = driver
+def _require_topology_check(examination: Examination) -> None:
+    """End the check for drivers before 580.65.06, which deny no topology."""
+    version, numbers = driver_version(examination)
     if numbers < _FIRST_WITH_CHECK:
-        return passed(Evidence(DRIVER_VERSION, f"{version}: refuses no topology (580.65.06 does)"))
-    return None
+        text = f"{version}: allows every topology (checks began with 580.65.06)"
+        raise CheckEnded(passed(Evidence(DRIVER_VERSION, text)))
 
 
 @AREA.check(
@@ -46,14 +49,9 @@ def _before_check(examination: Examination) -> Outcome | None:
 )
 def p2p_topology_refused_override(examination: Examination) -> Outcome:
     """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem, but not with C2C."""
-    aside = _before_check(examination)
-    if aside is not None:
-        return aside
+    _require_topology_check(examination)
     gpus = examination.node.gpus
-    parameters = gpus if isinstance(gpus, Unknown) else gpus.driver.parameters
-    if isinstance(parameters, Unknown):
-        return unsure_without(_PARAMS, parameters)
-    value = parameters.get(_OVERRIDE)
+    value = need(map_known(gpus, lambda gpus: gpus.driver.parameters), _PARAMS).get(_OVERRIDE)
     if value != "2":
         return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value or 'not there'}"))
     if not isinstance(gpus, Unknown) and gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
@@ -67,7 +65,7 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
     )
     return found(
         "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
-        "524, by DMA-BUF and through nvidia_peermem.",
+        "524, both with DMA-BUF and with nvidia_peermem.",
         Evidence(_PARAMS, f"{_OVERRIDE}: {value}"),
         fix=Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=("nvidia",),
@@ -75,16 +73,11 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
 
 
 def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Outcome:
-    """Check what the driver logged when it refused a NIC."""
-    aside = _before_check(examination)
-    if aside is not None:
-        return aside
-    messages = log_of(examination, (LogKind.P2P_REFUSED,), words=words)
-    if isinstance(messages, Unknown):
-        return log_needed(messages)
-    if not messages:
-        return passed(*log_seen(examination, messages))
-    return found(cause, *log_seen(examination, messages), fix=fix)
+    """Check the kernel log for a refusal of the driver."""
+    _require_topology_check(examination)
+    messages = need(module_messages(examination, (LogKind.P2P_REFUSED,), words=words), KERNEL_LOG)
+    evidence = message_evidence(examination, messages)
+    return found(cause, *evidence, fix=fix) if messages else passed(*evidence)
 
 
 @AREA.check(
@@ -100,11 +93,11 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     """Check the log for `PCI topology not supported`; pairs below one switch are never refused."""
     steps = (
         instruction(
-            "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; `gdrtop`, affinity matrix)"
+            "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see the matrix of gdrtop)"
         ),
         instruction(
-            "Only where it works: `options nvidia NVreg_GrdmaPciTopoCheckOverride=1` (modprobe.d), "
-            "rebuild the initramfs, reboot"
+            "Or, if the chipset is known to work, set `options nvidia NVreg_GrdmaPciTopoCheckOverride=1` in "
+            "modprobe.d, rebuild the initramfs and reboot"
         ),
     )
     return _refused(
@@ -112,7 +105,7 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
         "PCI topology not supported",
         "GPU and NIC have no common PCIe switch, and the driver lists this chipset as unable to carry "
         "peer-to-peer traffic (errno 524).",
-        Plan("Pair GPUs and NICs below one switch", steps, disturbs="jobs, which have to be restarted"),
+        Plan("Pair GPUs and NICs below one switch", steps, disturbs="jobs, which must be restarted"),
     )
 
 
@@ -130,14 +123,14 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     steps = (
         Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
         instruction(
-            "Set ACS as rdma_topo says (firmware, or pci=config_acs= on the command line), then reboot"
+            "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot"
         ),
     )
     return _refused(
         examination,
         "FORCE_PCIE",
         "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group. ACS settings decide the groups.",
-        Plan("Set ACS as rdma_topo asks", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        Plan("Set ACS as rdma_topo requires", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
     )
 
 
@@ -178,21 +171,14 @@ def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
     data_path=True,
 )
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
-    """Check for old NCCL without memory_peers and DMA-BUF. The missing directory alone is no fault."""
-    module = loaded_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    direct, peers = examination.node.gpudirect, examination.reading.peermem.peers
-    if not isinstance(peers, Unknown):
+    """Check for an old NCCL where memory_peers and DMA-BUF are missing; a missing directory alone is ok."""
+    loaded_peermem(examination)
+    peers = examination.reading.peermem.peers
+    if not isinstance(peers, Unknown) or peers.reason is not Reason.NOT_THERE:
+        need(peers, _MEMORY_PEERS)
         return passed(Evidence(_MEMORY_PEERS, "there"))
-    if peers.reason is not Reason.NOT_THERE:
-        return unsure_without(_MEMORY_PEERS, peers)
-    if isinstance(direct, Unknown):
-        return unsure_without(DMABUF, direct)
     absent = Evidence(_MEMORY_PEERS, "not there, as on all newer kernels")
-    if isinstance(direct.dmabuf.usable, Unknown):
-        return unsure_without(DMABUF, direct.dmabuf.usable, absent)
-    if direct.dmabuf.usable:
+    if need(need(examination.node.gpudirect, DMABUF).dmabuf.usable, DMABUF, absent):
         return passed(absent, Evidence("DMA-BUF", "usable: NCCL does not need nvidia_peermem"))
     old, hidden = _old_nccl(examination)
     if old:
@@ -207,14 +193,16 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
             "`GPU Direct RDMA Disabled`.",
             absent,
             *old[:SHOWN],
-            fix=Plan("Update NCCL", steps, disturbs="jobs, which have to be restarted"),
+            fix=Plan("Update NCCL", steps, disturbs="jobs, which must be restarted"),
             devices=(PEERMEM,),
         )
-    return unsure("needs root: the libraries of other users' processes", absent) if hidden else passed(absent)
+    if hidden:
+        return unknown("needs root: the libraries of other users' processes", absent)
+    return passed(absent)
 
 
 def _old_nccl(examination: Examination) -> tuple[list[Evidence], bool]:
-    """Return where an old NCCL was seen, and whether some processes could not be read."""
+    """Return the old NCCL libraries, and whether some processes could not be read."""
     libraries, processes = examination.libraries, examination.processes
     old = []
     if not isinstance(libraries, Unknown):

@@ -1,17 +1,28 @@
-"""What loads nvidia_peermem at boot, and whether its predecessor blocks it."""
+"""What loads nvidia_peermem at boot, and its predecessor nv_peer_mem, which can block it."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction, plan_or_none
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts
-from probes.facts.system.services import Service, ServiceFacts, ServiceState
+from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.plans.load_at_boot import persist_peermem
 from probes.plans.load_modules import load_step
-from probes.plans.nv_peer_mem import replace_nv_peer_mem
+from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
+from probes.queries.finding import (
+    Area,
+    CheckEnded,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.module_need import (
     PEERMEM_REASONS,
     Need,
@@ -20,7 +31,8 @@ from probes.queries.module_need import (
     loaded_peermem,
     need_of_peermem,
     peermem_fault,
-    unsure_of_need,
+    required_need,
+    spare_severity,
 )
 from probes.queries.modules import (
     LINE_LIMIT,
@@ -28,8 +40,8 @@ from probes.queries.modules import (
     PEERMEM,
     is_present,
     module_of,
-    no_peer_pair,
-    state_seen,
+    no_peermem_pair,
+    state_evidence,
     unread_rules,
 )
 from probes.snapshot.examination import Examination
@@ -37,7 +49,7 @@ from probes.snapshot.examination import Examination
 AREA = Area("modules")
 
 _FILE, _LOADER = "the file of nvidia_peermem (/lib/modules)", "the state of systemd-modules-load"
-_OLD_SERVICE = "the service nv_peer_mem"
+_OLD_SERVICE, _NO_PEERMEM = "the service nv_peer_mem", "gdrtop check --only peermem-not-loaded"
 _README = "https://github.com/Mellanox/nv_peer_memory (README); NVIDIA driver README, nvidia-peermem"
 
 
@@ -45,12 +57,12 @@ def _loaders(examination: Examination, module: KernelModule) -> list[Evidence]:
     """Return what loads nvidia_peermem at boot: modules-load.d, a softdep, or a unit that runs modprobe."""
     services = examination.services
     unit = services.modprobe.get(PEERMEM) if isinstance(services, ServiceFacts) else None
-    named = [Evidence(module.persistent, PEERMEM)] if module.persistent is not None else []
+    loaders = [Evidence(module.persistent, PEERMEM)] if module.persistent is not None else []
     for line in (module.softdep, unit):
         if line is not None:
-            where, _, what = line.partition(": ")
-            named.append(Evidence(where, what[:LINE_LIMIT]))
-    return named
+            file, _, text = line.partition(": ")
+            loaders.append(Evidence(file, text[:LINE_LIMIT]))
+    return loaders
 
 
 def _unread(examination: Examination) -> str:
@@ -66,27 +78,25 @@ def _unread(examination: Examination) -> str:
     Severity.WARNING,
     "No boot configuration loads nvidia_peermem",
     "modules-load.d(5); modprobe.d(5), softdep",
-    ok="nvidia_peermem is loaded at boot, or does not have to be",
+    ok="nvidia_peermem is loaded at boot, or does not need to be",
     impact="GPUDirect RDMA may be gone after the next reboot.",
 )
 def peermem_not_persistent(examination: Examination) -> Outcome:
     """Check for a modules-load.d entry, a softdep line or a systemd unit that loads it."""
     module = loaded_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
     loaders = _loaders(examination, module)
     if loaders:
         return passed(*loaders)
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
         return passed(
-            state_seen(module), Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
+            state_evidence(module), Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
         )
     unread = _unread(examination)
     if unread:
-        return unsure(f"needs root: {unread}")
+        return unknown(f"needs root: {unread}")
     services = examination.services
-    if isinstance(services, Unknown) and services.reason is not Reason.NOT_THERE:
-        return unsure_without("the systemd units", services, state_seen(module))
+    if not isinstance(services, Unknown) or services.reason is not Reason.NOT_THERE:
+        need(services, "the systemd units", state_evidence(module))
     spare = is_spare(examination)
     return found(
         "nvidia_peermem is loaded now, but no modules-load.d entry, no softdep line and no enabled systemd "
@@ -95,7 +105,7 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
         Evidence("grep -rE 'softdep.*nvidia[-_]peermem' /etc/modprobe.d /usr/lib/modprobe.d", "nothing"),
         Evidence("grep -rE 'modprobe.*nvidia[-_]peermem' /etc/systemd/system", "nothing"),
         fix=plan_or_none(persist_peermem(examination)),
-        severity=Severity.NOTE if spare else Severity.WARNING,
+        severity=Severity.NOTE if spare else None,
         devices=(PEERMEM,),
         impact="None for jobs that use DMA-BUF, which is usable here." if spare else "",
     )
@@ -110,25 +120,21 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
     impact="OFED and the GPU driver cannot be unloaded or updated while the module is loaded.",
 )
 def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
-    """Check for a loaded module that the boot brings, that DMA-BUF replaces and that no region uses."""
+    """Check for a module that is loaded at boot, replaced by DMA-BUF and not used by any memory region."""
     module = loaded_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    need, refcnt = need_of_peermem(examination), examination.reading.peermem.refcnt
-    if isinstance(need, Unknown):
-        return unsure_of_need(need)
-    if need is Need.NEEDED:
-        return passed(Evidence("gdrtop check --only no-gdr-path", f"needed: {need.value}"))
-    seen = Evidence("/sys/module/nvidia_peermem/refcnt", str(refcnt))
-    if isinstance(refcnt, Unknown):
-        return unsure_without("/sys/module/nvidia_peermem/refcnt", refcnt)
+    required = required_need(examination)
+    if required is Need.NEEDED:
+        return passed(Evidence("gdrtop check --only no-gdr-path", f"needed: {required.value}"))
+    path = "/sys/module/nvidia_peermem/refcnt"
+    refcnt = need(examination.reading.peermem.refcnt, path)
+    uses = Evidence(path, str(refcnt))
     if refcnt > 0:
-        return passed(seen)
+        return passed(uses)
     loaders = _loaders(examination, module)
     if not loaders:
-        return passed(seen, Evidence("/etc/modules-load.d", "nothing loads nvidia_peermem at boot"))
+        return passed(uses, Evidence("/etc/modules-load.d", "nothing loads nvidia_peermem at boot"))
     steps = (
-        instruction("Make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer; other libraries as well)"),
+        instruction("Make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer, and other libraries)"),
         *(
             instruction(f"Delete nvidia-peermem from {loader.source}")
             if loader.value == PEERMEM
@@ -140,28 +146,23 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
         "DMA-BUF is usable, no memory region is registered through nvidia_peermem, and an old configuration "
         "still loads it. NVIDIA deprecates it in favor of DMA-BUF.",
         *loaders,
-        seen,
+        uses,
         fix=Plan("Stop loading nvidia_peermem at boot", steps),
     )
 
 
-def _boot_service(examination: Examination) -> Maybe[ServiceState]:
-    services = examination.services
-    return services if isinstance(services, Unknown) else services.services["systemd-modules-load"].state
+def _named_and_absent(examination: Examination) -> tuple[Evidence, ServiceState]:
+    """Return the file that names nvidia_peermem for the boot, and the state of the service that reads it.
 
-
-def _named_and_absent(examination: Examination) -> Evidence | Outcome:
-    """Return the file that names nvidia_peermem for the boot, if it is not loaded; else why not."""
+    The check ends if nothing names the module, if it is loaded, or if it has no file.
+    """
     module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
     if module.persistent is None:
-        return passed(Evidence("/etc/modules-load.d", "nothing names nvidia_peermem"))
-    if isinstance(module.on_disk, Unknown):
-        if module.on_disk.reason is Reason.NOT_THERE:
-            return passed(Evidence("modinfo nvidia_peermem", "no file"))
-        return unsure_without(_FILE, module.on_disk)
-    return Evidence(module.persistent, PEERMEM)
+        raise CheckEnded(passed(Evidence("/etc/modules-load.d", "nothing names nvidia_peermem")))
+    need(module.on_disk, _FILE, absent=Evidence("modinfo nvidia_peermem", "no file"))
+    named = Evidence(module.persistent, PEERMEM)
+    state = map_known(examination.services, lambda facts: facts.services["systemd-modules-load"].state)
+    return named, need(state, _LOADER, named)
 
 
 @AREA.check(
@@ -169,20 +170,15 @@ def _named_and_absent(examination: Examination) -> Evidence | Outcome:
     Severity.WARNING,
     "systemd-modules-load failed, and nvidia_peermem is not loaded",
     "systemd-modules-load.service(8)",
-    ok="The boot did not fail to load nvidia_peermem",
+    ok="No failure to load nvidia_peermem at boot",
     impact=STAGED,
 )
 def boot_load_race(examination: Examination) -> Outcome:
-    """Check for a boot that tried to load it before DKMS, openibd or the driver were ready."""
-    named = _named_and_absent(examination)
-    if isinstance(named, Outcome):
-        return named
-    state = _boot_service(examination)
-    if isinstance(state, Unknown):
-        return unsure_without(_LOADER, state, named)
-    asked = Evidence("systemctl is-failed systemd-modules-load", state.value)
+    """Check for a boot that tried to load the module before DKMS, openibd or the driver were ready."""
+    named, state = _named_and_absent(examination)
+    service = Evidence("systemctl is-failed systemd-modules-load", state.value)
     if state is not ServiceState.FAILED:
-        return passed(named, asked)
+        return passed(named, service)
     unit = "a oneshot unit After=openibd.service with ExecStart=/sbin/modprobe nvidia-peermem"
     steps = (
         Step("Show which module failed and why", ("journalctl", "-b", "-u", "systemd-modules-load")),
@@ -193,7 +189,7 @@ def boot_load_race(examination: Examination) -> Outcome:
         examination,
         "The boot could not load nvidia_peermem: the driver or OFED was not ready, or it is blocked.",
         named,
-        asked,
+        service,
         fix=Plan("Load nvidia_peermem now, and later at boot", steps),
         part_of=PEERMEM_REASONS,
     )
@@ -208,50 +204,36 @@ def boot_load_race(examination: Examination) -> Outcome:
     impact=STAGED,
 )
 def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
-    """Check for a module that modules-load.d names, that the boot loaded and that is gone."""
-    named = _named_and_absent(examination)
-    if isinstance(named, Outcome):
-        return named
-    state = _boot_service(examination)
-    if isinstance(state, Unknown):
-        return unsure_without(_LOADER, state, named)
-    asked = Evidence("systemctl is-active systemd-modules-load", state.value)
-    modules = examination.node.modules
-    assert not isinstance(modules, Unknown)
-    obstacle = explain(modules, PEERMEM)[:LINE_LIMIT]
+    """Check for a module that modules-load.d names and that is no longer loaded after a successful boot."""
+    named, state = _named_and_absent(examination)
+    service = Evidence("systemctl is-active systemd-modules-load", state.value)
+    blocker = explain(need(examination.node.modules, MODULES), PEERMEM)[:LINE_LIMIT]
     if state is not ServiceState.ACTIVE:
-        return passed(named, asked)
-    if not obstacle.startswith("on disk"):
-        return passed(named, Evidence("gdrtop check --only peermem-not-loaded", obstacle))
+        return passed(named, service)
+    if not blocker.startswith("on disk"):
+        return passed(named, Evidence(_NO_PEERMEM, blocker))
     return peermem_fault(
         examination,
-        "An update or restart of the driver or of OFED unloads nvidia_peermem until the next boot; or an "
-        "admin unloaded it.",
+        "An update or restart of the driver or of OFED unloads nvidia_peermem until the next boot. An admin "
+        "may also have unloaded it.",
         named,
-        asked,
+        service,
         fix=Plan("Load nvidia_peermem again", (load_step(examination, PEERMEM),)),
         part_of=PEERMEM_REASONS,
     )
 
 
-def _retired(examination: Examination) -> tuple[Plan | None, str]:
-    """Return the plan that replaces the old module, and the sentence why there is none."""
+def _replacement(examination: Examination) -> tuple[Plan | None, str]:
+    """Return the plan that replaces the old module, and a sentence that says why there is none."""
     answer = replace_nv_peer_mem(examination)
     return plan_or_none(answer), f" It cannot be replaced: {answer}." if isinstance(answer, str) else ""
 
 
-def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
-    """Return whether nv_peer_mem and nvidia_peermem are loaded."""
-    aside = no_peer_pair(examination)
-    if aside is not None:
-        return aside
-    older, newer = module_of(examination, "nv_peer_mem"), module_of(examination, PEERMEM)
-    for one in (older, newer):
-        if isinstance(one, Unknown):
-            return unsure_without(MODULES, one)
-    assert not isinstance(older, Unknown)
-    assert not isinstance(newer, Unknown)
-    return is_present(older), is_present(newer)
+def _both(examination: Examination) -> tuple[bool, bool]:
+    """Return whether nv_peer_mem and nvidia_peermem are loaded, or end the check."""
+    end_with(no_peermem_pair(examination))
+    older = need(module_of(examination, "nv_peer_mem"), MODULES)
+    return is_present(older), is_present(need(module_of(examination, PEERMEM), MODULES))
 
 
 @AREA.check(
@@ -264,28 +246,24 @@ def _both(examination: Examination) -> tuple[bool, bool] | Outcome:
 )
 def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     """Check for the predecessor, which owns the client name nv_mem; recent NCCL does not look for it."""
-    loaded = _both(examination)
-    if isinstance(loaded, Outcome):
-        return loaded
-    older, newer = loaded
+    older, newer = _both(examination)
     if not older or newer:
         return passed(
             Evidence("/proc/modules", "nv_peer_mem is not loaded" if not older else "both are loaded")
         )
-    need, peers = need_of_peermem(examination), examination.reading.peermem.peers
-    severity = Severity.NOTE if need in (Need.WANTED, Need.NOT_NEEDED) else Severity.WARNING
-    seen = Evidence("/sys/kernel/mm/memory_peers", str(peers) if isinstance(peers, Unknown) else "there")
+    required, peers = need_of_peermem(examination), examination.reading.peermem.peers
+    severity = Severity.NOTE if required in (Need.WANTED, Need.NOT_NEEDED) else Severity.WARNING
     # NCCL looks for memory_peers or for nvidia_peermem, never for /sys/module/nv_peer_mem.
-    unseen = need is Need.NEEDED and isinstance(peers, Unknown) and peers.reason is Reason.NOT_THERE
+    unseen = required is Need.NEEDED and isinstance(peers, Unknown) and peers.reason is Reason.NOT_THERE
     if unseen:
         severity = Severity.CRITICAL
-    fix, but = _retired(examination)
+    fix, why_not = _replacement(examination)
     return found(
-        "Both modules register under the same name, so the second one gets `Invalid argument`."
-        + (" NCCL does not see the old one on this kernel." if unseen else "")
-        + but,
+        "Both modules register under the same name, so the second one fails with `Invalid argument`."
+        + (" NCCL does not see the old module on this kernel." if unseen else "")
+        + why_not,
         Evidence("/proc/modules", "nv_peer_mem: live"),
-        seen,
+        Evidence("/sys/kernel/mm/memory_peers", str(peers) if isinstance(peers, Unknown) else "there"),
         fix=fix,
         severity=severity,
         devices=("nv_peer_mem",),
@@ -303,25 +281,17 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
 )
 def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
     """Check for both names in /proc/modules; the manual allows one of them."""
-    loaded = _both(examination)
-    if isinstance(loaded, Outcome):
-        return loaded
-    if loaded != (True, True):
+    if _both(examination) != (True, True):
         return passed(Evidence("/proc/modules", "not both of nv_peer_mem and nvidia_peermem"))
-    fix, but = _retired(examination)
+    fix, why_not = _replacement(examination)
     return found(
-        f"Both serve the same GPU memory; which one gets a region is not defined.{but}",
+        f"Both serve the same GPU memory, and it is undefined which one registers a region.{why_not}",
         Evidence("/proc/modules", "nv_peer_mem: live"),
         Evidence("/proc/modules", "nvidia_peermem: live"),
         fix=fix,
-        severity=Severity.NOTE if is_spare(examination) else None,
+        severity=spare_severity(examination),
         devices=("nv_peer_mem", PEERMEM),
     )
-
-
-def _old_service(examination: Examination) -> Maybe[Service]:
-    services = examination.services
-    return services if isinstance(services, Unknown) else services.services["nv_peer_mem"]
 
 
 @AREA.check(
@@ -334,27 +304,20 @@ def _old_service(examination: Examination) -> Maybe[Service]:
 )
 def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
     """Check whether the old module's service is enabled."""
-    aside = no_peer_pair(examination)
-    if aside is not None:
-        return aside
-    service = _old_service(examination)
-    if isinstance(service, Unknown):
-        return unsure_without(_OLD_SERVICE, service)
-    if isinstance(service.path, Unknown):
-        if service.path.reason is Reason.NOT_THERE:
-            return passed(Evidence("systemctl cat nv_peer_mem", "no such service"))
-        return unsure_without(_OLD_SERVICE, service.path)
-    if isinstance(service.enabled, Unknown):
-        return unsure_without(_OLD_SERVICE, service.enabled)
-    where = Evidence("systemctl is-enabled nv_peer_mem", "enabled" if service.enabled else "disabled")
-    if not service.enabled or service.masked:
-        return passed(where)
-    fix, but = _retired(examination)
+    end_with(no_peermem_pair(examination))
+    service = need(examination.services, _OLD_SERVICE).services["nv_peer_mem"]
+    absent = Evidence("systemctl cat nv_peer_mem", "no such service")
+    unit = Evidence(need(service.path, _OLD_SERVICE, absent=absent), "the service of the old module")
+    enabled = need(service.enabled, _OLD_SERVICE)
+    state = Evidence("systemctl is-enabled nv_peer_mem", "enabled" if enabled else "disabled")
+    if not enabled or service.masked:
+        return passed(state)
+    fix, why_not = _replacement(examination)
     return found(
-        f"If it loads the old module first, nvidia_peermem gets `Invalid argument`.{but}",
-        Evidence(service.path, "the service of the old module"),
-        where,
+        f"If the service loads the old module first, nvidia_peermem fails with `Invalid argument`.{why_not}",
+        unit,
+        state,
         fix=fix,
-        severity=Severity.NOTE if is_spare(examination) else Severity.WARNING,
+        severity=spare_severity(examination),
         part_of=("nv-peer-mem-conflict", "nv-peer-mem-conflict-twice"),
     )

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure, unsure_without
-from probes.queries.module_need import is_spare, loaded_peermem
+from probes.queries.evidence_list import KERNEL_LOG
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.module_need import loaded_peermem, spare_severity
 from probes.queries.modules import (
     MODULES,
     OFED,
     PEERMEM,
     is_present,
-    log_needed,
-    log_of,
-    log_seen,
+    message_evidence,
+    module_messages,
     module_of,
-    no_peer_pair,
+    no_peermem_pair,
     ofed_numbers,
     ofed_of,
-    state_seen,
+    state_evidence,
 )
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
 
 _REFCNT = "/sys/module/nvidia_peermem/refcnt"
-_FIRST_WITH_LOCKS, _FIRST_CURED = (5, 1, 0, 0, 0, 0), (5, 3, 1, 0, 0, 1)
+_FIRST_WITH_LOCKS, _FIRST_FIXED = (5, 1, 0, 0, 0, 0), (5, 3, 1, 0, 0, 1)
 _FLOOD = "detected invalid context"
-_HOLDERS = "the open files of other users' processes"
+_OPEN_FILES = "the open files of other users' processes"
 
 
 @AREA.check(
@@ -42,43 +42,33 @@ _HOLDERS = "the open files of other users' processes"
     impact="GPU memory stays pinned; nvidia_peermem and the GPU driver cannot be unloaded.",
 )
 def peermem_reference_leak(examination: Examination) -> Outcome:
-    """Compare the refcnt with who has /dev/infiniband/uverbsN open; an idle refcnt of 0 is right."""
-    module = loaded_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    refcnt = examination.reading.peermem.refcnt
-    if isinstance(refcnt, Unknown):
-        if refcnt.reason is Reason.NOT_THERE:
-            return passed(Evidence(_REFCNT, "not there: a kernel that cannot unload modules"))
-        return unsure_without(_REFCNT, refcnt)
-    seen = Evidence(_REFCNT, str(refcnt))
+    """Compare the refcnt with the processes that have /dev/infiniband/uverbsN open; 0 is right when idle."""
+    loaded_peermem(examination)
+    unloadable = Evidence(_REFCNT, "not there: a kernel that cannot unload modules")
+    refcnt = need(examination.reading.peermem.refcnt, _REFCNT, absent=unloadable)
+    uses = Evidence(_REFCNT, str(refcnt))
     if refcnt <= 0:
-        return passed(seen)
-    processes = examination.processes
-    if isinstance(processes, Unknown):
-        return unsure_without(_HOLDERS, processes, seen)
-    files = [one.uverbs_files for one in processes.processes]
-    holding = [
-        one for one in processes.processes if not isinstance(one.uverbs_files, Unknown) and one.uverbs_files
-    ]
-    if holding:
-        return passed(seen, Evidence("/proc/PID/fd", f"{len(holding)} processes have uverbs devices open"))
-    if isinstance(processes.hidden, Unknown):
-        return unsure_without(_HOLDERS, processes.hidden, seen)
-    if processes.hidden or processes.left_out or any(isinstance(one, Unknown) for one in files):
-        return unsure(f"needs root: {_HOLDERS}", seen)
+        return passed(uses)
+    processes = need(examination.processes, _OPEN_FILES, uses)
+    files = [process.uverbs_files for process in processes.processes]
+    users = sum(bool(open_files) for open_files in files if not isinstance(open_files, Unknown))
+    if users:
+        return passed(uses, Evidence("/proc/PID/fd", f"{users} processes have uverbs devices open"))
+    hidden = need(processes.hidden, _OPEN_FILES, uses)
+    if hidden or processes.left_out or any(isinstance(open_files, Unknown) for open_files in files):
+        return unknown(f"needs root: {_OPEN_FILES}", uses)
     steps = (
-        Step("Show which process holds memory regions, if any", ("rdma", "resource", "show", "mr"), False),
-        instruction("End what is left of the job: processes in state D or Z, containers in removal"),
-        instruction("If no process is left, drain the node and reboot it; never use rmmod -f"),
+        Step("Show which process has memory regions, if any", ("rdma", "resource", "show", "mr"), False),
+        instruction("End the remains of the job: processes in state D or Z, containers in removal"),
+        instruction("If no process is left, drain the node and reboot it. Never use rmmod -f."),
     )
     return found(
         "Memory regions of a killed job are still registered.",
-        seen,
+        uses,
         Evidence("/proc/*/fd", "no process has /dev/infiniband/uverbsN open"),
         fix=Plan("Free the regions", steps, reversible=False, disturbs=REBOOT_ENDS_JOBS),
         devices=(PEERMEM,),
-        severity=Severity.NOTE if is_spare(examination) else None,
+        severity=spare_severity(examination),
     )
 
 
@@ -92,37 +82,26 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
 )
 def peermem_lock_inversion(examination: Examination) -> Outcome:
     """Check for an OFED from 5.1 to before 5.3-1.0.0.1."""
-    aside = no_peer_pair(examination)
-    if aside is not None:
-        return aside
-    module = module_of(examination, PEERMEM)
-    older = module_of(examination, "nv_peer_mem")
-    if isinstance(module, Unknown):
-        return unsure_without(MODULES, module)
-    if isinstance(older, Unknown):
-        return unsure_without(MODULES, older)
+    end_with(no_peermem_pair(examination))
+    module = need(module_of(examination, PEERMEM), MODULES)
+    older = need(module_of(examination, "nv_peer_mem"), MODULES)
     if not is_present(module) and not is_present(older):
-        return passed(state_seen(module))
-    ofed = ofed_of(examination)
-    if isinstance(ofed, Unknown):
-        if ofed.reason is Reason.NOT_THERE:
-            return passed(Evidence("ofed_info -s", "no OFED here"))
-        return unsure_without(OFED, ofed)
-    numbers = ofed_numbers(ofed)
-    seen = Evidence("ofed_info -s", ofed)
-    if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_CURED:
-        return passed(seen)
+        return passed(state_evidence(module))
+    ofed = need(ofed_of(examination), OFED, absent=Evidence("ofed_info -s", "no OFED here"))
+    numbers, release = ofed_numbers(ofed), Evidence("ofed_info -s", ofed)
+    if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_FIXED:
+        return passed(release)
     steps = (
         instruction("Install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)"),
         instruction("Rebuild the NVIDIA driver's modules afterwards, then reboot"),
     )
     return found(
-        "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order of the GPU driver.",
-        seen,
-        state_seen(module if is_present(module) else older),
+        "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the reverse order of the GPU driver.",
+        release,
+        state_evidence(module if is_present(module) else older),
         fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
-        severity=Severity.NOTE if is_spare(examination) else None,
+        severity=spare_severity(examination),
     )
 
 
@@ -132,25 +111,24 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     "nvidia_peermem fills the kernel log with `detected invalid context`",
     "https://github.com/NVIDIA/nccl/issues/1474",
     ok="nvidia_peermem does not fill the kernel log",
-    impact="None; the messages hide others in the kernel log.",
+    impact="None, but the messages hide others in the kernel log.",
 )
 def peermem_invalid_context_flood(examination: Examination) -> Outcome:
-    """Check for a harmless message that alarms; drivers from 560 on do not print it."""
-    messages = log_of(examination, (LogKind.PEERMEM,), words=_FLOOD)
-    if isinstance(messages, Unknown):
-        module = module_of(examination, PEERMEM)
-        if not isinstance(module, Unknown) and not is_present(module):
-            return passed(state_seen(module))
-        return log_needed(messages)
+    """Check for a harmless message that looks alarming; drivers from 560 on do not print it."""
+    log = module_messages(examination, (LogKind.PEERMEM,), words=_FLOOD)
+    module = module_of(examination, PEERMEM)
+    if isinstance(log, Unknown) and not isinstance(module, Unknown) and not is_present(module):
+        return passed(state_evidence(module))
+    messages = need(log, KERNEL_LOG)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*message_evidence(examination, messages))
     steps = (
         instruction("Update the NVIDIA driver to 560 or newer at the next opportunity"),
         load_step(examination, PEERMEM),
     )
     return found(
-        "The module logs every region of a program that ended without freeing it. This is harmless.",
-        *log_seen(examination, messages)[:3],
+        "The module logs every memory region that a program did not free before it ended. This is harmless.",
+        *message_evidence(examination, messages)[:3],
         fix=Plan("Update the driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),
     )

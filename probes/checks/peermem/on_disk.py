@@ -1,28 +1,26 @@
-"""nvidia_peermem that is not loaded: its file is there, there for another kernel only, or missing."""
+"""nvidia_peermem is not loaded: its file exists, exists for another kernel only, or is missing."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
-from probes.facts.kernel.modules import KernelModule
 from probes.plans.common import SWAP_ENDS_JOBS
-from probes.plans.load_modules import load_plan, load_step
-from probes.plans.obstacles import bar_of
-from probes.plans.rebuilding import rebuild_plan
-from probes.queries.driver_version import DRIVER_VERSION
+from probes.plans.driver import rebuild_plan
+from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.evidence_list import SHOWN, STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed, unsure_without
+from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, need, passed
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (
+    DRIVER_VERSION,
     LINE_LIMIT,
     PEERMEM,
     is_present,
     module_of,
     modules_dep,
     release_of,
-    state_seen,
+    state_evidence,
 )
 from probes.queries.references import PEERMEM_MANUAL
 from probes.snapshot.examination import Examination
@@ -34,12 +32,10 @@ _FILE, _OTHERS = "the file of nvidia_peermem (/lib/modules)", "the modules of ot
 
 
 def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
-    gpus = examination.node.gpus
-    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
-    if isinstance(version, Unknown):
-        return version
-    numbers = parse_driver_version(version)
-    return Unknown(Reason.MALFORMED, "/proc/driver/nvidia/version", version) if numbers is None else numbers
+    def parse(version: str) -> Maybe[tuple[int, int, int]]:
+        return parse_driver_version(version) or Unknown(Reason.MALFORMED, DRIVER_VERSION, version)
+
+    return map_known(map_known(examination.node.gpus, lambda gpus: gpus.driver.version), parse)
 
 
 @AREA.check(
@@ -51,49 +47,42 @@ def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
     impact=STAGED,
 )
 def peermem_not_loaded(examination: Examination) -> Outcome:
-    """Check that it is loaded; no fault where DMA-BUF is usable and nothing is to load it."""
+    """Check that it is loaded; no fault where DMA-BUF is usable and no configuration names the module."""
     module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    if isinstance(module.on_disk, Unknown):
-        if module.on_disk.reason is Reason.NOT_THERE:
-            return passed(Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk"))
-        return unsure_without(_FILE, module.on_disk, state_seen(module))
-    obstacle = bar_of(examination, PEERMEM)
+    no_file = Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk")
+    path = need(module.on_disk, _FILE, state_evidence(module), absent=no_file)
+    blocker = blocker_of(examination, PEERMEM)
     return peermem_fault(
         examination,
         "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."
-        if obstacle is None
-        else f"Something blocks nvidia_peermem: {obstacle[:LINE_LIMIT]}.",
-        state_seen(module),
-        Evidence("modinfo -n nvidia_peermem", module.on_disk),
-        fix=load_plan(examination, PEERMEM) if obstacle is None else None,
+        if blocker is None
+        else f"nvidia_peermem cannot be loaded ({blocker[:LINE_LIMIT]}).",
+        state_evidence(module),
+        Evidence("modinfo -n nvidia_peermem", path),
+        fix=load_plan(examination, PEERMEM) if blocker is None else None,
         part_of=(*PEERMEM_REASONS, "boot-load-race", "peermem-lost-after-driver-update"),
     )
 
 
-def _no_file(examination: Examination) -> KernelModule | Outcome:
-    """Return nvidia_peermem if it is not loaded and has no file for this kernel; else why not."""
+def _require_no_file(examination: Examination) -> None:
+    """End the check unless nvidia_peermem is not loaded and has no file for this kernel."""
     module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    if not isinstance(module.on_disk, Unknown):
-        return passed(Evidence("modinfo -n nvidia_peermem", module.on_disk))
-    if module.on_disk.reason is not Reason.NOT_THERE:
-        return unsure_without(_FILE, module.on_disk, state_seen(module))
-    return module
+    if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
+        return
+    path = need(module.on_disk, _FILE, state_evidence(module))
+    raise CheckEnded(passed(Evidence("modinfo -n nvidia_peermem", path)))
 
 
-def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """Return the other kernels that have the module, by depmod and by the driver's DKMS packages."""
+def _other_kernels(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the other kernels that have the module, from depmod and the driver's DKMS packages."""
     facts, dkms = examination.module_files, examination.dkms
     if isinstance(facts, Unknown):
         return facts
     kernels = dict.fromkeys(facts.elsewhere)
     if not isinstance(dkms, Unknown):
-        for one in dkms.modules:
-            if one.name in DRIVER_PACKAGES:
-                kernels.update(dict.fromkeys((*one.built, *one.installed)))
+        for package in dkms.modules:
+            if package.name in DRIVER_PACKAGES:
+                kernels.update(dict.fromkeys((*package.built, *package.installed)))
     kernels.pop(release_of(examination), None)
     return tuple(kernels)
 
@@ -108,12 +97,8 @@ def _elsewhere(examination: Examination) -> Maybe[tuple[str, ...]]:
 )
 def peermem_not_on_disk(examination: Examination) -> Outcome:
     """Check for a driver package of 470 or newer that leaves the module out."""
-    module = _no_file(examination)
-    if isinstance(module, Outcome):
-        return module
-    others = _elsewhere(examination)
-    if isinstance(others, Unknown):
-        return unsure_without(_OTHERS, others)
+    _require_no_file(examination)
+    others = need(_other_kernels(examination), _OTHERS)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if others:
         return passed(evidence, Evidence("/lib/modules", "other kernels have it"))
@@ -121,11 +106,9 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
         return passed(evidence, Evidence("modinfo nvidia", "no file: the driver comes from a container"))
     numbers = _driver_numbers(examination)
     if not isinstance(numbers, Unknown) and numbers < _FIRST_WITH_PEERMEM:
-        return passed(
-            evidence, Evidence("/proc/driver/nvidia/version", "older than 470, the first with nvidia_peermem")
-        )
+        return passed(evidence, Evidence(DRIVER_VERSION, "older than 470, the first with nvidia_peermem"))
     steps = (
-        instruction("Install the NVIDIA driver's DKMS package, or another one that brings nvidia-peermem"),
+        instruction("Install the NVIDIA driver's DKMS package, or another package with nvidia-peermem"),
         load_step(examination, PEERMEM),
     )
     return peermem_fault(
@@ -154,9 +137,7 @@ def _from_container(examination: Examination) -> bool:
 )
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     """Check for a driver that runs without a file on the node: only its container has nvidia_peermem."""
-    module = _no_file(examination)
-    if isinstance(module, Outcome):
-        return module
+    _require_no_file(examination)
     evidence = Evidence("modinfo nvidia", "no file for the running kernel")
     if not _from_container(examination):
         return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or does not run"))
@@ -189,12 +170,8 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
 )
 def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     """Check for a kernel update without a rebuild; usually DKMS had no headers to build against."""
-    module = _no_file(examination)
-    if isinstance(module, Outcome):
-        return module
-    others = _elsewhere(examination)
-    if isinstance(others, Unknown):
-        return unsure_without(_OTHERS, others)
+    _require_no_file(examination)
+    others = need(_other_kernels(examination), _OTHERS)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
     if not others:
         return passed(evidence, Evidence("/lib/modules", "no other kernel has it"))
@@ -218,13 +195,9 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
 )
 def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     """Check for drivers before 470, which need Mellanox's nv_peer_mem instead."""
-    module = _no_file(examination)
-    if isinstance(module, Outcome):
-        return module
-    numbers = _driver_numbers(examination)
-    if isinstance(numbers, Unknown):
-        return unsure_without(DRIVER_VERSION, numbers)
-    evidence = Evidence("/proc/driver/nvidia/version", ".".join(map(str, numbers)))
+    _require_no_file(examination)
+    numbers = need(_driver_numbers(examination), DRIVER_VERSION)
+    evidence = Evidence(DRIVER_VERSION, ".".join(map(str, numbers)))
     if numbers >= _FIRST_WITH_PEERMEM:
         return passed(evidence)
     steps = (
@@ -232,7 +205,7 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "Drivers contain nvidia_peermem from 470 on.",
+        "nvidia_peermem is part of the driver from 470 on.",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
         fix=Plan("Install a newer driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),

@@ -7,18 +7,25 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
-from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.evidence_list import KERNEL_LOG, STAGED
+from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.module_need import (
     Need,
     absent_peermem,
-    is_spare,
     loaded_peermem,
     need_of_peermem,
     not_needed,
     peermem_fault,
+    spare_severity,
 )
-from probes.queries.modules import OFED, PEERMEM, log_needed, log_of, log_seen, ofed_numbers, ofed_of
+from probes.queries.modules import (
+    OFED,
+    PEERMEM,
+    message_evidence,
+    module_messages,
+    ofed_numbers,
+    ofed_of,
+)
 from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
 
@@ -27,33 +34,24 @@ AREA = Area("modules")
 _FIRST_MODERN_OFED = (5, 1)  # 5.0 and older need peerdirect_support=1
 
 
-def _parameter(examination: Examination, name: str) -> tuple[str, Evidence] | Outcome:
-    """Return the value of a parameter of the loaded nvidia_peermem; else why there is none."""
-    module = loaded_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
+def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
+    """Return the value of a parameter of the loaded nvidia_peermem, and its evidence; else end the check."""
+    parameters = loaded_peermem(examination).parameters
     path = f"/sys/module/nvidia_peermem/parameters/{name}"
-    value = module.parameters.get(name)
-    if value is None:
-        return passed(Evidence(path, "not there: this driver has no such parameter"))
-    if isinstance(value, Unknown):
-        return unsure_without(path, value)
+    if name not in parameters:
+        raise CheckEnded(passed(Evidence(path, "not there: this driver has no such parameter")))
+    value = need(parameters[name], path)
     return value, Evidence(path, value)
 
 
 def _reload(examination: Examination, title: str, first: str) -> Plan:
     steps = (
         instruction(first),
-        instruction("Rebuild the initramfs (it may carry modprobe.d): `update-initramfs -u` or `dracut -f`"),
+        instruction("Rebuild the initramfs (may contain modprobe.d): `update-initramfs -u` or `dracut -f`"),
         unload_step(examination),
         load_step(examination, PEERMEM),
     )
-    return Plan(title, steps, disturbs="jobs that use nvidia_peermem: they have to end first")
-
-
-def _severity(examination: Examination) -> Severity | None:
-    """Return NOTE where DMA-BUF is usable, else None for the check's own severity."""
-    return Severity.NOTE if is_spare(examination) else None
+    return Plan(title, steps, disturbs="jobs that use nvidia_peermem, which must end first")
 
 
 @AREA.check(
@@ -66,22 +64,19 @@ def _severity(examination: Examination) -> Severity | None:
 )
 def peermem_parameter_wrong(examination: Examination) -> Outcome:
     """Check the parameter peerdirect_support of the loaded module against OFED's release."""
-    value = _parameter(examination, "peerdirect_support")
-    if isinstance(value, Outcome):
-        return value
-    if value[0] != "1":
-        return passed(value[1])
+    value, evidence = _parameter(examination, "peerdirect_support")
+    if value != "1":
+        return passed(evidence)
     ofed = ofed_of(examination)
-    if isinstance(ofed, Unknown) and ofed.reason is not Reason.NOT_THERE:
-        return unsure_without(OFED, ofed, value[1])
-    release = "no OFED" if isinstance(ofed, Unknown) else ofed
-    numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
+    has_none = isinstance(ofed, Unknown) and ofed.reason is Reason.NOT_THERE
+    release = "no OFED" if has_none else need(ofed, OFED, evidence)
+    numbers = ofed_numbers(release)
     if numbers is not None and numbers < _FIRST_MODERN_OFED:
-        return passed(value[1], Evidence("ofed_info -s", release))
+        return passed(evidence, Evidence("ofed_info -s", release))
     return found(
-        "The option is left over from an old MLNX_OFED. From 5.1 on it disables the protection against a "
-        "deadlock.",
-        value[1],
+        "The option is left over from an old MLNX_OFED. With 5.1 and newer it disables the protection "
+        "against a deadlock.",
+        evidence,
         Evidence("ofed_info -s", release),
         fix=_reload(
             examination,
@@ -89,7 +84,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
             "Delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
-        severity=_severity(examination),
+        severity=spare_severity(examination),
     )
 
 
@@ -99,29 +94,23 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
     PEERMEM_MANUAL,
     ok="peerdirect_support of nvidia_peermem fits this OFED, or there is none",
-    impact="GPU memory may not register, or not be released, with this OFED.",
+    impact="With this OFED, GPU memory may fail to register or to be released.",
 )
 def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     """Check for an OFED of 5.0 or older, whose PeerDirect needs the legacy setting."""
-    value = _parameter(examination, "peerdirect_support")
-    if isinstance(value, Outcome):
-        return value
-    ofed = ofed_of(examination)
-    if isinstance(ofed, Unknown):
-        if ofed.reason is Reason.NOT_THERE:
-            return passed(Evidence("ofed_info -s", "no OFED here"))
-        return unsure_without(OFED, ofed, value[1])
+    value, evidence = _parameter(examination, "peerdirect_support")
+    ofed = need(ofed_of(examination), OFED, evidence, absent=Evidence("ofed_info -s", "no OFED here"))
     numbers = ofed_numbers(ofed)
-    if numbers is None or numbers >= _FIRST_MODERN_OFED or value[0] == "1":
-        return passed(value[1], Evidence("ofed_info -s", ofed))
+    if numbers is None or numbers >= _FIRST_MODERN_OFED or value == "1":
+        return passed(evidence, Evidence("ofed_info -s", ofed))
     first = "Write `options nvidia-peermem peerdirect_support=1` to /etc/modprobe.d/nvidia-peermem.conf"
     return found(
         "MLNX_OFED 5.0 and older have an older PeerDirect interface than the module expects by default.",
-        value[1],
+        evidence,
         Evidence("ofed_info -s", ofed),
         fix=_reload(examination, "Set the legacy mode of nvidia_peermem", first),
         devices=(PEERMEM,),
-        severity=_severity(examination),
+        severity=spare_severity(examination),
     )
 
 
@@ -135,17 +124,15 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
 )
 def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     """Check persistent_api_support of the loaded module; 1 is the default since 560.28.03."""
-    value = _parameter(examination, "persistent_api_support")
-    if isinstance(value, Outcome):
-        return value
-    if value[0] != "0":
-        return passed(value[1])
+    value, evidence = _parameter(examination, "persistent_api_support")
+    if value != "0":
+        return passed(evidence)
     return found(
         "With the older interface the driver can revoke GPU memory that is still registered.",
-        value[1],
+        evidence,
         fix=_reload(
             examination,
-            "Use the default",
+            "Use the default value",
             "Delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
@@ -161,18 +148,15 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     impact=STAGED,
 )
 def peermem_parameter_invalid(examination: Examination) -> Outcome:
-    """Check the log for a parameter that the module rejected when it was loaded."""
-    module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    messages = log_of(examination, (LogKind.PEERMEM,), words="invalid")
-    if isinstance(messages, Unknown):
-        if need_of_peermem(examination) is Need.NOT_NEEDED:
-            return not_needed(Need.NOT_NEEDED)
-        return log_needed(messages)
-    messages = tuple(one for one in messages if "param value" in one.text)
+    """Check the kernel log for a parameter that the module rejected."""
+    absent_peermem(examination)
+    messages = module_messages(examination, (LogKind.PEERMEM,), words="invalid")
+    if isinstance(messages, Unknown) and need_of_peermem(examination) is Need.NOT_NEEDED:
+        return not_needed()
+    messages = tuple(message for message in need(messages, KERNEL_LOG) if "param value" in message.text)
+    evidence = message_evidence(examination, messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
+        return passed(*evidence)
     steps = (
         instruction(
             "Correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
@@ -181,7 +165,7 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "An `options` line of modprobe.d sets an invalid value, so modprobe answers `Invalid argument`.",
-        *log_seen(examination, messages),
+        "An `options` line of modprobe.d sets an invalid value, so modprobe fails with `Invalid argument`.",
+        *evidence,
         fix=Plan("Correct the option", steps),
     )

@@ -1,17 +1,17 @@
-"""nvidia_peermem that was built without the symbols it needs, or against another build."""
+"""nvidia_peermem built without the symbols that it needs, or against another build of them."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
-from probes.plans.rebuilding import rebuild_steps
 from probes.plans.services import restart_openibd
-from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unsure_without
+from probes.queries.evidence_list import KERNEL_LOG, STAGED
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -27,14 +27,13 @@ from probes.queries.modules import (
     PEERMEM,
     file_of,
     is_present,
-    log_needed,
-    log_of,
-    log_seen,
+    message_evidence,
+    module_messages,
     module_of,
     modules_dep,
-    no_peer_pair,
+    no_peermem_pair,
     ofed_of,
-    state_seen,
+    state_evidence,
 )
 from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
@@ -50,23 +49,18 @@ _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
     "nvidia_peermem was built without peer-memory symbols",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
-    ok="No needed nvidia_peermem was built without peer-memory symbols",
+    ok="nvidia_peermem was built with peer-memory symbols, or is not needed",
     impact=STAGED,
 )
 def peermem_built_without_symbols(examination: Examination) -> Outcome:
-    """Check what it depends on: a module built with the symbols needs the module that exports them.
+    """Check its dependencies: a module built with the symbols needs the module that exports them.
 
-    modprobe says `Invalid argument` and the kernel log stays silent.
+    modprobe prints `Invalid argument`, and nothing appears in the kernel log.
     """
     module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    if isinstance(module.depends, Unknown):
-        if module.depends.reason is Reason.NOT_THERE:
-            return passed(Evidence(modules_dep(examination), "no nvidia_peermem"))
-        return unsure_without(FILES, module.depends)
-    depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(module.depends) or "nothing")
-    if _IB_EXPORTERS.intersection(module.depends):
+    names = need(module.depends, FILES, absent=Evidence(modules_dep(examination), "no nvidia_peermem"))
+    depends = Evidence("modinfo -F depends nvidia_peermem", ", ".join(names) or "nothing")
+    if _IB_EXPORTERS.intersection(names):
         return passed(depends)
     facts = examination.module_files
     symbols = () if isinstance(facts, Unknown) else facts.peer_memory
@@ -74,15 +68,15 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     if symbols:
         seen = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
         cause = (
-            "The driver was built before OFED was installed, so modprobe answers `Invalid argument`. "
+            "The driver was built before OFED was installed, so modprobe fails with `Invalid argument`. "
             "A rebuild finds the symbols of OFED."
         )
         plan = Plan("Build nvidia-peermem against OFED", rebuild, reversible=False)
     else:
         seen = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
         cause = (
-            "This RDMA stack has no peer-memory interface, so modprobe answers `Invalid argument`. OFED and "
-            "the kernels of some distributions have it."
+            "This RDMA stack has no peer-memory interface, so modprobe fails with `Invalid argument`. OFED "
+            "and the kernels of some distributions have it."
         )
         steps = (
             instruction("Install DOCA-OFED, or use the open kernel modules and DMA-BUF instead"),
@@ -99,7 +93,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem was built against another OFED version",
     "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
-    ok="No needed nvidia_peermem was built against another OFED",
+    ok="nvidia_peermem was built against the running OFED, or is not needed",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
@@ -115,22 +109,22 @@ def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
 def _symbols(
     examination: Examination, kind: LogKind, cause: str, title: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    """Check what the kernel said about symbols that nvidia_peermem needs."""
-    module = absent_peermem(examination)
-    if isinstance(module, Outcome):
-        return module
-    messages = log_of(examination, (kind,), modules=(PEERMEM,))
-    if isinstance(messages, Unknown):
-        if need_of_peermem(examination) is Need.NOT_NEEDED:
-            return not_needed(Need.NOT_NEEDED)
-        return log_needed(messages)
+    """Check what the kernel logged about symbols that nvidia_peermem needs."""
+    absent_peermem(examination)
+    messages = module_messages(examination, (kind,), modules=(PEERMEM,))
+    if isinstance(messages, Unknown) and need_of_peermem(examination) is Need.NOT_NEEDED:
+        return not_needed()
     # -22 follows a symbol of another version, which the kernel names in the line before.
-    messages = tuple(one for one in messages if (one.symbol or "").startswith("ib_") and one.number != -22)
+    messages = tuple(
+        message
+        for message in need(messages, KERNEL_LOG)
+        if (message.symbol or "").startswith("ib_") and message.number != -22
+    )
+    evidence = message_evidence(examination, messages)
     if not messages:
-        return passed(*log_seen(examination, messages))
-    steps = rebuild_steps(examination)
-    fix = Plan(title, steps, reversible=False)
-    return peermem_fault(examination, cause, *log_seen(examination, messages), fix=fix, part_of=part_of)
+        return passed(*evidence)
+    fix = Plan(title, rebuild_steps(examination), reversible=False)
+    return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
 @AREA.check(
@@ -138,31 +132,24 @@ def _symbols(
     Severity.CRITICAL,
     "nvidia_peermem on disk belongs to another driver version",
     PEERMEM_MANUAL,
-    ok="No needed nvidia_peermem belongs to another driver version",
+    ok="nvidia_peermem on disk fits the loaded driver, or is not needed",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     """Compare the file's version with that of the loaded driver, whose nvidia_p2p_* symbols it needs."""
-    module, nvidia = absent_peermem(examination), module_of(examination, "nvidia")
-    if isinstance(module, Outcome):
-        return module
-    if isinstance(nvidia, Unknown):
-        return unsure_without(MODULES, nvidia)
+    absent_peermem(examination)
+    nvidia = need(module_of(examination, "nvidia"), MODULES)
     if not is_present(nvidia):
-        return passed(state_seen(nvidia))
-    file = file_of(examination, PEERMEM)
-    version = file if isinstance(file, Unknown) else file.version
-    if isinstance(version, Unknown):
-        if version.reason is Reason.NOT_THERE:
-            return passed(Evidence("modinfo nvidia_peermem", "no file, or no version in it"))
-        return unsure_without(FILES, version)
-    if isinstance(nvidia.version, Unknown):
-        return unsure_without("/sys/module/nvidia/version", nvidia.version)
+        return passed(state_evidence(nvidia))
+    no_version = Evidence("modinfo nvidia_peermem", "no file, or no version in it")
+    version = map_known(file_of(examination, PEERMEM), lambda file: file.version)
+    on_disk = need(version, FILES, absent=no_version)
+    loaded = need(nvidia.version, "/sys/module/nvidia/version")
     evidence = (
-        Evidence("modinfo -F version nvidia_peermem", version),
-        Evidence("/sys/module/nvidia/version", nvidia.version),
+        Evidence("modinfo -F version nvidia_peermem", on_disk),
+        Evidence("/sys/module/nvidia/version", loaded),
     )
-    if version == nvidia.version:
+    if on_disk == loaded:
         return passed(*evidence)
     steps = (
         instruction("Drain the node; the reboot loads the driver that is on disk"),
@@ -171,10 +158,13 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "nvidia_peermem works only with the driver of its own version.",
+        "nvidia_peermem works only with a driver of the same version.",
         *evidence,
         fix=Plan(
-            "Load a driver and modules of one version", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
+            "Load driver and modules of the same version",
+            steps,
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
         ),
         part_of=("driver-half-updated",),
     )
@@ -185,7 +175,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
-    ok="No symbol that nvidia_peermem needs is missing in ib_core",
+    ok="No symbol of ib_core is missing for nvidia_peermem",
     impact=STAGED,
 )
 def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
@@ -193,8 +183,8 @@ def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
     return _symbols(
         examination,
         LogKind.UNKNOWN_SYMBOL,
-        "The module was built for OFED, but the distribution's ib_core is loaded: OFED is not built for this "
-        "kernel, the initramfs is old, or openibd did not run.",
+        "The module was built for OFED, but the distribution's ib_core is loaded. Either OFED is not built "
+        "for this kernel, the initramfs is old, or openibd did not run.",
         "Build the driver's modules for the running RDMA stack",
         ("inbox-core-beside-ofed",),
     )
@@ -213,23 +203,14 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
 
     OFED without kernel modules (mlnxofedinstall --user-space-only) is then deliberate and works.
     """
-    aside = no_peer_pair(examination)
-    if aside is not None:
-        return aside
-    ofed, modules = ofed_of(examination), module_of(examination, "ib_core")
-    if isinstance(ofed, Unknown):
-        if ofed.reason is Reason.NOT_THERE:
-            return passed(Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use"))
-        return unsure_without(OFED, ofed)
-    if isinstance(modules, Unknown):
-        return unsure_without(MODULES, modules)
-    if isinstance(modules.on_disk, Unknown):
-        if modules.on_disk.reason is Reason.NOT_THERE:
-            return passed(Evidence("modinfo -n ib_core", "no file for this kernel, or built into it"))
-        return unsure_without("modules.dep", modules.on_disk)
-    where = Evidence("modinfo -n ib_core", modules.on_disk)
-    if modules.origin != "kernel":
-        return passed(Evidence("ofed_info -s", ofed), where)
+    end_with(no_peermem_pair(examination))
+    no_ofed = Evidence("ofed_info -s", "no OFED here: the kernel's own drivers are in use")
+    ofed = need(ofed_of(examination), OFED, absent=no_ofed)
+    ib_core = need(module_of(examination, "ib_core"), MODULES)
+    no_file = Evidence("modinfo -n ib_core", "no file for this kernel, or built into it")
+    path = Evidence("modinfo -n ib_core", need(ib_core.on_disk, "modules.dep", absent=no_file))
+    if ib_core.origin != "kernel":
+        return passed(Evidence("ofed_info -s", ofed), path)
     load = restart_openibd(examination)
     steps = (
         instruction(
@@ -240,13 +221,13 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     )
     spare = is_spare(examination)
     return found(
-        "OFED has no modules for this kernel, so the distribution's are loaded."
-        + (" That is right if only OFED's libraries and tools are wanted." if spare else ""),
+        "OFED has no modules for this kernel, so the modules of the distribution are loaded."
+        + (" That is correct if you want only the libraries and tools of OFED." if spare else ""),
         Evidence("ofed_info -s", ofed),
-        where,
+        path,
         fix=Plan("Build OFED for this kernel", steps, reversible=False, disturbs="every RDMA program"),
         devices=("ib_core",),
         severity=Severity.NOTE if spare else None,
-        impact="None while DMA-BUF is used; features of OFED's modules are missing." if spare else "",
+        impact="None for jobs that use DMA-BUF. Features of OFED's modules are missing." if spare else "",
         part_of=("dkms-build-failed", "dkms-not-built-for-kernel"),
     )

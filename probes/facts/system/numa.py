@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
+from probes.host.usage import cpu_list
 
 MAX_NUMBER = 65536
 
@@ -50,23 +51,14 @@ def parse_list(text: str) -> tuple[int, ...] | None:
 
 
 def list_from_map(text: str) -> str | None:
-    """The list of a CPU map, comma-separated words of 32 bits in hex, most significant first."""
+    """Return the list of a CPU map, comma-separated words of 32 bits in hex, most significant first."""
     words = text.strip().split(",")
     if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) > 512:
         return None
     bits = 0
     for word in words:
         bits = bits << 32 | int(word, 16)
-    parts: list[str] = []
-    number = 0
-    while bits >> number:
-        if bits >> number & 1:
-            first = number
-            while bits >> number + 1 & 1:
-                number += 1
-            parts.append(str(first) if first == number else f"{first}-{number}")
-        number += 1
-    return ",".join(parts)
+    return cpu_list(number for number in range(bits.bit_length()) if bits >> number & 1)
 
 
 def _cpulist(host: Host, path: str) -> Maybe[str]:
@@ -101,7 +93,7 @@ def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int
 
 
 def probe(host: Host) -> Maybe[NumaFacts]:
-    """Reads /sys/devices/system/node; a distance list names the online nodes in their order."""
+    """Read /sys/devices/system/node; a distance list names the online nodes in their order."""
     names = host.names(_NODES)
     if isinstance(names, Unknown):
         return names

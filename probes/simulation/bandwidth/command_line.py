@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.facts.system.tools import DIRECTORIES
-from probes.simulation.commands.command_result import NOT_FOUND, Performed, failed, not_obeyed
+from probes.simulation.commands.command_result import NOT_FOUND, CommandResult, failed, unsupported
 from probes.simulation.node.tree import Tree
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -26,7 +26,7 @@ class Called:
     numa_node: int | None = None
 
 
-def read(tree: Tree, argv: Sequence[str]) -> Called | Performed:
+def read(tree: Tree, argv: Sequence[str]) -> Called | CommandResult:
     """The tool that is meant, or how the command ends before any tool has begun."""
     words = list(argv)
     environment: dict[str, str] = {}
@@ -63,12 +63,12 @@ def read(tree: Tree, argv: Sequence[str]) -> Called | Performed:
 
 def _tool(
     tree: Tree, words: list[str], environment: dict[str, str], numa_node: int | None, before: str
-) -> Called | Performed:
+) -> Called | CommandResult:
     if not words:
-        return not_obeyed("a command without a program")
+        return unsupported("a command without a program")
     directory, slash, name = words[0].rpartition("/")
     if name not in TEST_TOOLS or (slash and directory not in DIRECTORIES):
-        return not_obeyed(words[0])
+        return unsupported(words[0])
     path = _path(tree, name)
     if path is None or (slash and words[0] != path):
         # numactl ends with 1 whatever it is that fails.

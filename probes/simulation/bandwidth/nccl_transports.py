@@ -18,8 +18,8 @@ from probes.simulation.bandwidth.nvlink import gpu_to_gpu_gbps, nvlink_gbps
 from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.node.tree import Tree
 from probes.snapshot.examination import Examination
+from probes.topology.endpoints import is_down
 from probes.topology.nccl_words import Nccl
-from probes.topology.paths import is_down
 
 _NEAR = (Nccl.PIX, Nccl.PXB)
 _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions inside the switch

@@ -165,7 +165,7 @@ def _hold_peermem(side: Side, at: float) -> None:
     if not side.options.of_gpu or side.options.dmabuf:
         return
     seconds, since = side.stage.seconds, side.stage.seconds(at)
-    side.stage.tree.holds[PEERMEM, f"{side.called.tool} {side.numbers.pid}"] = lambda now: int(
+    side.stage.tree.references[PEERMEM, f"{side.called.tool} {side.numbers.pid}"] = lambda now: int(
         since <= now < seconds(side.test.ends_at)
     )
 

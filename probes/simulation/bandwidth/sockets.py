@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from probes.simulation.bandwidth.playback import NEVER
-from probes.simulation.node.software import listening
+from probes.simulation.node.network import listening
 from probes.simulation.node.tree import Content, Tree
 
 TABLE = "/proc/net/tcp"

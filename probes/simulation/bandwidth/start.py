@@ -10,7 +10,7 @@ from probes.simulation.bandwidth import command_line as called
 from probes.simulation.bandwidth import far_end, gdrcopy, nccl_tests, nvbandwidth, perftest
 from probes.simulation.bandwidth.node_pair import Stage
 from probes.simulation.bandwidth.playback import Script, SimulatedTest, ended
-from probes.simulation.commands.command_result import Performed
+from probes.simulation.commands.command_result import CommandResult
 
 _NOTHING_FOUND_SECONDS = 0.02
 _SSH_SECONDS = 0.35
@@ -22,7 +22,7 @@ def begin(stage: Stage, argv: Sequence[str], at: float | None = None) -> Simulat
     if argv and argv[0].rpartition("/")[2] == "ssh":
         return _by_ssh(stage, argv[1:], at)
     what = called.read(stage.tree, argv)
-    if isinstance(what, Performed):
+    if isinstance(what, CommandResult):
         lines = (printable(line) for line in what.lines)
         return stage.test(ended(at + _NOTHING_FOUND_SECONDS, what.exit_status, *lines))
     if what.tool in PERFTEST:

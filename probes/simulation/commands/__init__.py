@@ -1,1 +1,1 @@
-"""The commands that a simulated node obeys."""
+"""Commands that change a simulated node."""

@@ -1,7 +1,7 @@
-"""Every command that a simulated node obeys, by name.
+"""Every command that a simulated node supports, by name.
 
-Never obeyed, because gdrtop never runs them: reboot, dkms, update-initramfs, dracut, git, kubectl, mlxconfig,
-mlxfwreset, package managers.
+Not supported, because gdrtop never runs them: reboot, dkms, update-initramfs, dracut, git, kubectl,
+mlxconfig, mlxfwreset, package managers.
 """
 
 from __future__ import annotations
@@ -12,37 +12,36 @@ from dataclasses import replace
 from probes.base.text import printable
 from probes.facts.system.tools import DIRECTORIES
 from probes.host.protocol import Host
-from probes.simulation.commands import asking, modprobe, nvidia, ports, setpci, system, systemctl
-from probes.simulation.commands import coreutils as files
-from probes.simulation.commands.command_result import Obeyed, Order, Performed, not_obeyed
+from probes.simulation.commands import coreutils, modprobe, nvidia, ports, setpci, system, systemctl
+from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, unsupported
 from probes.simulation.node.tree import Tree
 
-OBEYED: Mapping[str, Obeyed] = {
+HANDLERS: Mapping[str, Handler] = {
     **modprobe.COMMANDS,
     **systemctl.COMMANDS,
     **setpci.COMMANDS,
     **nvidia.COMMANDS,
     **ports.COMMANDS,
-    **files.COMMANDS,
+    **coreutils.COMMANDS,
     **system.COMMANDS,
 }
 
 
-def perform(host: Host, tree: Tree, argv: Sequence[str], given: str, seconds: float) -> Performed:
-    """Obeys a command, and changes the tree as a node would have changed."""
-    performed = _perform(host, tree, argv, given, seconds)
-    lines = (printable(part) for line in performed.lines for part in line.split("\n"))
-    return replace(performed, lines=tuple(lines))
+def perform(host: Host, tree: Tree, argv: Sequence[str], stdin: str, seconds: float) -> CommandResult:
+    """Run a command and change the tree like a real node would change."""
+    result = _perform(host, tree, argv, stdin, seconds)
+    lines = (printable(part) for line in result.lines for part in line.split("\n"))
+    return replace(result, lines=tuple(lines))
 
 
-def _perform(host: Host, tree: Tree, argv: Sequence[str], given: str, seconds: float) -> Performed:
+def _perform(host: Host, tree: Tree, argv: Sequence[str], stdin: str, seconds: float) -> CommandResult:
     if not argv:
-        return not_obeyed("an empty command")
+        return unsupported("empty command")
     directory, slash, name = argv[0].rpartition("/")
-    obeyed = OBEYED.get(name)
     if slash and directory not in DIRECTORIES:
-        return not_obeyed(argv[0])
-    order = Order(host, tree, name, tuple(argv[1:]), given, seconds)
-    if obeyed is not None:
-        return obeyed(order)
-    return asking.answer(order) or not_obeyed(argv[0])
+        return unsupported(argv[0])
+    call = Invocation(host, tree, name, tuple(argv[1:]), stdin, seconds)
+    handler = HANDLERS.get(name)
+    if handler is not None:
+        return handler(call)
+    return system.query(call) or unsupported(argv[0])

@@ -1,4 +1,4 @@
-"""A command given to a simulated node, and what came of it."""
+"""A command on a simulated node, and its result."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from probes.host.protocol import Host
 from probes.simulation.node.tree import Tree
 
 BRIEFLY = 0.1
-NOT_FOUND = 127  # as a shell says it
+NOT_FOUND = 127  # the exit status of a shell
 
 
 @dataclass(frozen=True)
-class Performed:
-    """What a command on the simulated node printed, in order, and its exit status."""
+class CommandResult:
+    """What a command printed, and its exit status."""
 
     lines: tuple[str, ...]  # stdout and stderr as a terminal shows them, without line ends
     exit_status: int
-    seconds: float  # how long such a command takes on a real node, roughly
+    seconds: float  # rough duration on a real node
 
 
 @dataclass(frozen=True)
-class Order:
-    """A command for a simulated node, at so many seconds since it began."""
+class Invocation:
+    """A command, `seconds` after the node started."""
 
     host: Host
     tree: Tree
     name: str  # without the directory
-    words: tuple[str, ...]  # the arguments
-    given: str  # its standard input
+    args: tuple[str, ...]
+    stdin: str
     seconds: float
 
 
-Obeyed = Callable[[Order], Performed]
+Handler = Callable[[Invocation], CommandResult]
 
 
-def done(*lines: str, seconds: float = BRIEFLY) -> Performed:
-    """It went well."""
-    return Performed(lines, 0, seconds)
+def done(*lines: str, seconds: float = BRIEFLY) -> CommandResult:
+    """Return a success."""
+    return CommandResult(lines, 0, seconds)
 
 
-def failed(*lines: str, exit_status: int = 1, seconds: float = BRIEFLY) -> Performed:
-    """It did not."""
-    return Performed(lines, exit_status, seconds)
+def failed(*lines: str, exit_status: int = 1, seconds: float = BRIEFLY) -> CommandResult:
+    """Return a failure."""
+    return CommandResult(lines, exit_status, seconds)
 
 
-def not_obeyed(what: str) -> Performed:
-    """A command that the simulated node does not have: it never pretends that something was done."""
-    return failed(f"{what}: the simulated node has no such command; nothing was done", exit_status=NOT_FOUND)
+def unsupported(what: str) -> CommandResult:
+    """Return the failure of a command that the simulated node does not have."""
+    return failed(f"{what}: not available on a simulated node. Nothing was changed.", exit_status=NOT_FOUND)
 
 
-def one_after_another(results: Iterable[Performed]) -> Performed:
-    """All that they printed; the worst exit status."""
-    all_of_them = tuple(results)
-    return Performed(
-        tuple(line for one in all_of_them for line in one.lines),
-        max((one.exit_status for one in all_of_them), default=0),
-        sum(one.seconds for one in all_of_them) or BRIEFLY,
+def combine(results: Iterable[CommandResult]) -> CommandResult:
+    """Combine results into one: all lines, the highest exit status."""
+    results = tuple(results)
+    return CommandResult(
+        tuple(line for result in results for line in result.lines),
+        max((result.exit_status for result in results), default=0),
+        sum(result.seconds for result in results) or BRIEFLY,
     )
 
 
 def split_options(words: Iterable[str], valued: str = "") -> tuple[dict[str, str], list[str]]:
-    """The options before `--` by name, and the other words; `valued` are letters that take the next word.
+    """Return the options before `--` by name, and the other words; `valued` are letters that take a value.
 
-    Letters may stand together (-rf), a long option may have its value behind a "=".
+    Letters can be combined (-rf), and a long option can have a value after "=".
     """
     options: dict[str, str] = {}
     others: list[str] = []

@@ -1,4 +1,4 @@
-"""Commands that change files: tee, cp, mv, rm, mkdir, mknod, chmod, ln, sync; the words are coreutils'."""
+"""tee, cp, mv, install, rm, mkdir, mknod, chmod, ln, sync, with the messages of coreutils."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.unknown import Unknown
-from probes.simulation.commands.command_result import Obeyed, Order, Performed, done, failed, split_options
+from probes.simulation.commands.command_result import (
+    CommandResult,
+    Handler,
+    Invocation,
+    done,
+    failed,
+    split_options,
+)
 from probes.simulation.node.tree import Content, Tree
 
 _NO_SUCH = "No such file or directory"
@@ -14,8 +21,8 @@ _DEVICES = "/dev/"
 _OF_KERNEL = ("/sys/", "/proc/")
 
 
-def place_of(tree: Tree, path: str) -> str:
-    """Where a path leads with the links of its directories resolved; it itself may be a link or not there."""
+def resolve_parent(tree: Tree, path: str) -> str:
+    """Resolve the links in a path's directories; the last part may be a link or missing."""
     plain = path.rstrip("/") or "/"
     parent, _, name = plain.rpartition("/")
     real = tree.real(parent or "/")
@@ -42,174 +49,176 @@ def _missing_parent(tree: Tree, path: str) -> bool:
 
 
 def write(tree: Tree, path: str, text: str) -> str:
-    """Writes a file; why not, where it could not."""
+    """Write a file; return the error message, or "" on success."""
     real = tree.real(path)
-    place = place_of(tree, path) if isinstance(real, Unknown) else real
-    if place in tree.directories:
+    resolved = resolve_parent(tree, path) if isinstance(real, Unknown) else real
+    if resolved in tree.directories:
         return "Is a directory"
-    if place not in tree.files and place.startswith(_OF_KERNEL):
+    if resolved not in tree.files and resolved.startswith(_OF_KERNEL):
         return "Permission denied" if not _missing_parent(tree, path) else _NO_SUCH
-    if _missing_parent(tree, place) or place in tree.links:
+    if _missing_parent(tree, resolved) or resolved in tree.links:
         return _NO_SUCH
-    tree.add(place, text)
+    tree.add(resolved, text)
     return ""
 
 
-def _tee(order: Order) -> Performed:
-    options, words = split_options(order.words)
-    lines = order.given.splitlines()
-    bad = []
+def _tee(call: Invocation) -> CommandResult:
+    options, words = split_options(call.args)
+    lines = call.stdin.splitlines()
+    errors = []
     for path in words:
-        before = order.tree.text(path) if options.keys() & {"-a", "--append"} else ""
-        wrong = write(order.tree, path, before + order.given)
-        bad += [f"tee: {path}: {wrong}"] if wrong else []
-    return Performed((*bad, *lines), 1 if bad else 0, 0.1)
+        before = call.tree.text(path) if options.keys() & {"-a", "--append"} else ""
+        error = write(call.tree, path, before + call.stdin)
+        errors += [f"tee: {path}: {error}"] if error else []
+    return CommandResult((*errors, *lines), 1 if errors else 0, 0.1)
 
 
-def _rm(order: Order) -> Performed:
-    options, words = split_options(order.words)
+def _rm(call: Invocation) -> CommandResult:
+    options, words = split_options(call.args)
     forced = bool(options.keys() & {"-f", "--force"})
     deep = bool(options.keys() & {"-r", "-R", "--recursive"})
     if not words:
         return done() if forced else failed("rm: missing operand", "Try 'rm --help' for more information.")
-    bad = []
+    errors = []
     for path in words:
-        place = place_of(order.tree, path)
-        is_directory = place in order.tree.directories and place not in order.tree.links
-        if place == "/":
-            bad.append("rm: it is dangerous to operate recursively on '/'")
-        elif not order.tree.is_there(place):
-            bad += [] if forced else [f"rm: cannot remove '{path}': {_NO_SUCH}"]
-        elif place.startswith(_OF_KERNEL):
-            bad.append(f"rm: cannot remove '{path}': Operation not permitted")
+        resolved = resolve_parent(call.tree, path)
+        is_directory = resolved in call.tree.directories and resolved not in call.tree.links
+        if resolved == "/":
+            errors.append("rm: it is dangerous to operate recursively on '/'")
+        elif not call.tree.is_there(resolved):
+            errors += [] if forced else [f"rm: cannot remove '{path}': {_NO_SUCH}"]
+        elif resolved.startswith(_OF_KERNEL):
+            errors.append(f"rm: cannot remove '{path}': Operation not permitted")
         elif is_directory and not deep:
-            bad.append(f"rm: cannot remove '{path}': Is a directory")
+            errors.append(f"rm: cannot remove '{path}': Is a directory")
         else:
-            order.tree.remove(place)
-            order.tree.denied.discard(place)
-    return Performed(tuple(bad), 1 if bad else 0, 0.1)
+            call.tree.remove(resolved)
+            call.tree.denied.discard(resolved)
+    return CommandResult(tuple(errors), 1 if errors else 0, 0.1)
 
 
-def _copy_or_move(order: Order) -> Performed:
-    """`cp [-p] A B`, `mv [-T] A B`, `install [-D] [-m MODE] A B`; a directory as B takes the name of A."""
-    options, words = split_options(order.words, valued="mt")
-    name, tree = order.name, order.tree
+def _copy_or_move(call: Invocation) -> CommandResult:
+    """`cp [-p] A B`, `mv [-T] A B`, `install [-D] [-m MODE] A B`; a directory B gets a file named like A."""
+    options, words = split_options(call.args, valued="mt")
+    name, tree = call.name, call.tree
     if name == "install" and "-d" in options:
-        return _mkdir(replace(order, words=("-p", "--", *words)))
+        return _mkdir(replace(call, args=("-p", "--", *words)))
     if len(words) != 2:
         missing = f"destination file operand after '{words[0]}'" if words else "file operand"
         more = f"Try '{name} --help' for more information."
         return failed(f"{name}: {'extra operand' if len(words) > 2 else f'missing {missing}'}", more)
     source, target = words
-    content = order.given if source == "/dev/stdin" else _content(order, source)
+    content = call.stdin if source == "/dev/stdin" else _content(call, source)
     if content is None:
         return failed(f"{name}: cannot stat '{source}': {_NO_SUCH}")
     if isinstance(content, _Directory):
-        return failed(f"{name}: '{source}' is a directory: on a simulated node, files alone")
-    place = place_of(tree, target)
-    if place in tree.directories and not options.keys() & {"-T", "--no-target-directory"}:
-        place = f"{place.rstrip('/')}/{source.rstrip('/').rpartition('/')[2]}"
+        return failed(f"{name}: '{source}' is a directory; a simulated node copies only files")
+    resolved = resolve_parent(tree, target)
+    if resolved in tree.directories and not options.keys() & {"-T", "--no-target-directory"}:
+        resolved = f"{resolved.rstrip('/')}/{source.rstrip('/').rpartition('/')[2]}"
     may_make = (
-        target.startswith("/") and not place.startswith(_OF_KERNEL) and not _through_a_file(tree, place)
+        target.startswith("/") and not resolved.startswith(_OF_KERNEL) and not _through_a_file(tree, resolved)
     )
     if name == "install" and "-D" in options and may_make:
-        tree.directory(place.rpartition("/")[0] or "/")
+        tree.directory(resolved.rpartition("/")[0] or "/")
     to_there = (
         f"cannot move '{source}' to '{target}'" if name == "mv" else f"cannot create regular file '{target}'"
     )
-    if _missing_parent(tree, place) or place.startswith(_OF_KERNEL):
+    if _missing_parent(tree, resolved) or resolved.startswith(_OF_KERNEL):
         return failed(f"{name}: {to_there}: {_NO_SUCH}")
-    if place in tree.directories:
+    if resolved in tree.directories:
         return failed(f"{name}: cannot overwrite directory '{target}' with non-directory")
     if name == "mv":
-        return _move(tree, source, target, place)
-    real = tree.real(place)
-    tree.add(place if isinstance(real, Unknown) else real, content)
+        return _move(tree, source, target, resolved)
+    real = tree.real(resolved)
+    tree.add(resolved if isinstance(real, Unknown) else real, content)
     return done()
 
 
 class _Directory:
-    """What is at a path is a directory."""
+    """A directory instead of a file."""
 
 
-def _content(order: Order, path: str) -> Content | _Directory | None:
-    """A file's content as it is now."""
-    real = order.tree.real(path)
+def _content(call: Invocation, path: str) -> Content | _Directory | None:
+    """Return a file's current content; None if it does not exist."""
+    real = call.tree.real(path)
     if isinstance(real, Unknown):
         return None
-    content = order.tree.files.get(real)
+    content = call.tree.files.get(real)
     if content is None:
         return _Directory()
-    return content(order.seconds) if callable(content) else content
+    return content(call.seconds) if callable(content) else content
 
 
-def _move(tree: Tree, source: str, target: str, place: str) -> Performed:
-    moved = place_of(tree, source)
-    if moved.startswith(_OF_KERNEL):
+def _move(tree: Tree, source: str, target: str, resolved: str) -> CommandResult:
+    resolved_source = resolve_parent(tree, source)
+    if resolved_source.startswith(_OF_KERNEL):
         return failed(f"mv: cannot remove '{source}': Operation not permitted")
-    if moved == place:
+    if resolved_source == resolved:
         return failed(f"mv: '{source}' and '{target}' are the same file")
-    link, content = tree.links.get(moved), tree.files.get(moved)
+    link, content = tree.links.get(resolved_source), tree.files.get(resolved_source)
     if link is None and content is None:
         return failed(f"mv: cannot stat '{source}': {_NO_SUCH}")
-    tree.remove(moved)
-    tree.remove(place)
+    tree.remove(resolved_source)
+    tree.remove(resolved)
     if link is not None:
-        tree.link(place, link)
+        tree.link(resolved, link)
     elif content is not None:
-        tree.add(place, content)
+        tree.add(resolved, content)
     return done()
 
 
-def _mkdir(order: Order) -> Performed:
-    options, words = split_options(order.words, valued="m")
+def _mkdir(call: Invocation) -> CommandResult:
+    options, words = split_options(call.args, valued="m")
     whole = bool(options.keys() & {"-p", "--parents"})
-    bad = []
+    errors = []
     for path in words:
-        place = place_of(order.tree, path)
-        if order.tree.is_there(place):
-            is_file = place in order.tree.files
-            bad += [f"mkdir: cannot create directory '{path}': File exists"] if is_file or not whole else []
-        elif place.startswith(_OF_KERNEL):
-            bad.append(f"mkdir: cannot create directory '{path}': Operation not permitted")
-        elif not path.startswith("/") or (not whole and _missing_parent(order.tree, path)):
-            bad.append(f"mkdir: cannot create directory '{path}': {_NO_SUCH}")
-        elif _through_a_file(order.tree, place):
-            bad.append(f"mkdir: cannot create directory '{path}': Not a directory")
+        resolved = resolve_parent(call.tree, path)
+        if call.tree.is_there(resolved):
+            if resolved in call.tree.files or not whole:
+                errors.append(f"mkdir: cannot create directory '{path}': File exists")
+        elif resolved.startswith(_OF_KERNEL):
+            errors.append(f"mkdir: cannot create directory '{path}': Operation not permitted")
+        elif not path.startswith("/") or (not whole and _missing_parent(call.tree, path)):
+            errors.append(f"mkdir: cannot create directory '{path}': {_NO_SUCH}")
+        elif _through_a_file(call.tree, resolved):
+            errors.append(f"mkdir: cannot create directory '{path}': Not a directory")
         else:
-            order.tree.directory(place)
-    return Performed(tuple(bad), 1 if bad or not words else 0, 0.1)
+            call.tree.directory(resolved)
+    return CommandResult(tuple(errors), 1 if errors or not words else 0, 0.1)
 
 
-def _mknod(order: Order) -> Performed:
-    """`mknod [-m MODE] FILE c MAJOR MINOR`: a file in /dev; whom its mode keeps out is kept."""
-    options, words = split_options(order.words, valued="m")
+def _mknod(call: Invocation) -> CommandResult:
+    """`mknod [-m MODE] FILE c MAJOR MINOR`: create a file in /dev; of the mode, only write access is kept."""
+    options, words = split_options(call.args, valued="m")
     if len(words) != 4 or words[1] not in ("c", "u", "b"):
         return failed("mknod: missing operand", "Try 'mknod --help' for more information.")
     path, _, *numbers = words
     if not all(number.isascii() and number.isdecimal() for number in numbers):
         return failed(f"mknod: invalid device number '{' '.join(numbers)}'")
-    tree, place = order.tree, place_of(order.tree, path)
-    if tree.is_there(place):
+    tree, resolved = call.tree, resolve_parent(call.tree, path)
+    if tree.is_there(resolved):
         return failed(f"mknod: {path}: File exists")
-    if _missing_parent(tree, place) or not place.startswith(_DEVICES):
-        return failed(f"mknod: {path}: {_NO_SUCH if _missing_parent(tree, place) else 'Permission denied'}")
-    tree.add(place, "")
+    if _missing_parent(tree, resolved):
+        return failed(f"mknod: {path}: {_NO_SUCH}")
+    if not resolved.startswith(_DEVICES):
+        return failed(f"mknod: {path}: Permission denied")
+    tree.add(resolved, "")
     mode = options.get("-m", "644")
-    if mode[-1:] not in ("2", "3", "6", "7"):  # others may not write
-        tree.denied.add(place)
+    if mode[-1:] not in ("2", "3", "6", "7"):  # others cannot write
+        tree.denied.add(resolved)
     return done()
 
 
 def _through_a_file(tree: Tree, path: str) -> bool:
     parts = path.split("/")
     above = ("/".join(parts[:count]) for count in range(2, len(parts)))
-    return any(place in tree.files for place in above)
+    return any(resolved in tree.files for resolved in above)
 
 
-def _chmod(order: Order) -> Performed:
-    """Of device files only whether others may write them is kept."""
-    _, words = split_options(word for word in order.words if word not in ("-w", "-x", "-r"))
+def _chmod(call: Invocation) -> CommandResult:
+    """Keep only whether others can write to a device file."""
+    _, words = split_options(word for word in call.args if word not in ("-w", "-x", "-r"))
     if len(words) < 2:
         return failed("chmod: missing operand", "Try 'chmod --help' for more information.")
     mode, *paths = words
@@ -217,46 +226,47 @@ def _chmod(order: Order) -> Performed:
     if not octal and not all(letter in "ugoarwxXst+-=," for letter in mode):
         return failed(f"chmod: invalid mode: '{mode}'", "Try 'chmod --help' for more information.")
     opens = int(mode, 8) & 0o2 if octal else "+" in mode and "w" in mode and mode[0] in "oa+"
-    bad = []
+    errors = []
     for path in paths:
-        real = order.tree.real(path)
+        real = call.tree.real(path)
         if isinstance(real, Unknown):
-            bad.append(f"chmod: cannot access '{path}': {_NO_SUCH}")
+            errors.append(f"chmod: cannot access '{path}': {_NO_SUCH}")
         elif real.startswith(_DEVICES):
             if opens:
-                order.tree.denied.discard(real)
+                call.tree.denied.discard(real)
             elif octal:
-                order.tree.denied.add(real)
-    return Performed(tuple(bad), 1 if bad else 0, 0.1)
+                call.tree.denied.add(real)
+    return CommandResult(tuple(errors), 1 if errors else 0, 0.1)
 
 
-def _ln(order: Order) -> Performed:
-    options, words = split_options(order.words)
+def _ln(call: Invocation) -> CommandResult:
+    options, words = split_options(call.args)
     if len(words) != 2:
         return failed("ln: missing file operand", "Try 'ln --help' for more information.")
     target, path = words
     if not options.keys() & {"-s", "--symbolic"}:
-        return failed("ln: a simulated node makes symbolic links only")
-    tree, place = order.tree, place_of(order.tree, path)
-    if place in tree.directories and place not in tree.links:
-        place = f"{place.rstrip('/')}/{target.rpartition('/')[2]}"
-    if tree.is_there(place) and not (options.keys() & {"-f", "--force"} and place not in tree.directories):
+        return failed("ln: a simulated node creates only symbolic links")
+    tree, resolved = call.tree, resolve_parent(call.tree, path)
+    if resolved in tree.directories and resolved not in tree.links:
+        resolved = f"{resolved.rstrip('/')}/{target.rpartition('/')[2]}"
+    forced = options.keys() & {"-f", "--force"} and resolved not in tree.directories
+    if tree.is_there(resolved) and not forced:
         return failed(f"ln: failed to create symbolic link '{path}': File exists")
-    if place.startswith(_OF_KERNEL):
+    if resolved.startswith(_OF_KERNEL):
         return failed(f"ln: failed to create symbolic link '{path}': Operation not permitted")
-    if _missing_parent(tree, place):
+    if _missing_parent(tree, resolved):
         return failed(f"ln: failed to create symbolic link '{path}': {_NO_SUCH}")
-    tree.remove(place)
-    tree.link(place, target)
+    tree.remove(resolved)
+    tree.link(resolved, target)
     return done()
 
 
-def _sync(order: Order) -> Performed:
-    gone = [path for path in split_options(order.words)[1] if isinstance(order.tree.real(path), Unknown)]
+def _sync(call: Invocation) -> CommandResult:
+    gone = [path for path in split_options(call.args)[1] if isinstance(call.tree.real(path), Unknown)]
     return failed(*(f"sync: error opening '{path}': {_NO_SUCH}" for path in gone)) if gone else done()
 
 
-COMMANDS: Mapping[str, Obeyed] = {
+COMMANDS: Mapping[str, Handler] = {
     "tee": _tee,
     "rm": _rm,
     "cp": _copy_or_move,

@@ -1,15 +1,22 @@
-"""modprobe(8) and rmmod(8): the words are kmod's."""
+"""modprobe(8) and rmmod(8); messages are those of kmod."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.facts.kernel.modprobe_config import InstallLine, LoadingRules, read_rules
+from probes.base.unknown import known
+from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES, InstallLine, LoadingRules, read_rules
 from probes.facts.kernel.release import read_cmdline
-from probes.simulation.commands.command_result import Obeyed, Order, Performed, not_obeyed, split_options
-from probes.simulation.commands.modprobe_options import options_of
+from probes.host.protocol import Host
+from probes.simulation.commands.command_result import (
+    CommandResult,
+    Handler,
+    Invocation,
+    split_options,
+    unsupported,
+)
 from probes.simulation.node.depmod import read_index
-from probes.simulation.node.module_loading import INVALID, may_not_unload, take_in, take_out
+from probes.simulation.node.module_loading import INVALID, insert_module, modules_are_locked, remove_modules
 from probes.simulation.node.modules import refcnt, users_of
 
 # fmt: off
@@ -21,71 +28,71 @@ _KNOWN = frozenset({
 # fmt: on
 _NOTHING_THERE = frozenset({"/bin/false", "/usr/bin/false", "false", "/sbin/nologin"})
 _NOTHING_DONE = frozenset({"/bin/true", "/usr/bin/true", "true", ":"})
-# Roughly, on a node with eight GPUs: the driver starts each of them, mlx5_core each NIC's firmware.
+# Rough times on a node with eight GPUs: nvidia starts each GPU, mlx5_core each NIC's firmware.
 _SECONDS = {"nvidia": 2.5, "mlx5_core": 4.0, "nvidia_uvm": 0.4}
-_AUTOLOADED = {"mlx4_core": ("mlx4_ib",), "mlx5_core": ("mlx5_ib",)}  # by the device it makes
+_AUTOLOADED = {"mlx4_core": ("mlx4_ib",), "mlx5_core": ("mlx5_ib",)}  # by the device that the module creates
 
 
 class _Modprobe:
     """One run of modprobe."""
 
-    def __init__(self, order: Order, options: Mapping[str, str]) -> None:
-        self._tree, self._now = order.tree, order.seconds
+    def __init__(self, call: Invocation, options: Mapping[str, str]) -> None:
+        self._tree, self._now = call.tree, call.seconds
         self._options = options
-        self._rules: LoadingRules = read_rules(order.host, read_cmdline(order.host))
-        self._given = options_of(order.host)
-        self._index = read_index(order.tree)
+        self._rules: LoadingRules = read_rules(call.host, read_cmdline(call.host))
+        self._configured = _parameters_in_config(call.host)
+        self._index = read_index(call.tree)
         self._level = "WARNING" if options.keys() & {"-a", "--all"} else "FATAL"
         self._quiet = bool(options.keys() & {"-q", "--quiet"})
         self.lines: list[str] = []
         self.seconds = 0.1
 
     def insert(self, wanted: str, parameters: Mapping[str, str]) -> bool:
-        """What `modprobe NAME` does: a blacklist does not stop it, an install line does."""
+        """Run `modprobe NAME`: ignores a blacklist, obeys an install line."""
         name = wanted.replace("-", "_")
         if self._is_built_in(name) or (name in self._tree.live_modules and name not in self._index):
             return True
         if name not in self._index:
             if not self._quiet:
                 directory = f"/lib/modules/{self._tree.description.kernel}"
-                self._say(self._level, f"Module {wanted} not found in directory {directory}")
+                self._log(self._level, f"Module {wanted} not found in directory {directory}")
             return False
         if self._options.keys() & {"-b", "--use-blacklist"} and self._rules.blacklisted(name):
             return True
         if name in self._tree.live_modules and "--first-time" in self._options:
-            self._say("ERROR", f"could not insert '{name}': Module already in kernel")
+            self._log("ERROR", f"could not insert '{name}': Module already in kernel")
             return False
         return self._insert(name, parameters)
 
     def remove(self, wanted: str) -> bool:
-        """What `modprobe -r NAME` does: also removes what nothing needs any more."""
+        """Run `modprobe -r NAME`: also removes dependencies that are no longer used."""
         name = wanted.replace("-", "_")
         tree = self._tree
         if self._is_built_in(name):
-            self._say("FATAL", f"Module {name} is builtin.")
+            self._log("FATAL", f"Module {name} is builtin.")
             return False
         if name not in tree.live_modules:
             if name not in self._index:
-                self._say("FATAL", f"Module {wanted} not found.")
+                self._log("FATAL", f"Module {wanted} not found.")
                 return False
             if "--first-time" in self._options:
-                self._say("FATAL", f"Module {name} is not in kernel.")
+                self._log("FATAL", f"Module {name} is not in kernel.")
             return "--first-time" not in self._options
         if refcnt(tree, name, self._now) > 0:
-            self._say("FATAL", f"Module {name} is in use.")
+            self._log("FATAL", f"Module {name} is in use.")
             return False
         if self._only_shown(f"rmmod {name}"):
             return True
-        if may_not_unload(tree):
-            self._say("ERROR", f"could not remove '{name}': Operation not permitted")
+        if modules_are_locked(tree):
+            self._log("ERROR", f"could not remove '{name}': Operation not permitted")
             return False
-        take_out(tree, name)
+        remove_modules(tree, name)
         self.seconds += _SECONDS.get(name, 0.1)
-        needs = sorted(self._index.get(name, ()), key=lambda one: -len(self._index.get(one, ())))
+        needs = sorted(self._index.get(name, ()), key=lambda need: -len(self._index.get(need, ())))
         for need in needs:
             if need in tree.live_modules and refcnt(tree, need, self._now) == 0:
                 self._only_shown(f"rmmod {need}")
-                take_out(tree, need)
+                remove_modules(tree, need)
         return True
 
     def _insert(self, name: str, parameters: Mapping[str, str], coming: tuple[str, ...] = ()) -> bool:
@@ -96,41 +103,41 @@ class _Modprobe:
                 return False
         line = self._rules.install_line(name)
         if line is not None and not self._options.keys() & {"-i", "--ignore-install"}:
-            told = self._run_instead(name, line)
-            if told is not None:
-                return told
-        given = {**self._given.get(name, {}), **parameters}
-        said = " ".join(f"{key}={value}" for key, value in given.items())
-        if self._only_shown(f"insmod {self._path(name)} {said}"):
+            succeeded = self._run_instead(name, line)
+            if succeeded is not None:
+                return succeeded
+        parameters = {**self._configured.get(name, {}), **parameters}
+        text = " ".join(f"{key}={value}" for key, value in parameters.items())
+        if self._only_shown(f"insmod {self._path(name)} {text}"):
             return True
-        refusal = take_in(self._tree, name, given, self._now)
+        refusal = insert_module(self._tree, name, parameters, self._now)
         self.seconds += _SECONDS.get(name, 0.1)
         if refusal is not None:
-            self._say("ERROR", f"could not insert '{name}': {refusal.error}")
+            self._log("ERROR", f"could not insert '{name}': {refusal.error}")
             return False
         self._autoload(name)
         return True
 
     def _autoload(self, name: str) -> None:
-        """What udev loads by alias, which a blacklist does stop; its errors are seen by nobody."""
-        said = list(self.lines)
+        """Load what udev loads by alias, unless it is blacklisted; errors are not printed."""
+        saved_lines = list(self.lines)
         for other in _AUTOLOADED.get(name, ()):
             if other in self._index and not self._rules.blacklisted(other):
                 self._insert(other, {})
-        self.lines = said
+        self.lines = saved_lines
 
     def _run_instead(self, name: str, line: InstallLine) -> bool | None:
-        """The command of an install line; None: the module is loaded after all."""
+        """Run the command of an install line; None if the module is loaded after all."""
         command = line.command.split()
         if "--ignore-install" in command or "-i" in command:
             return None
         if command and command[0] in _NOTHING_DONE:
             return True
         if not command or command[0] not in _NOTHING_THERE:
-            self.lines.extend(not_obeyed(line.command).lines)
-        told = f"Error running install command '{line.command}' for module {name}: retcode 1"
-        self._say("ERROR", f"../libkmod/libkmod-module.c:1084 command_do() {told}")
-        self._say("ERROR", f"could not insert '{name}': {INVALID.error}")
+            self.lines.extend(unsupported(line.command).lines)
+        error = f"Error running install command '{line.command}' for module {name}: retcode 1"
+        self._log("ERROR", f"../libkmod/libkmod-module.c:1084 command_do() {error}")
+        self._log("ERROR", f"could not insert '{name}': {INVALID.error}")
         return False
 
     def _is_built_in(self, name: str) -> bool:
@@ -141,7 +148,7 @@ class _Modprobe:
         kernel = f"/lib/modules/{self._tree.description.kernel}"
         lines = self._tree.text(f"{kernel}/modules.dep").splitlines()
         files = (line.partition(":")[0] for line in lines)
-        file = next((one for one in files if one.replace("-", "_").endswith(f"/{name}.ko")), f"{name}.ko")
+        file = next((file for file in files if file.replace("-", "_").endswith(f"/{name}.ko")), f"{name}.ko")
         return f"{kernel}/{file}"
 
     def _only_shown(self, line: str) -> bool:
@@ -150,53 +157,73 @@ class _Modprobe:
             self.lines.append(line)
         return dry
 
-    def _say(self, level: str, text: str) -> None:
+    def _log(self, level: str, text: str) -> None:
         self.lines.append(f"modprobe: {level}: {text}")
 
 
-def modprobe(order: Order) -> Performed:
-    """Loads and unloads modules, with what they need."""
-    options, words = split_options(order.words, valued="w")
+def modprobe(call: Invocation) -> CommandResult:
+    """Load or unload modules with their dependencies."""
+    options, words = split_options(call.args, valued="w")
     unknown = sorted(options.keys() - _KNOWN)
     if unknown:
         sort = "unrecognized option" if unknown[0].startswith("--") else "invalid option --"
         lines = f"modprobe: {sort} '{unknown[0] if unknown[0].startswith('--') else unknown[0][1:]}'"
-        return Performed((lines,), 1, 0.1)
+        return CommandResult((lines,), 1, 0.1)
     if not words:
-        return Performed(("modprobe: ERROR: missing parameters. See -h.",), 1, 0.1)
-    run = _Modprobe(order, options)
+        return CommandResult(("modprobe: ERROR: missing parameters. See -h.",), 1, 0.1)
+    command = _Modprobe(call, options)
     if options.keys() & {"-r", "--remove"}:
-        well = [run.remove(word) for word in words]
+        results = [command.remove(word) for word in words]
     elif options.keys() & {"-a", "--all"}:
-        well = [run.insert(word, {}) for word in words]
+        results = [command.insert(word, {}) for word in words]
     else:
         parameters = (word.partition("=")[::2] for word in words[1:])
-        well = [run.insert(words[0], {key.replace("-", "_"): value for key, value in parameters})]
-    return Performed(tuple(run.lines), 0 if all(well) else 1, round(run.seconds, 1))
+        results = [command.insert(words[0], {key.replace("-", "_"): value for key, value in parameters})]
+    return CommandResult(tuple(command.lines), 0 if all(results) else 1, round(command.seconds, 1))
 
 
-def rmmod(order: Order) -> Performed:
-    """Unloads modules that nothing uses."""
-    options, words = split_options(order.words)
+def rmmod(call: Invocation) -> CommandResult:
+    """Unload modules that are not in use."""
+    options, words = split_options(call.args)
     if not words:
-        return Performed(("rmmod: ERROR: missing module name.",), 1, 0.1)
+        return CommandResult(("rmmod: ERROR: missing module name.",), 1, 0.1)
     lines: list[str] = []
     for word in words:
         name = word.replace("-", "_")
-        users = users_of(order.tree, name)
-        if name not in order.tree.live_modules:
+        users = users_of(call.tree, name)
+        if name not in call.tree.live_modules:
             lines.append(f"rmmod: ERROR: Module {name} is not currently loaded")
         elif users and "-f" not in options:
             lines.append(f"rmmod: ERROR: Module {name} is in use by: {' '.join(users)}")
-        elif refcnt(order.tree, name, order.seconds) > 0:
-            # Hardly any kernel can be forced (CONFIG_MODULE_FORCE_UNLOAD).
+        elif refcnt(call.tree, name, call.seconds) > 0:
+            # Hardly any kernel supports -f (CONFIG_MODULE_FORCE_UNLOAD).
             forced = f"rmmod: ERROR: could not remove module {word}: Resource temporarily unavailable"
             lines.append(forced if "-f" in options else f"rmmod: ERROR: Module {name} is in use")
-        elif may_not_unload(order.tree):
+        elif modules_are_locked(call.tree):
             lines.append(f"rmmod: ERROR: could not remove module {word}: Operation not permitted")
         else:
-            take_out(order.tree, name)
-    return Performed(tuple(lines), 1 if lines else 0, 0.1 * len(words))
+            remove_modules(call.tree, name)
+    return CommandResult(tuple(lines), 1 if lines else 0, 0.1 * len(words))
 
 
-COMMANDS: Mapping[str, Obeyed] = {"modprobe": modprobe, "rmmod": rmmod}
+def _parameters_in_config(host: Host) -> dict[str, dict[str, str]]:
+    """Return module -> parameters; of files with the same name, the first directory wins."""
+    files: dict[str, str] = {}
+    for directory in MODPROBE_DIRECTORIES:
+        for name in known(host.names(directory), ()):
+            if name.endswith(".conf") and not name.startswith("."):
+                files.setdefault(name, f"{directory}/{name}")
+    found: dict[str, dict[str, str]] = {}
+    for name in sorted(files):
+        for line in known(host.read(files[name]), "").replace("\\\n", " ").splitlines():
+            words = line.split()
+            if len(words) < 3 or words[0] != "options":
+                continue
+            parameters = found.setdefault(words[1].replace("-", "_"), {})
+            for word in words[2:]:
+                parameter, _, value = word.partition("=")
+                parameters[parameter.replace("-", "_")] = value
+    return found
+
+
+COMMANDS: Mapping[str, Handler] = {"modprobe": modprobe, "rmmod": rmmod}

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from probes.simulation.commands.command_result import Obeyed, Order, Performed, done, failed, not_obeyed
+from probes.simulation.commands.command_result import (
+    CommandResult,
+    Handler,
+    Invocation,
+    done,
+    failed,
+    unsupported,
+)
 from probes.simulation.commands.modprobe import modprobe
 from probes.simulation.node.tree import Tree, uuid_of
 
@@ -26,11 +33,11 @@ _CONTROL_MINOR = 255
 _SWITCH = {"0": False, "1": True, "DISABLED": False, "ENABLED": True}
 
 
-def _nvidia_smi(order: Order) -> Performed:
-    options = _options(order.words)
+def _nvidia_smi(call: Invocation) -> CommandResult:
+    options = _options(call.args)
     if options is None or not options.keys() & {"-pm", "-mig"}:
-        return not_obeyed(" ".join((order.name, *order.words)))
-    tree = order.tree
+        return unsupported(" ".join((call.name, *call.args)))
+    tree = call.tree
     if "nvidia" not in tree.live_modules:
         return failed(_NO_DRIVER, exit_status=_NOT_LOADED)
     if tree.description.nvml.refusal:
@@ -50,7 +57,7 @@ def _nvidia_smi(order: Order) -> Performed:
 
 
 def _options(words: tuple[str, ...]) -> dict[str, str] | None:
-    """Option -> value, of "-i 0 -pm 1" and "--id=0"; None: there is one that is not obeyed here."""
+    """Parse "-i 0 -pm 1" and "--id=0"; None for an unsupported option."""
     options: dict[str, str] = {}
     left = list(words)
     while left:
@@ -62,7 +69,7 @@ def _options(words: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _chosen(tree: Tree, named: str | None) -> list[int]:
-    """The GPUs that NVML lists, all or those named by index, UUID or BDF."""
+    """Return the GPUs that NVML lists: all, or those named by index, UUID or BDF."""
     nvml = tree.description.nvml
     listed = [number for number in range(len(tree.gpus)) if number not in nvml.unlisted | nvml.lost]
     if named is None:
@@ -102,7 +109,7 @@ def _mig(tree: Tree, number: int, on: bool) -> list[str]:
 
 
 def _is_used(tree: Tree, number: int) -> bool:
-    """Whether a process has the GPU's device file open."""
+    """Return whether a process has the GPU's device file open."""
     file = f"/dev/nvidia{number}"
     return any(target == file and link.startswith("/proc/") for link, target in list(tree.links.items()))
 
@@ -112,42 +119,42 @@ def _switch(numbers: set[int], number: int, on: bool) -> None:
     change(number)
 
 
-def _nvidia_modprobe(order: Order) -> Performed:
-    """Loads the driver or unified memory, and makes the device files asked for with -c, no others."""
+def _nvidia_modprobe(call: Invocation) -> CommandResult:
+    """Load nvidia or nvidia_uvm, and create the device files requested with -c."""
     minors: list[int] = []
     unified = False
-    left = list(order.words)
+    left = list(call.args)
     while left:
         name, equals, value = left.pop(0).partition("=")
         if name in ("-u", "--unified-memory"):
             unified = True
             continue
         if name not in ("-c", "--create-nvidia-device-file") or (not equals and not left):
-            return _malformed(order)
+            return _malformed(call)
         number = value if equals else left.pop(0)
         if not number.isascii() or not number.isdecimal() or int(number[:9]) > _CONTROL_MINOR:
-            return _malformed(order)
+            return _malformed(call)
         minors.append(int(number))
     module = "nvidia_uvm" if unified else "nvidia"
-    loaded = modprobe(replace(order, name="modprobe", words=(module,), given=""))
+    loaded = modprobe(replace(call, name="modprobe", args=(module,), stdin=""))
     if loaded.exit_status:
         return failed(seconds=loaded.seconds)
     for minor in minors:
         for file in _device_files(minor, unified):
-            order.tree.add(file, "")
+            call.tree.add(file, "")
     return done(seconds=loaded.seconds)
 
 
 def _device_files(minor: int, unified: bool) -> tuple[str, ...]:
-    """Of unified memory both at once, with this minor and the next (nvidia_uvm_mknod)."""
+    """Return the files of a minor number; nvidia_uvm creates both at once (nvidia_uvm_mknod)."""
     if unified:
         return ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
     return ("/dev/nvidiactl" if minor == _CONTROL_MINOR else f"/dev/nvidia{minor}",)
 
 
-def _malformed(order: Order) -> Performed:
-    usage = f"please run `{order.name} --help` for usage information."
+def _malformed(call: Invocation) -> CommandResult:
+    usage = f"please run `{call.name} --help` for usage information."
     return failed("", f"ERROR: Invalid commandline, {usage}", "")
 
 
-COMMANDS: Mapping[str, Obeyed] = {"nvidia-smi": _nvidia_smi, "nvidia-modprobe": _nvidia_modprobe}
+COMMANDS: Mapping[str, Handler] = {"nvidia-smi": _nvidia_smi, "nvidia-modprobe": _nvidia_modprobe}

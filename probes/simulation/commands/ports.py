@@ -1,4 +1,4 @@
-"""Commands about ports: ip link set, ibportstate, perfquery -R, sminfo."""
+"""Commands for ports: ip link set, ibportstate, perfquery -R, sminfo."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from probes.base.unknown import Unknown
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
 from probes.simulation.commands.command_result import (
     BRIEFLY,
-    Obeyed,
-    Order,
-    Performed,
+    CommandResult,
+    Handler,
+    Invocation,
     done,
     failed,
-    not_obeyed,
     split_options,
+    unsupported,
 )
 from probes.simulation.node.ports import port_of
 from probes.simulation.node.tree import Content, PlacedNic, Tree
@@ -24,21 +24,22 @@ _SMALLEST_MTU, _LARGEST_MTU, _LARGEST_IB_MTU = 68, 9978, 4092
 _DOWN, _INIT, _ACTIVE = "1: DOWN", "2: INIT", "4: ACTIVE"
 _DISABLED, _LINK_UP = "3: Disabled", "5: LinkUp"
 _PATH = "# Port info: DR path slid 65535; dlid 65535; 0 port 1"
-_IB_ERROR = 255  # what the programs of infiniband-diags end with
+_Port = tuple[PlacedNic, dict[str, str], list[str]]
+_IB_ERROR = 255  # exit status of the infiniband-diags programs
 
 
-def _ip(order: Order) -> Performed:
+def _ip(call: Invocation) -> CommandResult:
     """`ip link set [dev] NETDEV [up|down] [mtu N]`."""
-    words = list(order.words)
+    words = list(call.args)
     if words[:2] not in (["link", "set"], ["l", "set"], ["link", "s"]):
-        return not_obeyed(" ".join((order.name, *words)))
+        return unsupported(" ".join((call.name, *words)))
     words = words[2:]
     if words[:1] == ["dev"]:
         words = words[1:]
     if not words:
         return failed('Not enough information: "dev" argument is required.', exit_status=255)
     netdev, *changes = words
-    path = order.tree.real(f"/sys/class/net/{netdev}")
+    path = call.tree.real(f"/sys/class/net/{netdev}")
     if "/" in netdev or isinstance(path, Unknown):
         return failed(f'Cannot find device "{netdev}"')
     wanted: dict[str, str] = {}
@@ -52,17 +53,17 @@ def _ip(order: Order) -> Performed:
             return failed('Command line is not complete. Try option "help"', exit_status=255)
         else:
             return failed(f'Error: either "dev" is duplicate, or "{word}" is a garbage.', exit_status=255)
-    nic = next((one for one in order.tree.nics if path.startswith(f"{one.path}/")), None)
+    nic = next((nic for nic in call.tree.nics if path.startswith(f"{nic.path}/")), None)
     if "mtu" in wanted:
-        wrong = _set_mtu(order.tree, path, nic, wanted["mtu"])
-        if wrong is not None:
-            return wrong
+        refused = _set_mtu(call.tree, path, nic, wanted["mtu"])
+        if refused is not None:
+            return refused
     if "state" in wanted:
-        _set_state(order.tree, path, nic, wanted["state"] == "up")
+        _set_state(call.tree, path, nic, wanted["state"] == "up")
     return done()
 
 
-def _set_mtu(tree: Tree, path: str, nic: PlacedNic | None, text: str) -> Performed | None:
+def _set_mtu(tree: Tree, path: str, nic: PlacedNic | None, text: str) -> CommandResult | None:
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         return failed(f'Error: argument "{text}" is wrong: Invalid "mtu" value', exit_status=255)
     largest = _LARGEST_IB_MTU if nic is not None and nic.kind.layer == "InfiniBand" else _LARGEST_MTU
@@ -75,7 +76,7 @@ def _set_mtu(tree: Tree, path: str, nic: PlacedNic | None, text: str) -> Perform
 
 
 def _set_state(tree: Tree, path: str, nic: PlacedNic | None, up: bool) -> None:
-    """The netdev; a RoCE port is Disabled while its netdev is down (mlx5, main.c)."""
+    """Bring the netdev up or down; a RoCE port is Disabled while its netdev is down (mlx5, main.c)."""
     try:
         flags = int(tree.text(f"{path}/flags").strip() or "0", 16)
     except ValueError:
@@ -97,41 +98,41 @@ def _set_port(tree: Tree, nic: PlacedNic, state: str, phys_state: str) -> None:
     tree.add(f"{port_of(nic)}/phys_state", f"{phys_state}\n")
 
 
-def _infiniband_port(order: Order, valued: str) -> tuple[PlacedNic, dict[str, str], list[str]] | Performed:
-    """The port that -C and -P name, the options, the other words; or what the program says instead."""
-    options, words = split_options(order.words, valued=valued)
+def _infiniband_port(call: Invocation, valued: str) -> _Port | CommandResult:
+    """Return the port named by -C and -P, the options and the other words; or the error of the program."""
+    options, words = split_options(call.args, valued=valued)
     name, port = options.get("-C", ""), options.get("-P", "1")
-    tree = order.tree
+    tree = call.tree
     chosen = (nic for nic in tree.nics if nic.name == name or (not name and nic.kind.layer == "InfiniBand"))
     nic = next(chosen, None)
-    told = ""
+    problem = ""
     if nic is None or port != "1":
-        told = f"can't open UMAD port ({name or '(null)'}:{port})"
+        problem = f"can't open UMAD port ({name or '(null)'}:{port})"
     elif tree.text(f"{port_of(nic)}/link_layer").strip() != "InfiniBand":
-        told = "client_register for mgmt 1 failed"  # there is no QP0 on Ethernet (core/mad.c)
-    if nic is None or told:
+        problem = "client_register for mgmt 1 failed"  # Ethernet ports have no QP0 (core/mad.c)
+    if nic is None or problem:
         return failed(
-            f"ibwarn: [4711] mad_rpc_open_port: {told}",
-            f"{order.name}: iberror: failed: Failed to open '{name or '(null)'}' port '{port}'",
+            f"ibwarn: [4711] mad_rpc_open_port: {problem}",
+            f"{call.name}: iberror: failed: Failed to open '{name or '(null)'}' port '{port}'",
             exit_status=_IB_ERROR,
         )
     return nic, options, words
 
 
-def _ibportstate(order: Order) -> Performed:
-    found = _infiniband_port(order, valued="CPtL")
-    if isinstance(found, Performed):
+def _ibportstate(call: Invocation) -> CommandResult:
+    found = _infiniband_port(call, valued="CPtL")
+    if isinstance(found, CommandResult):
         return found
     nic, options, words = found
-    tree = order.tree
+    tree = call.tree
     if "-D" not in options or len(words) not in (2, 3) or words[:2] != ["0", "1"]:
-        return not_obeyed(" ".join((order.name, *order.words)))
+        return unsupported(" ".join((call.name, *call.args)))
     before = _port_lines(tree, nic)
     verb = words[2] if len(words) == 3 else "query"
     if verb == "query":
         return done("CA/RT PortInfo:", *before)
     if verb not in ("enable", "disable"):
-        return not_obeyed(f"{order.name} {verb}")
+        return unsupported(f"{call.name} {verb}")
     if verb == "disable":
         _set_port(tree, nic, _DOWN, _DISABLED)
     elif tree.text(f"{port_of(nic)}/phys_state").strip() == _DISABLED:
@@ -148,24 +149,24 @@ def _port_lines(tree: Tree, nic: PlacedNic) -> tuple[str, ...]:
     return (_PATH, f"{'LinkState:':.<33}{state.capitalize()}", f"{'PhysLinkState:':.<33}{phys_state}")
 
 
-def _perfquery(order: Order) -> Performed:
-    """`perfquery -R [LID PORT MASK]` sets error counters to zero; without -R nothing is told here."""
-    found = _infiniband_port(order, valued="CPtL")
-    if isinstance(found, Performed):
+def _perfquery(call: Invocation) -> CommandResult:
+    """`perfquery -R [LID PORT MASK]`: reset error counters; without -R it is not supported."""
+    found = _infiniband_port(call, valued="CPtL")
+    if isinstance(found, CommandResult):
         return found
     nic, options, words = found
-    itself = (str(int(order.tree.text(f"{port_of(nic)}/lid").strip() or "0", 16)), "1", "0xfff")
+    itself = (str(int(call.tree.text(f"{port_of(nic)}/lid").strip() or "0", 16)), "1", "0xfff")
     if not options.keys() & {"-R", "--Reset_only"} or tuple(words) not in ((), itself):
-        return not_obeyed(" ".join((order.name, *order.words)))
+        return unsupported(" ".join((call.name, *call.args)))
     for name in ERROR_COUNTER_BITS:
         path = f"{port_of(nic)}/counters/{name}"
-        if path in order.tree.files:
-            order.tree.add(path, _from_zero(order.tree.files[path], order.seconds))
+        if path in call.tree.files:
+            call.tree.add(path, _from_zero(call.tree.files[path], call.seconds))
     return done()
 
 
 def _from_zero(content: Content, now: float) -> Content:
-    """A counter that has been set to zero; what makes it rise goes on."""
+    """Reset a counter to zero; it keeps counting from there."""
     if not callable(content):
         return "0\n"
     counted, before = content, _number(content(now))
@@ -177,11 +178,11 @@ def _number(text: str) -> int:
     return int(word) if word.isdecimal() else 0
 
 
-def _sminfo(order: Order) -> Performed:
-    found = _infiniband_port(order, valued="CPtL")
-    if isinstance(found, Performed):
+def _sminfo(call: Invocation) -> CommandResult:
+    found = _infiniband_port(call, valued="CPtL")
+    if isinstance(found, CommandResult):
         return found
-    lid = order.tree.text(f"{port_of(found[0])}/sm_lid").strip()
+    lid = call.tree.text(f"{port_of(found[0])}/sm_lid").strip()
     if lid in ("", "0x0"):
         return failed(
             "ibwarn: [4711] mad_rpc: _do_madrpc failed; dport (Lid 0)",
@@ -189,12 +190,12 @@ def _sminfo(order: Order) -> Performed:
             exit_status=_IB_ERROR,
             seconds=3.0,
         )
-    count = 1000 + round(order.seconds)
+    count = 1000 + round(call.seconds)
     manager = f"sm lid {int(lid, 16)} sm guid 0x51a01a7e0000ffff, activity count {count} priority 15"
-    return Performed((f"sminfo: {manager} state 3 SMINFO_MASTER",), 0, BRIEFLY)
+    return CommandResult((f"sminfo: {manager} state 3 SMINFO_MASTER",), 0, BRIEFLY)
 
 
-COMMANDS: Mapping[str, Obeyed] = {
+COMMANDS: Mapping[str, Handler] = {
     "ip": _ip,
     "ibportstate": _ibportstate,
     "perfquery": _perfquery,

@@ -1,73 +1,72 @@
-"""What the services of a simulated node do when they start and when they stop."""
+"""What the services of a simulated node do when they start and stop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.commands.command_result import Order, Performed
-from probes.simulation.node.modules import hold_by_service
+from probes.simulation.commands.command_result import Invocation
+from probes.simulation.commands.modprobe import modprobe, rmmod
+from probes.simulation.node.modules import add_service_references
 from probes.simulation.node.services import UNITS, run, stop
 from probes.simulation.node.tree import Tree
 
-_OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm")  # in the order of loading
+_OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm")  # in load order
 _NO_DRIVER = "failed to initialize: the NVIDIA kernel module is not loaded"
-Performing = Callable[[Order], Performed]
 
 
-def start(order: Order, name: str, modprobe: Performing) -> bool:
-    """Starts a service that is installed; False: it failed, and the journal says why."""
-    said = _why_not(order, name, modprobe)
-    order.tree.journal.setdefault(name, []).extend(said or [f"Started {name}.service."])
-    if said:
-        stop(order.tree, name, "failed")
+def start(call: Invocation, name: str) -> bool:
+    """Start an installed service; False if it failed, and the journal says why."""
+    errors = _why_not(call, name)
+    call.tree.journal.setdefault(name, []).extend(errors or [f"Started {name}.service."])
+    if errors:
+        stop(call.tree, name, "failed")
         return False
-    run(order.tree, name)
-    hold_by_service(order.tree, name)
-    if name == "nvidia-persistenced" and "--no-persistence-mode" not in _unit_text(order.tree, name):
-        order.tree.persistent.update(range(len(order.tree.gpus)))
+    run(call.tree, name)
+    add_service_references(call.tree, name)
+    if name == "nvidia-persistenced" and "--no-persistence-mode" not in _unit_text(call.tree, name):
+        call.tree.persistent.update(range(len(call.tree.gpus)))
     return True
 
 
-def end(order: Order, name: str, modprobe: Performing) -> bool:
-    """Stops a service; False: it failed."""
-    tree = order.tree
+def end(call: Invocation, name: str) -> bool:
+    """Stop a service; False if it failed."""
+    tree = call.tree
     if name == "openibd":
         loaded = [module for module in reversed(_OFED) if module in tree.live_modules]
-        said = _errors(order, "rmmod", loaded, modprobe)
-        if said:
-            tree.journal.setdefault(name, []).extend(said)
+        errors = _errors(call, "rmmod", loaded)
+        if errors:
+            tree.journal.setdefault(name, []).extend(errors)
             stop(tree, name, "failed")
             return False
     if name == "nv_peer_mem" and "nv_peer_mem" in tree.live_modules:
-        _errors(order, "rmmod", ["nv_peer_mem"], modprobe)
+        _errors(call, "rmmod", ["nv_peer_mem"])
     if name == "nvidia-persistenced" and tree.units.get(name) == "active":
         tree.persistent.clear()
     stop(tree, name)
     return True
 
 
-def _why_not(order: Order, name: str, modprobe: Performing) -> list[str]:
-    tree = order.tree
+def _why_not(call: Invocation, name: str) -> list[str]:
+    tree = call.tree
     if name.startswith("nvidia-") and "nvidia" not in tree.live_modules:
         return [f"{name}: {_NO_DRIVER}"]
     if name == "nvidia-fabricmanager":
         return _fabric_manager(tree)
     if name == "openibd":
-        return _errors(order, "modprobe", list(_OFED), modprobe)
+        return _errors(call, "modprobe", list(_OFED))
     if name == "nv_peer_mem":
-        return _errors(order, "modprobe", ["nv_peer_mem"], modprobe)
+        return _errors(call, "modprobe", ["nv_peer_mem"])
     return []
 
 
 def _fabric_manager(tree: Tree) -> list[str]:
     answer = tree.commands.get("nv-fabricmanager")
-    told = "" if answer is None else str(answer(("nv-fabricmanager", "--version"), 0.0))
+    answer_text = "" if answer is None else str(answer(("nv-fabricmanager", "--version"), 0.0))
     if not tree.is_there("/usr/bin/nv-fabricmanager"):
         return ["nv-fabricmanager: No such file or directory"]
     if not tree.nvswitches:
         return ["request to query NVSwitch device information from NVSwitch driver failed"]
-    version, loaded = told.rpartition(":")[2].strip(), tree.text("/sys/module/nvidia/version").strip()
+    version, loaded = answer_text.rpartition(":")[2].strip(), tree.text("/sys/module/nvidia/version").strip()
     if version != loaded:
         return [
             f"fabric manager NVIDIA GPU driver interface version {version} don't match with driver version "
@@ -76,10 +75,11 @@ def _fabric_manager(tree: Tree) -> list[str]:
     return []
 
 
-def _errors(order: Order, command: str, modules: list[str], modprobe: Performing) -> list[str]:
-    """What modprobe or rmmod says against it, one module after another, up to the first that fails."""
+def _errors(call: Invocation, command: str, modules: list[str]) -> list[str]:
+    """Run modprobe or rmmod for each module; return the messages of the first failure."""
     for module in modules:
-        result = modprobe(replace(order, name=command, words=(module,), given=""))
+        handler = rmmod if command == "rmmod" else modprobe
+        result = handler(replace(call, name=command, args=(module,), stdin=""))
         if result.exit_status:
             return list(result.lines)
     return []

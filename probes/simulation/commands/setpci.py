@@ -1,4 +1,4 @@
-"""setpci(8): reads and changes PCI configuration; the words are those of pciutils."""
+"""setpci(8): reads and writes PCI configuration space; messages are those of pciutils."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from probes.simulation.commands.command_result import Obeyed, Order, Performed, done, failed
+from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, done, failed
 from probes.simulation.node.config_space import DEVICES, real_path
 from probes.simulation.node.tree import Tree
 
@@ -35,12 +35,12 @@ _WHOLE = 0x1000
 
 
 class _Malformed(ValueError):
-    """What setpci cannot parse; it then changes nothing."""
+    """A command line that setpci cannot parse; it then changes nothing."""
 
 
 @dataclass(frozen=True)
 class _Access:
-    """One register of one function: where it is, and what is written to it."""
+    """One access to one register."""
 
     capability: tuple[bool, int] | None  # extended, id
     offset: int
@@ -48,22 +48,22 @@ class _Access:
     values: tuple[tuple[int, int], ...]  # value and mask
 
 
-def _setpci(order: Order) -> Performed:
+def _setpci(call: Invocation) -> CommandResult:
     try:
-        groups = _parse(order.words)
+        groups = _parse(call.args)
     except _Malformed as error:
         return failed(f"setpci: {error}.", _MORE)
     lines: list[str] = []
     for number, (bdf, accesses) in enumerate(groups, 1):
-        if f"{DEVICES}/{bdf}" not in order.tree.links:
-            # The exit status stays 0, as that of the real one does.
+        if f"{DEVICES}/{bdf}" not in call.tree.links:
+            # The exit status stays 0, like that of the real setpci.
             lines.append(f"setpci: Warning: No devices selected for operation group {number}.")
             continue
         for access in accesses:
-            said = _access(order.tree, bdf, access)
-            if said.exit_status:
-                return failed(*lines, *said.lines)
-            lines += said.lines
+            result = _access(call.tree, bdf, access)
+            if result.exit_status:
+                return failed(*lines, *result.lines)
+            lines += result.lines
     return done(*lines)
 
 
@@ -132,10 +132,10 @@ def _values(text: str | None, width: int) -> tuple[tuple[int, int], ...]:
         raise _Malformed("Missing value")
     most = (1 << 8 * width) - 1
     values = []
-    for one in text.split(","):
-        match = _VALUE.fullmatch(one)
+    for value_text in text.split(","):
+        match = _VALUE.fullmatch(value_text)
         if match is None:
-            raise _Malformed(f'Invalid value "{one}"')
+            raise _Malformed(f'Invalid value "{value_text}"')
         value, mask = int(match[1], 16), most if match[2] is None else int(match[2], 16)
         if value > most:
             raise _Malformed(f'Value "{match[1]}" is out of range')
@@ -145,7 +145,7 @@ def _values(text: str | None, width: int) -> tuple[tuple[int, int], ...]:
     return tuple(values)
 
 
-def _access(tree: Tree, bdf: str, access: _Access) -> Performed:
+def _access(tree: Tree, bdf: str, access: _Access) -> CommandResult:
     path = f"{real_path(tree, bdf)}/config"
     there = tree.files.get(path)
     content = bytearray(there if isinstance(there, bytes) else b"")
@@ -179,7 +179,7 @@ def _is_locked_down(tree: Tree) -> bool:
 
 
 def _find(content: bytes | bytearray, extended: bool, number: int) -> int | None:
-    """Where a capability begins; None: there is none, or the function does not answer."""
+    """Return the offset of a capability; None if there is none or the function does not answer."""
     at = 0x100 if extended else content[0x34] if len(content) > 0x34 else 0
     seen: set[int] = set()
     while at and at not in seen and at + 4 <= len(content):
@@ -193,4 +193,4 @@ def _find(content: bytes | bytearray, extended: bool, number: int) -> int | None
     return None
 
 
-COMMANDS: Mapping[str, Obeyed] = {"setpci": _setpci}
+COMMANDS: Mapping[str, Handler] = {"setpci": _setpci}

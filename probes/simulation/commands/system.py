@@ -1,18 +1,20 @@
-"""Commands about the node as a whole: sysctl, udevadm, depmod, journalctl, rdma system."""
+"""sysctl, udevadm, depmod, journalctl, rdma system, and commands that only read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
+from probes.base.unknown import Unknown
+from probes.facts.system.tool_names import PERFTEST
 from probes.simulation.commands.command_result import (
-    Obeyed,
-    Order,
-    Performed,
+    CommandResult,
+    Handler,
+    Invocation,
     done,
     failed,
-    not_obeyed,
     split_options,
+    unsupported,
 )
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.depmod import write_index
@@ -20,77 +22,101 @@ from probes.simulation.node.module_files import Modinfo
 
 _ONE_WAY = "/proc/sys/kernel/modules_disabled"
 _EVENTS = ("trigger", "settle", "control")
+# Read-only commands with the only arguments that the tree can answer; others accept any arguments.
+_READ_ONLY: dict[str, tuple[tuple[str, ...], ...]] = {
+    "ofed_info": (("-s",),),
+    "nv-fabricmanager": (("--version",),),
+    "rdma_topo": (("check",),),
+    **dict.fromkeys(PERFTEST, (("--version",),)),
+}
 
 
-def _sysctl(order: Order) -> Performed:
+def _sysctl(call: Invocation) -> CommandResult:
     """`sysctl -w KEY=VALUE…`."""
-    _, words = split_options(order.words)
-    lines, bad = [], 0
+    _, words = split_options(call.args)
+    lines, errors = [], 0
     for word in words:
         key, equals, value = word.partition("=")
         path = f"/proc/sys/{key.strip().replace('.', '/')}"
         if not equals:
-            bad += 1
+            errors += 1
             lines.append(f'sysctl: "{word}" must be of the form name=value')
-        elif path not in order.tree.files:
-            bad += 1
+        elif path not in call.tree.files:
+            errors += 1
             lines.append(f"sysctl: cannot stat {path}: No such file or directory")
-        elif path == _ONE_WAY and order.tree.text(path).strip() == "1" and value.strip() != "1":
-            bad += 1
+        elif path == _ONE_WAY and call.tree.text(path).strip() == "1" and value.strip() != "1":
+            errors += 1
             lines.append(f'sysctl: setting key "{key.strip()}": Invalid argument')
         else:
-            write(order.tree, path, f"{value.strip()}\n")
+            write(call.tree, path, f"{value.strip()}\n")
             lines.append(f"{key.strip()} = {value.strip()}")
-    return Performed(tuple(lines), 1 if bad or not words else 0, 0.1)
+    return CommandResult(tuple(lines), 1 if errors or not words else 0, 0.1)
 
 
-def _udevadm(order: Order) -> Performed:
-    """Events make no device file: devtmpfs does, and udev gives owner and mode to those that are there."""
-    if order.words[:1] and order.words[0] in _EVENTS:
+def _udevadm(call: Invocation) -> CommandResult:
+    """Accept events; they create no device files: devtmpfs creates them, udev sets owner and mode."""
+    if call.args[:1] and call.args[0] in _EVENTS:
         return done(seconds=0.5)
-    return not_obeyed(" ".join((order.name, *order.words)))
+    return unsupported(" ".join((call.name, *call.args)))
 
 
-def _depmod(order: Order) -> Performed:
-    """`depmod -a [RELEASE]`: writes modules.dep from the files that are there."""
-    _, words = split_options(order.words)
-    running = order.tree.description.kernel
+def _depmod(call: Invocation) -> CommandResult:
+    """`depmod -a [RELEASE]`: write modules.dep for the existing module files."""
+    _, words = split_options(call.args)
+    running = call.tree.description.kernel
     release = words[0] if words else running
     directory = f"/lib/modules/{release}"
-    if not re.fullmatch(r"[0-9][A-Za-z0-9._+~-]*", release) or directory not in order.tree.directories:
+    if not re.fullmatch(r"[0-9][A-Za-z0-9._+~-]*", release) or directory not in call.tree.directories:
         return failed(
             f"depmod: ERROR: could not open directory {directory}: No such file or directory",
             "depmod: FATAL: could not search modules: No such file or directory",
         )
-    modinfo = order.tree.commands.get("modinfo")
+    modinfo = call.tree.commands.get("modinfo")
     if release == running and isinstance(modinfo, Modinfo):
-        write_index(order.tree, modinfo.files)
+        write_index(call.tree, modinfo.files)
     return done(seconds=3.0)
 
 
-def _journalctl(order: Order) -> Performed:
-    """`journalctl -u UNIT`, `-k`: what services and the kernel said since they began here."""
-    options, _ = split_options(order.words, valued="un")
+def _journalctl(call: Invocation) -> CommandResult:
+    """`journalctl -u UNIT`, `-k`: messages of services and the kernel since the node started."""
+    options, _ = split_options(call.args, valued="un")
     unit = (options.get("-u") or options.get("--unit") or "").removesuffix(".service")
     if unit:
-        said = [
-            f"{order.tree.description.hostname} {unit}: {line}" for line in order.tree.journal.get(unit, ())
+        lines = [
+            f"{call.tree.description.hostname} {unit}: {line}" for line in call.tree.journal.get(unit, ())
         ]
     elif options.keys() & {"-k", "--dmesg"}:
-        said = [line.rstrip("\n").partition(">")[2] for line in order.tree.kernel_log]
+        lines = [line.rstrip("\n").partition(">")[2] for line in call.tree.kernel_log]
     else:
-        return not_obeyed(" ".join((order.name, *order.words)))
-    return done(*(said or ["-- No entries --"]), seconds=0.3)
+        return unsupported(" ".join((call.name, *call.args)))
+    return done(*(lines or ["-- No entries --"]), seconds=0.3)
 
 
-def _rdma(order: Order) -> Performed:
-    """`rdma system show`: here all namespaces share the devices."""
-    if order.words not in (("system", "show"), ("system",)):
-        return not_obeyed(" ".join((order.name, *order.words)))
+def _rdma(call: Invocation) -> CommandResult:
+    """`rdma system show`: all namespaces share the devices."""
+    if call.args not in (("system", "show"), ("system",)):
+        return unsupported(" ".join((call.name, *call.args)))
     return done("netns shared copy-on-fork on")
 
 
-COMMANDS: Mapping[str, Obeyed] = {
+def query(call: Invocation) -> CommandResult | None:
+    """Answer a read-only command like the probes are answered; None if the node does not have it."""
+    answer = call.tree.commands.get(call.name)
+    accepted = _READ_ONLY.get(call.name)
+    if answer is None or (accepted is not None and call.args not in accepted):
+        return None
+    text = answer((call.name, *call.args), call.seconds)
+    if isinstance(text, Unknown):
+        return None
+    if call.name == "modinfo" and not text:
+        return failed(*(f"modinfo: ERROR: Module {word} not found." for word in call.args))
+    lines = text.splitlines()
+    if call.name == "dmesg" and not {"-r", "--raw"} & set(call.args):
+        lines = [line.partition(">")[2] for line in lines]
+    return done(*lines)
+
+
+COMMANDS: Mapping[str, Handler] = {
     "sysctl": _sysctl,
     "udevadm": _udevadm,
     "depmod": _depmod,

@@ -1,4 +1,4 @@
-"""systemctl(1): starts, stops and enables services; what they do then is in service_work.py."""
+"""systemctl(1): starts, stops and enables services; service_effects.py has what they do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import replace
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.release import read_cmdline
 from probes.simulation.commands.command_result import (
-    Obeyed,
-    Order,
-    Performed,
+    CommandResult,
+    Handler,
+    Invocation,
+    combine,
     done,
     failed,
-    not_obeyed,
-    one_after_another,
     split_options,
+    unsupported,
 )
-from probes.simulation.commands.modprobe import modprobe, rmmod
+from probes.simulation.commands.modprobe import modprobe
 from probes.simulation.commands.service_effects import end, start
 from probes.simulation.node.services import UNITS, WANTS, run, stop
 from probes.simulation.node.tree import Tree
@@ -31,40 +31,40 @@ _NAME = re.compile(r"[A-Za-z0-9:_.@-]{1,255}")
 _MODULES_LOAD = "systemd-modules-load"
 
 
-def _systemctl(order: Order) -> Performed:
-    options, words = split_options(order.words, valued="pt")
+def _systemctl(call: Invocation) -> CommandResult:
+    options, words = split_options(call.args, valued="pt")
     if not words:
-        return not_obeyed("systemctl without a verb")
+        return unsupported("systemctl without a verb")
     verb, names = words[0], [word.removesuffix(".service") for word in words[1:]]
     if verb == "daemon-reload" and not names:
         return done(seconds=0.8)
     if verb not in _VERBS:
-        return _asked(order) or not_obeyed(f"systemctl {verb}")
+        return _asked(call) or unsupported(f"systemctl {verb}")
     if not names:
         return failed("Too few arguments.")
     for name in names:
         if not _NAME.fullmatch(name):
             return failed(f"Failed to {verb} unit: Unit name {name}.service is not valid.")
-    results = [_VERBS[verb](order, name) for name in names]
+    results = [_VERBS[verb](call, name) for name in names]
     if (
         "--now" in options
         and verb in ("enable", "disable", "mask")
         and not any(r.exit_status for r in results)
     ):
-        results += [(_start if verb == "enable" else _stop)(order, name) for name in names]
-    return one_after_another(results)
+        results += [(_start if verb == "enable" else _stop)(call, name) for name in names]
+    return combine(results)
 
 
-def _asked(order: Order) -> Performed | None:
-    """`systemctl show`, which the probes ask too."""
-    answer = order.tree.commands.get("systemctl")
-    if answer is None or order.words[0] != "show":
+def _asked(call: Invocation) -> CommandResult | None:
+    """`systemctl show`, which probes use too."""
+    answer = call.tree.commands.get("systemctl")
+    if answer is None or call.args[0] != "show":
         return None
-    return done(*str(answer((order.name, *order.words), order.seconds)).splitlines())
+    return done(*str(answer((call.name, *call.args), call.seconds)).splitlines())
 
 
 def _unit_file(tree: Tree, name: str) -> str:
-    """Where the unit is; empty: nowhere."""
+    """Return the path of the unit file; "" if there is none."""
     places = (f"{_OWN_UNITS}/{name}.service", f"{UNITS}/{name}.service", f"/etc/init.d/{name}")
     return next((path for path in places if tree.is_there(path)), "")
 
@@ -73,18 +73,18 @@ def _is_masked(tree: Tree, name: str) -> bool:
     return tree.links.get(f"{_OWN_UNITS}/{name}.service") == "/dev/null"
 
 
-def _not_possible(order: Order, verb: str, name: str) -> Performed | None:
-    if not _unit_file(order.tree, name):
+def _not_possible(call: Invocation, verb: str, name: str) -> CommandResult | None:
+    if not _unit_file(call.tree, name):
         told = "not loaded" if verb == "stop" else "not found"
         return failed(
             f"Failed to {verb} {name}.service: Unit {name}.service {told}.", exit_status=_NOT_LOADED
         )
-    if verb != "stop" and _is_masked(order.tree, name):
+    if verb != "stop" and _is_masked(call.tree, name):
         return failed(f"Failed to {verb} {name}.service: Unit {name}.service is masked.")
     return None
 
 
-def _job_failed(name: str) -> Performed:
+def _job_failed(name: str) -> CommandResult:
     return failed(
         f"Job for {name}.service failed because the control process exited with error code.",
         f'See "systemctl status {name}.service" and "journalctl -xeu {name}.service" for details.',
@@ -92,48 +92,48 @@ def _job_failed(name: str) -> Performed:
     )
 
 
-def _start(order: Order, name: str) -> Performed:
-    refused = _not_possible(order, "start", name)
+def _start(call: Invocation, name: str) -> CommandResult:
+    refused = _not_possible(call, "start", name)
     if refused is not None:
         return refused
-    if order.tree.units.get(name) == "active":
+    if call.tree.units.get(name) == "active":
         return done()
-    return _begin(order, name)
+    return _begin(call, name)
 
 
-def _begin(order: Order, name: str) -> Performed:
-    well = _load_modules(order) if name == _MODULES_LOAD else start(order, name, _by_kmod)
-    return done(seconds=_SECONDS.get(name, 0.3)) if well else _job_failed(name)
+def _begin(call: Invocation, name: str) -> CommandResult:
+    has_started = _load_modules(call) if name == _MODULES_LOAD else start(call, name)
+    return done(seconds=_SECONDS.get(name, 0.3)) if has_started else _job_failed(name)
 
 
-def _stop(order: Order, name: str) -> Performed:
-    refused = _not_possible(order, "stop", name)
+def _stop(call: Invocation, name: str) -> CommandResult:
+    refused = _not_possible(call, "stop", name)
     if refused is not None:
         return refused
-    return done(seconds=0.5) if end(order, name, _by_kmod) else _job_failed(name)
+    return done(seconds=0.5) if end(call, name) else _job_failed(name)
 
 
-def _restart(order: Order, name: str) -> Performed:
-    refused = _not_possible(order, "restart", name)
+def _restart(call: Invocation, name: str) -> CommandResult:
+    refused = _not_possible(call, "restart", name)
     if refused is not None:
         return refused
-    if not end(order, name, _by_kmod):
+    if not end(call, name):
         return _job_failed(name)
-    return _begin(order, name)
+    return _begin(call, name)
 
 
-def _reload(order: Order, name: str) -> Performed:
-    refused = _not_possible(order, "reload", name)
+def _reload(call: Invocation, name: str) -> CommandResult:
+    refused = _not_possible(call, "reload", name)
     if refused is not None:
         return refused
-    if "ExecReload=" in order.tree.text(_unit_file(order.tree, name)):
+    if "ExecReload=" in call.tree.text(_unit_file(call.tree, name)):
         return done()
     told = f"Job type reload is not applicable for unit {name}.service."
     return failed(f"Failed to reload {name}.service: {told}")
 
 
-def _enable(order: Order, name: str) -> Performed:
-    tree, path = order.tree, _unit_file(order.tree, name)
+def _enable(call: Invocation, name: str) -> CommandResult:
+    tree, path = call.tree, _unit_file(call.tree, name)
     if not path:
         return failed(f"Failed to enable unit: Unit file {name}.service does not exist.")
     if _is_masked(tree, name):
@@ -148,8 +148,8 @@ def _enable(order: Order, name: str) -> Performed:
     return done(f"Created symlink {link} → {path}.")
 
 
-def _disable(order: Order, name: str) -> Performed:
-    tree, path = order.tree, _unit_file(order.tree, name)
+def _disable(call: Invocation, name: str) -> CommandResult:
+    tree, path = call.tree, _unit_file(call.tree, name)
     if not path:
         return failed(f"Failed to disable unit: Unit file {name}.service does not exist.")
     if path.startswith("/etc/init.d/"):
@@ -173,32 +173,32 @@ def _of_script(verb: str, name: str) -> tuple[str, str]:
     )
 
 
-def _mask(order: Order, name: str) -> Performed:
+def _mask(call: Invocation, name: str) -> CommandResult:
     path = f"{_OWN_UNITS}/{name}.service"
-    if path in order.tree.files:
+    if path in call.tree.files:
         return failed(f"Failed to mask unit: File '{path}' already exists.")
-    if _is_masked(order.tree, name):
+    if _is_masked(call.tree, name):
         return done()
-    order.tree.link(path, "/dev/null")
+    call.tree.link(path, "/dev/null")
     return done(f"Created symlink {path} → /dev/null.")
 
 
-def _unmask(order: Order, name: str) -> Performed:
-    if not _is_masked(order.tree, name):
+def _unmask(call: Invocation, name: str) -> CommandResult:
+    if not _is_masked(call.tree, name):
         return done()
-    order.tree.remove(f"{_OWN_UNITS}/{name}.service")
+    call.tree.remove(f"{_OWN_UNITS}/{name}.service")
     return done(f'Removed "{_OWN_UNITS}/{name}.service".')
 
 
-def _is_active(order: Order, name: str) -> Performed:
-    state = order.tree.units.get(name, "inactive")
+def _is_active(call: Invocation, name: str) -> CommandResult:
+    state = call.tree.units.get(name, "inactive")
     if state == "active":
         return done(state)
-    return failed(state, exit_status=_NOT_ACTIVE if _unit_file(order.tree, name) else _UNKNOWN)
+    return failed(state, exit_status=_NOT_ACTIVE if _unit_file(call.tree, name) else _UNKNOWN)
 
 
-def _is_enabled(order: Order, name: str) -> Performed:
-    tree, path = order.tree, _unit_file(order.tree, name)
+def _is_enabled(call: Invocation, name: str) -> CommandResult:
+    tree, path = call.tree, _unit_file(call.tree, name)
     if not path:
         return failed("not-found", exit_status=_UNKNOWN)
     if _is_masked(tree, name):
@@ -208,30 +208,26 @@ def _is_enabled(order: Order, name: str) -> Performed:
     return done("enabled") if wanted else failed("disabled")
 
 
-def _reset_failed(order: Order, name: str) -> Performed:
-    if order.tree.units.get(name) == "failed":
-        stop(order.tree, name)
+def _reset_failed(call: Invocation, name: str) -> CommandResult:
+    if call.tree.units.get(name) == "failed":
+        stop(call.tree, name)
     return done()
 
 
-def _by_kmod(order: Order) -> Performed:
-    return rmmod(order) if order.name == "rmmod" else modprobe(order)
-
-
-def _load_modules(order: Order) -> bool:
-    """systemd-modules-load: what modules-load.d names, unless a blacklist says otherwise."""
-    said: list[str] = []
-    for module in read_rules(order.host, read_cmdline(order.host)).at_boot:
-        result = modprobe(replace(order, name="modprobe", words=("-b", module), given=""))
+def _load_modules(call: Invocation) -> bool:
+    """Run systemd-modules-load: load the modules of modules-load.d that are not blacklisted."""
+    errors: list[str] = []
+    for module in read_rules(call.host, read_cmdline(call.host)).at_boot:
+        result = modprobe(replace(call, name="modprobe", args=("-b", module), stdin=""))
         if result.exit_status:
             reason = "".join(result.lines[-1:]).rpartition(": ")[2]
-            said.append(f"Failed to insert module '{module}': {reason}")
-    order.tree.journal.setdefault(_MODULES_LOAD, []).extend(said)
-    if said:
-        stop(order.tree, _MODULES_LOAD, "failed")
+            errors.append(f"Failed to insert module '{module}': {reason}")
+    call.tree.journal.setdefault(_MODULES_LOAD, []).extend(errors)
+    if errors:
+        stop(call.tree, _MODULES_LOAD, "failed")
     else:
-        run(order.tree, _MODULES_LOAD)
-    return not said
+        run(call.tree, _MODULES_LOAD)
+    return not errors
 
 
 _VERBS = {
@@ -247,4 +243,4 @@ _VERBS = {
     "is-enabled": _is_enabled,
     "reset-failed": _reset_failed,
 }
-COMMANDS: Mapping[str, Obeyed] = {"systemctl": _systemctl}
+COMMANDS: Mapping[str, Handler] = {"systemctl": _systemctl}

@@ -1,20 +1,20 @@
-"""How a simulated node's description grows into its tree."""
+"""Build the tree of a simulated node from its description."""
 
 from __future__ import annotations
 
-from probes.simulation.node.config_space import grow_config_space
-from probes.simulation.node.depmod import grow_module_index
+from probes.simulation.node.config_space import add_config_space
+from probes.simulation.node.depmod import add_module_index
 from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.driver_libraries import grow_driver_libraries
-from probes.simulation.node.driver_proc import show_driver
-from probes.simulation.node.kernel_log import grow_kernel_log
-from probes.simulation.node.module_files import grow_module_files
-from probes.simulation.node.modules import grow_modules, hold_modules
-from probes.simulation.node.pci import grow_pci
-from probes.simulation.node.ports import grow_ports
-from probes.simulation.node.services import grow_services
-from probes.simulation.node.surroundings import grow_surroundings
-from probes.simulation.node.tree import GIB, Content, PlacedNic, Tree
+from probes.simulation.node.module_effects import add_driver_proc
+from probes.simulation.node.module_files import add_module_files
+from probes.simulation.node.modules import add_module_references, add_modules
+from probes.simulation.node.network import add_network
+from probes.simulation.node.pci import add_pci
+from probes.simulation.node.ports import add_ports
+from probes.simulation.node.processes import add_processes
+from probes.simulation.node.services import add_services
+from probes.simulation.node.software import add_device_files, add_driver_libraries, add_software
+from probes.simulation.node.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
 from probes.simulation.node.waves import Wave, phase
 
 _CONFIG = """\
@@ -25,35 +25,55 @@ CONFIG_INFINIBAND_USER_MEM=y
 CONFIG_INFINIBAND_ON_DEMAND_PAGING=y
 # end
 """
+# Directories of any node that configuration can be written to.
+_USUAL_DIRECTORIES = (
+    "/etc/default/grub.d",
+    "/etc/modprobe.d",
+    "/etc/modules-load.d",
+    "/etc/sysctl.d",
+    "/etc/systemd/system",
+    "/etc/udev/rules.d",
+    "/root",
+    "/run/systemd/system",
+    "/tmp",
+    "/usr/local/sbin",
+    "/var/lib",
+    "/var/tmp",
+)
 
 
-def grow(description: NodeDescription, seed: int) -> Tree:
-    """The whole tree of a description."""
+def build_tree(description: NodeDescription, seed: int) -> Tree:
+    """Build the whole tree."""
     tree = Tree(description, seed)
     tree.live_modules = list(description.modules.live)
-    _platform(tree)
-    _numa(tree)
-    grow_pci(tree)
-    show_driver(tree, description.driver.version)
+    _add_platform(tree)
+    _add_numa(tree)
+    add_pci(tree)
+    add_driver_proc(tree, description.driver.version)
     for number, nic in enumerate(tree.nics):
-        _rdma(tree, nic, number)
-    grow_modules(tree)
-    grow_module_index(tree)
-    grow_config_space(tree)
-    grow_ports(tree)
-    grow_kernel_log(tree)
-    grow_services(tree)
-    hold_modules(tree)
-    grow_driver_libraries(tree)
-    grow_module_files(tree)
-    grow_surroundings(tree)
+        _add_rdma(tree, nic, number)
+    add_modules(tree)
+    add_module_index(tree)
+    add_config_space(tree)
+    add_ports(tree)
+    add_kernel_log(tree)
+    add_services(tree)
+    add_module_references(tree)
+    add_driver_libraries(tree)
+    add_module_files(tree)
+    for path in _USUAL_DIRECTORIES:
+        tree.directory(path)
+    add_device_files(tree, tree.live_modules)
+    add_processes(tree)
+    add_software(tree)
+    add_network(tree)
     gpus = range(len(tree.gpus))
     tree.mig.update(gpus if description.nvml.mig else ())
     tree.persistent.update(gpus if description.nvml.persistence else ())
     return tree
 
 
-def _platform(tree: Tree) -> None:
+def _add_platform(tree: Tree) -> None:
     node = tree.description
     tree.add("/proc/sys/kernel/hostname", f"{node.hostname}\n")
     tree.add("/proc/sys/kernel/osrelease", f"{node.kernel}\n")
@@ -73,7 +93,7 @@ def _platform(tree: Tree) -> None:
             tree.directory(f"/sys/class/iommu/{node.iommu_kind}{number}")
 
 
-def _numa(tree: Tree) -> None:
+def _add_numa(tree: Tree) -> None:
     nodes = tree.description.numa
     base = "/sys/devices/system/node"
     tree.add(f"{base}/online", f"0-{len(nodes) - 1}\n" if len(nodes) > 1 else "0\n")
@@ -84,7 +104,7 @@ def _numa(tree: Tree) -> None:
         tree.add(f"{base}/node{number}/meminfo", f"Node {number} MemTotal:       {kib} kB\n")
 
 
-def _rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
+def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     base = f"{nic.path}/infiniband/{nic.name}"
     tree.link(f"/sys/class/infiniband/{nic.name}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../..")
@@ -119,7 +139,7 @@ def _rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
 
 
 def _counter(wave: Wave) -> Content:
-    """Units of four octets, of a wave in Gb/s."""
+    """Return a counter in units of four octets for a wave in Gb/s."""
     return lambda seconds: f"{round(wave.total(seconds) * 1e9 / 32)}\n"
 
 

@@ -1,4 +1,4 @@
-"""PCI configuration space and error counters of a simulated node, as root finds them.
+"""PCI configuration space and error counters of a simulated node, as root sees them.
 
 Offsets and bits: include/uapi/linux/pci_regs.h.
 """
@@ -31,8 +31,8 @@ _ERRORS = {
 _TOTALS = {"correctable": "TOTAL_ERR_COR", "nonfatal": "TOTAL_ERR_NONFATAL", "fatal": "TOTAL_ERR_FATAL"}
 
 
-def grow_config_space(tree: Tree) -> None:
-    """Adds `config` and `aer_dev_*` of GPUs, NICs, NVSwitches and bridges."""
+def add_config_space(tree: Tree) -> None:
+    """Add `config` and `aer_dev_*` for GPUs, NICs, NVSwitches and bridges."""
     bars = {gpu.bdf: tree.description.gpu.bar1_gib for gpu in tree.gpus}
     for link, target in list(tree.links.items()):
         if not link.startswith(f"{DEVICES}/"):
@@ -50,22 +50,22 @@ def grow_config_space(tree: Tree) -> None:
 
 
 def counts(severity: str, **above_zero: int) -> str:
-    """The content of an aer_dev_ file."""
+    """Return the content of an aer_dev_ file."""
     lines = [f"{name} {above_zero.get(name, 0)}\n" for name in _ERRORS[severity]]
     return "".join((*lines, f"{_TOTALS[severity]} {sum(above_zero.values())}\n"))
 
 
 def real_path(tree: Tree, bdf: str) -> str:
-    """The directory of a function below /sys/devices."""
+    """Return the directory of a PCI function below /sys/devices."""
     return f"/sys/{tree.links[f'{DEVICES}/{bdf}'].removeprefix('../../../')}"
 
 
 def set_bits(tree: Tree, bdf: str, offset: int, value: int, mask: int) -> None:
-    """Changes the bits of `mask` in a 16-bit register."""
+    """Set the bits of `mask` in a 16-bit register."""
     path = f"{real_path(tree, bdf)}/config"
     content = tree.files[path]
     if not isinstance(content, bytes) or len(content) <= offset:
-        return  # another fault has taken it away
+        return  # another fault has removed it
     old = int.from_bytes(content[offset : offset + 2], "little")
     new = (old & ~mask | value & mask).to_bytes(2, "little")
     tree.files[path] = content[:offset] + new + content[offset + 2 :]
@@ -82,7 +82,7 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
     put(0x00, int(vendor, 16))
     put(0x02, int(device, 16))
     put(0x04, 0x0406)
-    put(0x06, 0x0010)  # there is a capability list
+    put(0x06, 0x0010)  # has a capability list
     put(0x08, code << 8, 4)
     content[0x0E] = 1 if bridge else 0
     content[0x34] = EXPRESS
@@ -101,7 +101,7 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
         put(ACS_CONTROL, _acs_of(tree))
     put(ATS, REBAR << 20 | (0x1_000F if code >> 16 == 0x02 else 0x1_0019), 4)
     if code >> 16 == 0x02 and f"{path}/physfn" in tree.links:
-        put(ATS_CONTROL, 0x8000)  # as a cloud sets up what it hands to its guests
+        put(ATS_CONTROL, 0x8000)  # as clouds configure the functions that they pass to guests
     if bar_gib:
         exponent = (bar_gib << 10).bit_length() - 1
         put(REBAR, 0x1_0015, 4)
@@ -111,15 +111,15 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
 
 
 def _port_type(path: str) -> int:
-    """Below the root port, switches come as upstream and downstream ports."""
-    place = path.count("/") - len(("sys", "devices", "pci0000:00", "0000:00:00.0"))
-    if place == 0:
+    """Return the port type; below a root port, switches have an upstream and downstream ports."""
+    depth = path.count("/") - len(("sys", "devices", "pci0000:00", "0000:00:00.0"))
+    if depth == 0:
         return _ROOT_PORT
-    return _UPSTREAM if place % 2 else _DOWNSTREAM
+    return _UPSTREAM if depth % 2 else _DOWNSTREAM
 
 
 def _acs_of(tree: Tree) -> int:
-    """On Grace what the kernel sets, which is right there; on others at most what redirects nothing."""
+    """Return the kernel's ACS on Grace, where it is right; elsewhere bits that redirect nothing."""
     if tree.description.gpu.c2c:
         return _KERNELS_ACS
     return _SOURCE_VALIDATION if tree.description.iommu else 0

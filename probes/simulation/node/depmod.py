@@ -1,11 +1,11 @@
-"""What depmod(8) writes down of the modules on a simulated node's disk."""
+"""Files that depmod(8) writes on a simulated node."""
 
 from __future__ import annotations
 
 from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.tree import Tree, file_of, needs_of
+from probes.simulation.node.tree import Tree, dependencies_of, module_path
 
-# Modules that every kernel here has, and that no description names.
+# Modules of every kernel, which no description names.
 OTHERS = ("rdma_ucm",)
 _EXPORTS = {
     "ib_register_client": "ib_core",
@@ -17,11 +17,11 @@ _EXPORTS = {
 }
 
 
-def grow_module_index(tree: Tree) -> None:
-    """Adds modules.dep, modules.symbols, modules.builtin, and what the boot is to load."""
+def add_module_index(tree: Tree) -> None:
+    """Add modules.dep, modules.symbols, modules.builtin, and the modules to load at boot."""
     node = tree.description
     base = f"/lib/modules/{node.kernel}"
-    names = on_disk(node)
+    names = modules_on_disk(node)
     tree.add(f"{base}/modules.dep", "".join(_dependency_line(node, name) for name in names))
     exports = {symbol: module for symbol, module in _EXPORTS.items() if module in names}
     if node.modules.ofed:
@@ -35,37 +35,37 @@ def grow_module_index(tree: Tree) -> None:
     )
 
 
-def on_disk(node: NodeDescription) -> tuple[str, ...]:
-    """The modules whose files are there for the running kernel."""
+def modules_on_disk(node: NodeDescription) -> tuple[str, ...]:
+    """Return the modules that have a file for the running kernel."""
     return (*node.modules.live, *node.modules.on_disk, *OTHERS)
 
 
-def name_of_file(path: str) -> str:
-    """The module in a .ko, with underscores."""
+def module_of_file(path: str) -> str:
+    """Return the module name of a .ko path, with underscores."""
     return path.rpartition("/")[2].partition(".ko")[0].replace("-", "_")
 
 
 def read_index(tree: Tree) -> dict[str, tuple[str, ...]]:
-    """Every module of modules.dep -> what it needs, directly or not."""
+    """Return module -> direct and indirect dependencies, from modules.dep."""
     lines = tree.text(f"/lib/modules/{tree.description.kernel}/modules.dep").splitlines()
     index = {}
     for line in lines:
         file, _, needs = line.partition(":")
-        index[name_of_file(file)] = tuple(name_of_file(need) for need in needs.split())
+        index[module_of_file(file)] = tuple(module_of_file(need) for need in needs.split())
     return index
 
 
 def write_index(tree: Tree, files: dict[str, dict[str, str]]) -> None:
-    """What `depmod -a` makes of the files, given by module as modinfo has them."""
+    """Write modules.dep like `depmod -a`; `files` has the modinfo fields of each module."""
     base = f"/lib/modules/{tree.description.kernel}"
     paths = {name: fields["filename"].removeprefix(f"{base}/") for name, fields in files.items()}
 
     def needs(name: str, seen: tuple[str, ...] = ()) -> list[str]:
         direct = files.get(name, {}).get("depends", "").replace("-", "_").split(",")
         found: list[str] = []
-        for one in direct:
-            if one in paths and one not in seen:
-                found += [one, *needs(one, (*seen, name))]
+        for dependency in direct:
+            if dependency in paths and dependency not in seen:
+                found += [dependency, *needs(dependency, (*seen, name))]
         return found
 
     lines = (
@@ -77,10 +77,10 @@ def write_index(tree: Tree, files: dict[str, dict[str, str]]) -> None:
 
 def _dependency_line(node: NodeDescription, name: str) -> str:
     found: list[str] = []
-    waiting = list(needs_of(node, name))
+    waiting = list(dependencies_of(node, name))
     while waiting:
         need = waiting.pop(0)
         if need not in found:
             found.append(need)
-            waiting.extend(needs_of(node, need))
-    return f"{file_of(node, name)}: {' '.join(file_of(node, need) for need in found)}".rstrip() + "\n"
+            waiting.extend(dependencies_of(node, need))
+    return f"{module_path(node, name)}: {' '.join(module_path(node, need) for need in found)}".rstrip() + "\n"

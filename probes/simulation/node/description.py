@@ -1,4 +1,4 @@
-"""The description of a simulated node, as its TOML file gives it."""
+"""The description of a simulated node in its TOML file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DriverDescription:
 
 @dataclass(frozen=True)
 class GpuDescription:
-    """What all GPUs of the node are; `link` is PCIe generation and width, `watts` idle and busy."""
+    """All GPUs of the node; `link` is PCIe generation and width, `watts` idle and busy."""
 
     name: str
     id: str
@@ -42,7 +42,7 @@ class GpuDescription:
 
 @dataclass(frozen=True)
 class NicDescription:
-    """One kind of NIC; `gbps` is what a training job keeps a port of it at."""
+    """One kind of NIC; `gbps` is the traffic of a training job per port."""
 
     id: str
     hca: str
@@ -55,13 +55,13 @@ class NicDescription:
 
     @property
     def driver(self) -> str:
-        """The kernel module of the card: mlx4_core for ConnectX-3, mlx5_core for what is newer."""
+        """Return the kernel module: mlx4_core for ConnectX-3, mlx5_core for newer NICs."""
         return "mlx4_core" if self.id in ("15b3:1003", "15b3:1007") else "mlx5_core"
 
 
 @dataclass(frozen=True)
 class SwitchDescription:
-    """What all PCIe switches of the node are."""
+    """All PCIe switches of the node."""
 
     id: str = "1000:c030"
     link: tuple[int, int] = (5, 16)
@@ -78,7 +78,7 @@ class NumaDescription:
 
 @dataclass(frozen=True)
 class RootDescription:
-    """One host bridge: a switch below a root port, devices on root ports, or devices on the bus itself."""
+    """One host bridge with a switch below a root port, devices on root ports or devices on the bus itself."""
 
     bus: str  # "0000:15"
     numa: int = -1
@@ -89,28 +89,28 @@ class RootDescription:
 
 @dataclass(frozen=True)
 class ModulesDescription:
-    """Kernel modules: those loaded, and others that lie on disk for this kernel."""
+    """Kernel modules: loaded ones, and others on disk for this kernel."""
 
     live: tuple[str, ...]
     on_disk: tuple[str, ...] = ()
-    ofed: bool = False  # OFED's ib_core, which exports the peer-memory symbols
+    ofed: bool = False  # with OFED's ib_core, which exports the peer-memory symbols
 
 
 @dataclass(frozen=True)
 class GpuDirectDescription:
-    """Which paths work, and how many memory regions the job holds through nvidia-peermem."""
+    """Which paths work, and how many memory regions the job has registered through nvidia-peermem."""
 
     dmabuf: bool
     regions: int = 0
     memory_peers: bool = False
-    refusing: tuple[str, ...] = ()  # RDMA devices whose driver takes no dma-buf regions, though others do
+    refusing: tuple[str, ...] = ()  # RDMA devices whose driver does not support dma-buf regions
 
 
 @dataclass(frozen=True)
 class NvmlDescription:
-    """What NVML says beyond what the GPUs are; GPUs by their number."""
+    """What NVML reports beyond the GPUs' properties; GPUs by number."""
 
-    refusal: str = ""  # why it does not answer at all
+    refusal: str = ""  # why NVML does not answer at all
     lost: frozenset[int] = frozenset()  # fallen off the bus
     unlisted: frozenset[int] = frozenset()
     with_fewer_nvlinks: frozenset[int] = frozenset()
@@ -144,30 +144,28 @@ class NodeDescription:
     iommu_kind: str = "dmar"
     uncore: int = 0
     nvml: NvmlDescription = NvmlDescription()
-    tests: tuple[
-        str, ...
-    ] = ()  # of "gdrcopy", "nvbandwidth", "nccl-tests": what is installed beside perftest
+    tests: tuple[str, ...] = ()  # installed besides perftest: "gdrcopy", "nvbandwidth", "nccl-tests"
 
     @property
     def offers_gdr(self) -> bool:
-        """Whether the GPUs can use GPUDirect RDMA at all: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED."""
+        """Return whether the GPUs support GPUDirect RDMA (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)."""
         by_name = "GeForce" in self.gpu.name or "GB10" in self.gpu.name
         return not (by_name or self.nvml.is_vgpu or self.nvml.confidential_computing)
 
 
 def simulated_names() -> tuple[str, ...]:
-    """The names `--demo` takes, the default first."""
+    """Return the names that `--demo` accepts, the default first."""
     return SIMULATED_NAMES
 
 
 def title(name: str) -> str:
-    """One line on what the node is."""
+    """Return a one-line description of the node."""
     return describe(name).title
 
 
 @cache
 def describe(name: str) -> NodeDescription:
-    """Reads a description; KeyError for a name that is none of ours."""
+    """Read a description; KeyError for an unknown name."""
     if name not in SIMULATED_NAMES:
         raise KeyError(name)
     text = (resources.files("probes.simulation") / "nodes" / f"{name}.toml").read_text(encoding="utf-8")
@@ -175,7 +173,7 @@ def describe(name: str) -> NodeDescription:
 
 
 def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
-    """The description in a parsed TOML file; TypeError where a key is wrong or missing."""
+    """Convert a parsed TOML file; TypeError for a wrong or missing key."""
     parts = dict(table)
     gpu = parts.pop("gpu")
     nics = {

@@ -1,73 +1,73 @@
-"""What comes and goes on a simulated node with a module: devices, their files, what the driver shows."""
+"""What appears and disappears with a module on a simulated node: devices, their files, the driver's /proc."""
 
 from __future__ import annotations
 
 from probes.simulation.node.config_space import DEVICES, real_path
-from probes.simulation.node.device_files import grow_device_files
-from probes.simulation.node.driver_proc import show_driver
-from probes.simulation.node.modules import PEERMEM, show_memory_peers
-from probes.simulation.node.tree import Removed, Tree
+from probes.simulation.node.modules import PEERMEM, add_memory_peers
+from probes.simulation.node.software import add_device_files
+from probes.simulation.node.tree import Removed, Tree, uuid_of
 
-_OF_NODE = {
-    "nvidia": ("/proc/driver/nvidia",),
+_DRIVER_PROC = "/proc/driver/nvidia"
+_PATHS = {
+    "nvidia": (_DRIVER_PROC,),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
     **dict.fromkeys(("mlx4_ib", "mlx5_ib"), ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),
 }
-_BINDING = ("nvidia", "mlx4_core", "mlx5_core")  # drivers of PCI functions
+_PCI_DRIVERS = ("nvidia", "mlx4_core", "mlx5_core")
 
 
-def appear(tree: Tree, name: str) -> None:
-    """What a module brings when it has been loaded: what went with it, or what is new."""
-    aside = tree.aside.pop(name, None)
-    for removed in aside or ():
-        tree.restore(removed)
-    if name == "nvidia":
-        show_driver(tree, tree.text("/sys/module/nvidia/version").strip())
-    if name == PEERMEM and tree.description.gpudirect.memory_peers:
-        show_memory_peers(tree, 0)
-    if aside is None or name.startswith("nvidia"):
-        grow_device_files(tree, (name,))
+def add_effects(tree: Tree, module: str) -> None:
+    """Add what a loaded module creates: what its removal took away, or new."""
+    removed = tree.removed_with.pop(module, None)
+    for part in removed or ():
+        tree.restore(part)
+    if module == "nvidia":
+        add_driver_proc(tree, tree.text("/sys/module/nvidia/version").strip())
+    if module == PEERMEM and tree.description.gpudirect.memory_peers:
+        add_memory_peers(tree, 0)
+    if removed is None or module.startswith("nvidia"):
+        add_device_files(tree, (module,))
 
 
-def disappear(tree: Tree, name: str) -> None:
-    """What goes with a module; it comes back as it was, with its faults, when the module does.
+def remove_effects(tree: Tree, module: str) -> None:
+    """Remove what goes with a module, and keep it, with its faults, for when the module comes back.
 
-    The NVIDIA driver's device files are made by programs and stay.
+    The NVIDIA driver's device files are created by programs and stay.
     """
-    tree.aside[name] = [
+    tree.removed_with[module] = [
         tree.remove(path)
-        for path in (*_OF_NODE.get(name, ()), *_of_devices(tree, name))
+        for path in (*_PATHS.get(module, ()), *_device_paths(tree, module))
         if tree.is_there(path)
     ]
-    if name in _BINDING:
-        tree.aside[name] += _unbind(tree, name)
+    if module in _PCI_DRIVERS:
+        tree.removed_with[module] += _unbind(tree, module)
 
 
-def _of_devices(tree: Tree, name: str) -> list[str]:
-    if name in ("mlx4_ib", "mlx5_ib"):
+def _device_paths(tree: Tree, module: str) -> list[str]:
+    if module in ("mlx4_ib", "mlx5_ib"):
         verbs = tree.directories.get("/dev/infiniband", set())
         files = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         return [*files, *(f"{nic.path}/infiniband" for nic in tree.nics)]
-    if name in ("mlx4_core", "mlx5_core"):
-        netdevs = [
-            f"/sys/class/net/{netdev}"
-            for nic in tree.nics
-            for netdev in sorted(tree.directories.get(f"{nic.path}/net", set()))
-        ]
-        return [
-            *netdevs,
-            *(f"{nic.path}/net" for nic in tree.nics),
-            *(f"{nic.path}/driver" for nic in tree.nics),
-        ]
-    return []
+    if module not in ("mlx4_core", "mlx5_core"):
+        return []
+    netdevs = [
+        f"/sys/class/net/{netdev}"
+        for nic in tree.nics
+        for netdev in sorted(tree.directories.get(f"{nic.path}/net", set()))
+    ]
+    return [
+        *netdevs,
+        *(f"{nic.path}/net" for nic in tree.nics),
+        *(f"{nic.path}/driver" for nic in tree.nics),
+    ]
 
 
-def _unbind(tree: Tree, name: str) -> list[Removed]:
-    """The devices of a driver have none any more; their uevent files as they were."""
-    line = f"DRIVER={name}\n"
+def _unbind(tree: Tree, driver: str) -> list[Removed]:
+    """Unbind a driver from its devices; return their uevent files from before."""
+    line = f"DRIVER={driver}\n"
     before: list[Removed] = []
     for bdf in (*(gpu.bdf for gpu in tree.gpus), *(nic.bdf for nic in tree.nics)):
         if f"{DEVICES}/{bdf}" not in tree.links:
@@ -78,3 +78,24 @@ def _unbind(tree: Tree, name: str) -> list[Removed]:
             before.append(Removed(files={path: text}))
             tree.add(path, text.replace(line, ""))
     return before
+
+
+def add_driver_proc(tree: Tree, version: str) -> None:
+    """Add the driver's version, parameters and GPUs to /proc; parameters and GPUs only if not there yet."""
+    driver = tree.description.driver
+    architecture = tree.description.architecture
+    banner = (
+        f"NVIDIA UNIX Open Kernel Module for {architecture}"
+        if driver.flavour == "open"
+        else f"NVIDIA UNIX {architecture} Kernel Module"
+    )
+    tree.add(f"{_DRIVER_PROC}/version", f"NVRM version: {banner}  {version}  Release Build  (simulated)\n")
+    if tree.is_there(f"{_DRIVER_PROC}/params"):
+        return
+    tree.add(f"{_DRIVER_PROC}/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\n')
+    for number, gpu in enumerate(tree.gpus):
+        tree.add(
+            f"{_DRIVER_PROC}/gpus/{gpu.bdf}/information",
+            f"Model: \t\t {tree.description.gpu.name}\nGPU UUID: \t {uuid_of(number)}\n"
+            f"Bus Location: \t {gpu.bdf}\nDevice Minor: \t {number}\n",
+        )

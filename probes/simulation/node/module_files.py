@@ -1,14 +1,14 @@
-"""Module files of a simulated node: modinfo, Module.symvers, DKMS, OFED, the boot."""
+"""Module files of a simulated node: modinfo, Module.symvers, DKMS, OFED, systemd-modules-load."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe
-from probes.simulation.node.depmod import name_of_file, on_disk, write_index
+from probes.simulation.node.depmod import module_of_file, modules_on_disk, write_index
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.modules import srcversion_of
-from probes.simulation.node.tree import Tree, file_of, needs_of
+from probes.simulation.node.tree import Tree, dependencies_of, module_path
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
 OFED_SYMVERS = "/usr/src/ofa_kernel/default/Module.symvers"
@@ -17,21 +17,21 @@ _OFED_RELEASE = "MLNX_OFED_LINUX-24.10-0.7.0.0"
 
 @dataclass
 class Modinfo:
-    """modinfo(8) of a node: the fields of each module's file, which a fault may change."""
+    """modinfo(8): the fields of each module's file, which a fault may change."""
 
     files: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        """The blocks of the modules named, those that there are."""
+        """Return the fields of the named modules; unknown modules are left out."""
         del seconds
         blocks = [self.files[name] for name in argv[1:] if name in self.files]
         return "".join(f"{key + ':':<16}{value}\n" for block in blocks for key, value in block.items())
 
 
-def grow_module_files(tree: Tree) -> None:
-    """Adds modinfo, the symbols to build against, DKMS, OFED and systemd-modules-load."""
+def add_module_files(tree: Tree) -> None:
+    """Add modinfo, the symbols to build against, DKMS, OFED and systemd-modules-load."""
     node = tree.description
-    files = {name: _fields(node, name) for name in on_disk(node)}
+    files = {name: _fields(node, name) for name in modules_on_disk(node)}
     tree.commands["modinfo"] = Modinfo(files)
     symvers = "0x1b2c3d4e\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
     tree.add(f"/lib/modules/{node.kernel}/build/Module.symvers", symvers)
@@ -53,39 +53,39 @@ def grow_module_files(tree: Tree) -> None:
 
 
 def modinfo_of(tree: Tree) -> Modinfo:
-    """The node's modinfo, to be changed."""
+    """Return the node's modinfo, for changes."""
     command = tree.commands["modinfo"]
     assert isinstance(command, Modinfo)
     return command
 
 
-def set_field(tree: Tree, module: str, field_name: str, value: str) -> None:
-    """What modinfo says of a module's file, where there still is one."""
+def set_modinfo(tree: Tree, module: str, field_name: str, value: str) -> None:
+    """Set a modinfo field of a module, if its file exists."""
     if module in modinfo_of(tree).files:
         modinfo_of(tree).files[module][field_name] = value
 
 
-def put_on_disk(tree: Tree, name: str) -> None:
-    """Adds a module's file for the running kernel."""
+def add_module_file(tree: Tree, name: str) -> None:
+    """Add a module's file for the running kernel."""
     modinfo_of(tree).files[name] = _fields(tree.description, name)
     write_index(tree, modinfo_of(tree).files)
 
 
-def take_from_disk(tree: Tree, name: str) -> None:
-    """Takes a module's file from the tree of the running kernel."""
+def remove_module_file(tree: Tree, name: str) -> None:
+    """Remove a module's file of the running kernel."""
     modinfo_of(tree).files.pop(name, None)
     path = f"/lib/modules/{tree.description.kernel}/modules.dep"
     lines = tree.text(path).splitlines(True)
-    tree.add(path, "".join(line for line in lines if name_of_file(line.partition(":")[0]) != name))
+    tree.add(path, "".join(line for line in lines if module_of_file(line.partition(":")[0]) != name))
 
 
-def fields_of(tree: Tree, name: str) -> dict[str, str]:
-    """What modinfo says of a module's file; nothing where there is none."""
+def modinfo_fields(tree: Tree, name: str) -> dict[str, str]:
+    """Return the modinfo fields of a module; empty if it has no file."""
     return modinfo_of(tree).files.get(name, {})
 
 
 def _fields(node: NodeDescription, name: str) -> dict[str, str]:
-    path = f"/lib/modules/{node.kernel}/{file_of(node, name)}"
+    path = f"/lib/modules/{node.kernel}/{module_path(node, name)}"
     fields = {"filename": path}
     if name.startswith("nvidia"):
         fields["version"] = node.driver.version
@@ -95,7 +95,7 @@ def _fields(node: NodeDescription, name: str) -> dict[str, str]:
         fields["license"] = "Dual BSD/GPL"
     fields["srcversion"] = srcversion_of(name)
     fields["depends"] = ",".join(
-        need.replace("_", "-") if need.startswith("nvidia_") else need for need in needs_of(node, name)
+        need.replace("_", "-") if need.startswith("nvidia_") else need for need in dependencies_of(node, name)
     )
     fields["name"] = name
     fields["vermagic"] = f"{node.kernel} SMP preempt mod_unload modversions"
@@ -109,7 +109,7 @@ def _packages(node: NodeDescription) -> tuple[str, ...]:
 
 
 def _dkms(tree: Tree, name: str) -> None:
-    """A package that is built and installed for the running kernel."""
+    """Add a package that is built and installed for the running kernel."""
     node = tree.description
     version = node.driver.version if name == "nvidia" else "24.10"
     below = f"{version}/{node.kernel}/{node.architecture}"

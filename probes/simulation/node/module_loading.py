@@ -1,4 +1,4 @@
-"""How the kernel of a simulated node takes a module in and lets it go, and why it refuses."""
+"""How the kernel of a simulated node loads, removes and refuses modules."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 
 from probes.facts.kernel.modprobe_config import parse_cmdline
-from probes.simulation.node.kernel_log import say
-from probes.simulation.node.module_effects import appear, disappear
-from probes.simulation.node.module_files import fields_of
-from probes.simulation.node.modules import PEERMEM, PEERMEM_PARAMETERS, show_module
-from probes.simulation.node.tree import Refusal, Tree
+from probes.simulation.node.module_effects import add_effects, remove_effects
+from probes.simulation.node.module_files import modinfo_fields
+from probes.simulation.node.modules import PEERMEM, PEERMEM_PARAMETERS, add_module
+from probes.simulation.node.tree import Refusal, Tree, log
 
 _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
 _SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
@@ -23,68 +22,64 @@ _NAME_TAKEN = "nvidia-peermem nv_mem_client_init:674 ERROR nv_mem_client_init --
 _OLD_NAME_TAKEN = "nv_mem_client_init:382: nv_mem_client_init -- error while registering client"
 
 
-def take_in(tree: Tree, name: str, parameters: Mapping[str, str], seconds: float) -> Refusal | None:
-    """Inserts one module, whose needs are met; None: it is live."""
+def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds: float) -> Refusal | None:
+    """Insert a module whose dependencies are loaded; return the kernel's refusal, if any."""
     refusal = _refusal(tree, name, parameters)
-    for level, line in refusal.says if refusal else ():
-        say(tree, line, seconds, level)
+    for level, line in refusal.log_lines if refusal else ():
+        log(tree, line, seconds, level)
     if refusal is not None:
         return refusal
-    fields = fields_of(tree, name)
+    fields = modinfo_fields(tree, name)
     taken = {}
     for parameter, value in parameters.items():
-        # Of other modules the simulated node does not know which parameters they have.
+        # Only the parameters of nvidia_peermem are known.
         if parameter in PEERMEM_PARAMETERS if name == PEERMEM else _PARAMETER.fullmatch(parameter):
             taken[parameter] = value
-        else:  # unknown ones are passed over (kernel/module/main.c, unknown_module_param_cb)
-            say(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
+        else:  # the kernel ignores them (kernel/module/main.c, unknown_module_param_cb)
+            log(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
     tree.live_modules.append(name)
-    show_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
-    appear(tree, name)
+    add_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
+    add_effects(tree, name)
     return None
 
 
-def take_out(tree: Tree, *names: str) -> None:
-    """Removes modules, whatever uses them; those that use others have to be named before."""
+def remove_modules(tree: Tree, *names: str) -> None:
+    """Remove modules even if they are in use; name dependent modules first."""
     for name in names:
         if name in tree.live_modules:
             tree.live_modules.remove(name)
             tree.remove(f"/sys/module/{name}")
-            disappear(tree, name)
-        for key in [key for key in tree.holds if key[0] == name]:
-            del tree.holds[key]
+            remove_effects(tree, name)
+        for key in [key for key in tree.references if key[0] == name]:
+            del tree.references[key]
 
 
-def refuse(tree: Tree, name: str, refusal: Refusal, at_seconds: float) -> None:
-    """From now on the kernel refuses a module, as it did at boot."""
-    take_out(tree, name)
+def refuse_module(tree: Tree, name: str, refusal: Refusal, at_seconds: float) -> None:
+    """Make the kernel refuse a module from now on, as it did at boot."""
+    remove_modules(tree, name)
     tree.refusals[name] = refusal
-    for level, line in refusal.says:
-        say(tree, line, at_seconds, level)
+    for level, line in refusal.log_lines:
+        log(tree, line, at_seconds, level)
 
 
-def may_not_unload(tree: Tree) -> bool:
-    """Whether no module can be removed until a reboot."""
+def modules_are_locked(tree: Tree) -> bool:
+    """Return whether modules can be neither loaded nor removed until a reboot."""
     return tree.text(_MODULES_DISABLED).strip() == "1"
 
 
 def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | None:
-    """The reasons in the kernel's order: may it, whose is it, for which kernel, its symbols, its own word."""
-    fields = fields_of(tree, name)
-    if may_not_unload(tree):
+    """Check in the kernel's order: permission, signature, kernel version, symbols, the module's own init."""
+    fields = modinfo_fields(tree, name)
+    if modules_are_locked(tree):
         return NOT_PERMITTED
     if "signer" not in fields:
         if tree.text(_SIG_ENFORCE).strip() == "Y":
-            said = ((_NOTICE, "Loading of unsigned module is rejected"),)
-            return Refusal("Key was rejected by service", said)
+            lines = ((_NOTICE, "Loading of unsigned module is rejected"),)
+            return Refusal("Key was rejected by service", lines)
         if "[none]" not in (tree.text(_LOCKDOWN) or "[none]"):
-            said = (
-                (
-                    _NOTICE,
-                    "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7",
-                ),
-            )
-            return Refusal(NOT_PERMITTED.error, said)
+            text = "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7"
+            lines = ((_NOTICE, text),)
+            return Refusal(NOT_PERMITTED.error, lines)
     if name in parse_cmdline(tree.text("/proc/cmdline")).kernel:
         return Refusal(NOT_PERMITTED.error, ((_ERROR, f"Module {name} is blacklisted"),))
     if name in tree.refusals:
@@ -93,13 +88,13 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
 
 
 def _misfit(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
-    """A file of another kernel, or of another driver than the one that is loaded."""
+    """Refuse a file built for another kernel, or for another driver than the loaded one."""
     built_for = fields.get("vermagic", "")
     release = tree.description.kernel
     if built_for and built_for.split(" ", 1)[0] != release:
         magic = f"{release} SMP preempt mod_unload modversions"
-        said = f"{name}: version magic '{built_for}' should be '{magic}'"
-        return Refusal("Exec format error", ((_ERROR, said),))
+        line = f"{name}: version magic '{built_for}' should be '{magic}'"
+        return Refusal("Exec format error", ((_ERROR, line),))
     loaded = tree.text("/sys/module/nvidia/version").strip()
     version = fields.get("version", "")
     if name.startswith("nvidia_") and "nvidia" in fields.get("depends", "").split(",") and version != loaded:
@@ -120,21 +115,21 @@ def _misfit(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
 def _own_refusal(
     tree: Tree, name: str, fields: Mapping[str, str], parameters: Mapping[str, str]
 ) -> Refusal | None:
-    """What the module's own start says."""
+    """Return why the module's own init fails."""
     if name == "nv_peer_mem" and PEERMEM in tree.live_modules:
         return Refusal(INVALID.error, ((_ERROR, _OLD_NAME_TAKEN),))
     if name != PEERMEM:
         return None
     if not any(need.startswith("ib_") for need in fields.get("depends", "").split(",")):
-        return INVALID  # built without peer-memory symbols: it says nothing
+        return INVALID  # built without peer-memory symbols: it logs nothing
     for parameter in PEERMEM_PARAMETERS:
         value = parameters.get(parameter, "0")
         if not value.lstrip("-").isdecimal():
-            said = f"{name}: `{value}' invalid for parameter `{parameter}'"
-            return Refusal(INVALID.error, ((_ERROR, said),))
+            line = f"{name}: `{value}' invalid for parameter `{parameter}'"
+            return Refusal(INVALID.error, ((_ERROR, line),))
         if value not in ("0", "1"):
-            said = f"nvidia-peermem nv_mem_param_conf_check:617 ERROR invalid {parameter} param value {value}"
-            return Refusal(INVALID.error, ((_ERROR, said),))
+            line = f"nvidia-peermem nv_mem_param_conf_check:617 ERROR invalid {parameter} param value {value}"
+            return Refusal(INVALID.error, ((_ERROR, line),))
     if "nv_peer_mem" in tree.live_modules:
         client = "nc client" if parameters.get("persistent_api_support", "1") == "1" else "traditional client"
         return Refusal(INVALID.error, ((_ERROR, f"{_NAME_TAKEN}{client}"),))

@@ -1,11 +1,11 @@
-"""The loaded kernel modules of a simulated node: /proc/modules, /sys/module, and what uses them."""
+"""Loaded kernel modules of a simulated node: /proc/modules, /sys/module, and their users."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from probes.simulation.node.services import ONESHOT
-from probes.simulation.node.tree import Content, Tree, hash_of, needs_of
+from probes.simulation.node.tree import Content, Tree, dependencies_of, hash_of
 from probes.simulation.node.waves import phase, regions
 
 PEERMEM = "nvidia_peermem"
@@ -13,26 +13,26 @@ PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers/nv_mem"
 
 
-def grow_modules(tree: Tree) -> None:
-    """Adds what the kernel says of the modules that are loaded, and the counters of memory peers."""
+def add_modules(tree: Tree) -> None:
+    """Add the loaded modules and the counters of memory peers."""
     node = tree.description
     tree.add("/proc/modules", lambda seconds: _proc_modules(tree, seconds))
     for name in node.modules.live:
         version = node.driver.version if name.startswith("nvidia") else ""
-        show_module(tree, name, version, srcversion_of(name))
+        add_module(tree, name, version, srcversion_of(name))
     if node.gpudirect.memory_peers and node.offers_gdr:
-        show_memory_peers(tree, node.gpudirect.regions)
+        add_memory_peers(tree, node.gpudirect.regions)
 
 
 def srcversion_of(name: str) -> str:
-    """The checksum of a module's source, as its file and /sys/module have it."""
+    """Return the checksum of a module's source, as in its file and in /sys/module."""
     return f"{abs(hash_of(name)):024X}"[:24]
 
 
-def show_module(
+def add_module(
     tree: Tree, name: str, version: str, srcversion: str, parameters: Mapping[str, str] | None = None
 ) -> None:
-    """What /sys/module has of a loaded module; parameters that are not given have their defaults."""
+    """Add a loaded module to /sys/module, with default values for the other parameters."""
     base = f"/sys/module/{name}"
     tree.add(f"{base}/initstate", "live\n")
     tree.add(f"{base}/refcnt", _refcnt_file(tree, name))
@@ -45,13 +45,13 @@ def show_module(
         tree.add(f"{base}/parameters/{parameter}", f"{value}\n")
 
 
-def hold_modules(tree: Tree) -> None:
-    """The references of services and of the training job that has been running since before."""
+def add_module_references(tree: Tree) -> None:
+    """Add the module references of services and of the running training job."""
     gpus = len(tree.gpus)
     for service in tree.units:
-        hold_by_service(tree, service)
-    of_services = sum(count(0.0) for (module, _), count in tree.holds.items() if module == "nvidia")
-    # Whoever has a verbs device open holds ib_uverbs and the device's driver (ib_uverbs_open).
+        add_service_references(tree, service)
+    of_services = sum(count(0.0) for (module, _), count in tree.references.items() if module == "nvidia")
+    # An open verbs device is a reference to ib_uverbs and to the device's driver (ib_uverbs_open).
     counts = {
         "nvidia": 4 * gpus - of_services,
         **dict.fromkeys(("nvidia_uvm", "ib_uverbs", "mlx4_ib", "mlx5_ib"), 2 * gpus),
@@ -61,12 +61,12 @@ def hold_modules(tree: Tree) -> None:
             _hold(tree, module, "job", count)
     if PEERMEM in tree.live_modules and tree.description.offers_gdr:
         mean, angle = tree.description.gpudirect.regions, phase(tree.seed, "regions")
-        tree.holds[PEERMEM, "job"] = lambda seconds: regions(mean, angle, seconds)
+        tree.references[PEERMEM, "job"] = lambda seconds: regions(mean, angle, seconds)
 
 
 def end_rdma_traffic(tree: Tree) -> None:
-    """The job uses no RDMA: the NICs' byte counters stand still, and it holds no memory region."""
-    tree.holds.pop((PEERMEM, "job"), None)
+    """Stop the job's RDMA: byte counters stand still, and it has no memory regions."""
+    tree.references.pop((PEERMEM, "job"), None)
     for nic in tree.nics:
         for name in ("port_xmit_data", "port_rcv_data"):
             path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"
@@ -74,26 +74,26 @@ def end_rdma_traffic(tree: Tree) -> None:
                 tree.add(path, "3200000000\n")
 
 
-def hold_by_service(tree: Tree, service: str) -> None:
-    """A service of the driver opens its device files."""
+def add_service_references(tree: Tree, service: str) -> None:
+    """Add the references of a service that opens the driver's device files."""
     if not service.startswith("nvidia-") or service in ONESHOT or "nvidia" not in tree.live_modules:
         return
     _hold(tree, "nvidia", service, len(tree.gpus) if service == "nvidia-persistenced" else 1)
 
 
 def _hold(tree: Tree, module: str, holder: str, count: int) -> None:
-    tree.holds[module, holder] = lambda seconds: count
+    tree.references[module, holder] = lambda seconds: count
 
 
 def users_of(tree: Tree, name: str) -> list[str]:
-    """The loaded modules that hold a module."""
-    return [user for user in tree.live_modules if name in needs_of(tree.description, user)]
+    """Return the loaded modules that depend on a module."""
+    return [user for user in tree.live_modules if name in dependencies_of(tree.description, user)]
 
 
 def refcnt(tree: Tree, name: str, seconds: float) -> int:
-    """A module's reference count: its users, and what processes hold."""
-    held = sum(count(seconds) for (module, _), count in list(tree.holds.items()) if module == name)
-    return held + len(users_of(tree, name))
+    """Return a module's reference count: dependent modules and processes."""
+    counts = [count for (module, _), count in list(tree.references.items()) if module == name]
+    return sum(count(seconds) for count in counts) + len(users_of(tree, name))
 
 
 def _refcnt_file(tree: Tree, name: str) -> Content:
@@ -109,8 +109,8 @@ def _proc_modules(tree: Tree, seconds: float) -> str:
     return "".join(lines)
 
 
-def show_memory_peers(tree: Tree, earlier: int) -> None:
-    """The counters of nv_mem, which began with so many regions that came and went."""
+def add_memory_peers(tree: Tree, earlier: int) -> None:
+    """Add the counters of nv_mem, with `earlier` regions that have come and gone."""
     region_bytes = 64 << 20
 
     def live(seconds: float) -> int:

@@ -1,19 +1,19 @@
-"""Network of a simulated node: one NIC has the SSH session and the default route, storage NICs the mounts."""
+"""Network of a simulated node: eno1 has the SSH session and the default route, storage NICs the mounts."""
 
 from __future__ import annotations
 
 from probes.simulation.node.ports import netdev_of
-from probes.simulation.node.software import SOCKETS, listening
 from probes.simulation.node.tree import Tree
 
 MANAGEMENT = "eno1"
-_PARENT = 39990  # the shell that this program was started from
+SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+_PARENT = 39990  # the shell that started gdrtop
 _ADMIN, _NODE, _GATEWAY, _NETWORK = "10.0.0.5", "10.0.0.7", "10.0.0.1", "10.0.0.0"
 _PORT = 51000
 _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 
 
-def grow_network(tree: Tree) -> None:
+def add_network(tree: Tree) -> None:
     """Add the management NIC, the sockets, the mounts and the routes."""
     device = "/sys/devices/pci0000:00/0000:00:1f.6"
     base = f"{device}/net/{MANAGEMENT}"
@@ -27,9 +27,10 @@ def grow_network(tree: Tree) -> None:
     tree.add(f"/proc/{_PARENT}/status", "Name:\tbash\nState:\tS (sleeping)\nPPid:\t1\nUid:\t0\t0\t0\t0\n")
     tree.add(f"/proc/{_PARENT}/environ", f"SHELL=/bin/bash\0SSH_CONNECTION={session}\0".encode())
     tree.add("/proc/40000/status", tree.text("/proc/40000/status") + f"PPid:\t{_PARENT}\n")
-    ends = f"{_hex(_NODE)}:0016 {_hex(_ADMIN)}:{_PORT:04X}"
-    established = f"   1: {ends} 01 00000000:00000000 02:00000000 00000000 0 0 2\n"
+    addresses = f"{_hex(_NODE)}:0016 {_hex(_ADMIN)}:{_PORT:04X}"
+    established = f"   1: {addresses} 01 00000000:00000000 02:00000000 00000000 0 0 2\n"
     tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}{established}")
+    tree.add("/proc/net/tcp6", SOCKETS)
     tree.add("/proc/40000/mountinfo", "29 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n")
     mounts = "".join(
         f"10.90.{number}.1:/export{number} /data{number} nfs4 rw,proto=rdma,addr=10.90.{number}.1 0 0\n"
@@ -39,16 +40,18 @@ def grow_network(tree: Tree) -> None:
     route_over(tree, MANAGEMENT)
 
 
+def listening(port: int) -> str:
+    """Return the line of a listening socket in /proc/net/tcp."""
+    return f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"
+
+
 def route_over(tree: Tree, netdev: str) -> None:
-    """Have the SSH session and the default route use a netdev; storage keeps its own."""
+    """Route the SSH session and the default route over a netdev; storage keeps its own netdevs."""
     default = f"{netdev}\t00000000\t{_hex(_GATEWAY)}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
-    networks = [
-        (netdev, _NETWORK),
-        *((name, f"10.90.{number}.0") for number, name in enumerate(_storage(tree))),
-    ]
+    storage = ((name, f"10.90.{number}.0") for number, name in enumerate(_storage(tree)))
     on_link = "".join(
         f"{name}\t{_hex(network)}\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
-        for name, network in networks
+        for name, network in ((netdev, _NETWORK), *storage)
     )
     tree.add("/proc/net/route", f"{_ROUTES}{default}{on_link}")
 

@@ -1,4 +1,4 @@
-"""The PCI functions of a simulated node: what hangs below each host bridge, and those of the CPUs."""
+"""PCI functions of a simulated node: those below each host bridge, and those of the CPUs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.
 _PREFETCHABLE, _PLAIN = 0x14220C, 0x40200
 
 
-def grow_pci(tree: Tree) -> None:
-    """Adds every function in the description's order, by which GPUs, NICs and NVSwitches are numbered."""
+def add_pci(tree: Tree) -> None:
+    """Add every function in the order of the description, which also numbers GPUs, NICs and NVSwitches."""
     for root in tree.description.root:
         _root(tree, root)
     _uncore(tree)
 
 
 class _Buses:
-    """Bus numbers below one root, handed out in order."""
+    """Bus numbers below one root port, assigned in order."""
 
     def __init__(self, domain: str, bus: int) -> None:
         self._domain, self._next = domain, bus
 
-    def take(self) -> str:
-        """The next bus, with its domain."""
+    def next_bus(self) -> str:
+        """Return the next bus with its domain."""
         self._next += 1
         return f"{self._domain}:{self._next:02x}"
 
@@ -32,13 +32,13 @@ def _root(tree: Tree, root: RootDescription) -> None:
     domain, _, bus = root.bus.partition(":")
     top = f"/sys/devices/pci{root.bus}"
     buses = _Buses(domain, int(bus, 16))
-    for slot, holding in enumerate(root.flat):
-        _endpoint(tree, holding, f"{top}/{root.bus}:{slot:02x}.0", root.numa)
-    for slot, holding in enumerate(root.ports, 1):
+    for slot, device in enumerate(root.flat):
+        _endpoint(tree, device, f"{top}/{root.bus}:{slot:02x}.0", root.numa)
+    for slot, device in enumerate(root.ports, 1):
         port = f"{top}/{root.bus}:{slot:02x}.0"
-        gen = _link_of(tree, holding)
+        gen = _link_of(tree, device)
         _function(tree, port, "8086:352a", "060400", root.numa, gen, driver="pcieport")
-        _endpoint(tree, holding, f"{port}/{buses.take()}:00.0", root.numa)
+        _endpoint(tree, device, f"{port}/{buses.next_bus()}:00.0", root.numa)
     if root.switch:
         port = f"{top}/{root.bus}:01.0"
         _function(
@@ -47,32 +47,32 @@ def _root(tree: Tree, root: RootDescription) -> None:
         _switch(tree, root.switch, port, buses, root.numa)
 
 
-def _switch(tree: Tree, holdings: list[object], above: str, buses: _Buses, numa: int) -> None:
-    """An upstream port, and a downstream port for each thing below; a list below is a switch again."""
+def _switch(tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int) -> None:
+    """Add an upstream port, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
-    upstream = f"{above}/{buses.take()}:00.0"
-    # The subsystem that Broadcom's switches show in base mode: NCCL knows two-level ones by it.
+    upstream = f"{above}/{buses.next_bus()}:00.0"
+    # Subsystem of Broadcom switches in base mode, by which NCCL recognizes two-level ones.
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
     _function(tree, upstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
-    inner = buses.take()
-    for slot, holding in enumerate(holdings):
+    inner = buses.next_bus()
+    for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
         _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
-        if isinstance(holding, list):
-            _switch(tree, holding, downstream, buses, numa)
+        if isinstance(device, list):
+            _switch(tree, device, downstream, buses, numa)
         else:
-            _endpoint(tree, str(holding), f"{downstream}/{buses.take()}:00.0", numa)
+            _endpoint(tree, str(device), f"{downstream}/{buses.next_bus()}:00.0", numa)
 
 
-def _link_of(tree: Tree, holding: str) -> tuple[int, int]:
-    kind = holding.partition(" ")[0]
+def _link_of(tree: Tree, device: str) -> tuple[int, int]:
+    kind = device.partition(" ")[0]
     nic = tree.description.nic.get(kind)
     return nic.link if nic else tree.description.gpu.link
 
 
-def _endpoint(tree: Tree, holding: str, path: str, numa: int) -> None:
+def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
     node = tree.description
-    kind, _, name = holding.partition(" ")
+    kind, _, name = device.partition(" ")
     bdf = path.rpartition("/")[2]
     if kind == "gpu":
         _function(tree, path, node.gpu.id, "030200", numa, node.gpu.link, "10de:16c1", "nvidia")
@@ -99,7 +99,7 @@ def _endpoint(tree: Tree, holding: str, path: str, numa: int) -> None:
 
 
 def _resource(*bars: tuple[int, int, int]) -> str:
-    """Lines of a `resource` file; each 64-bit BAR takes two."""
+    """Return the lines of a `resource` file; each 64-bit BAR takes two."""
     lines = []
     for start, size, flags in bars:
         lines.append(f"0x{start:016x} 0x{start + size - 1:016x} 0x{flags:016x}")
@@ -139,13 +139,13 @@ def _function(
     ):
         tree.add(f"{path}/{name}", f"{value}\n")
     if tree.description.iommu and class_code[:2] in ("02", "03"):
-        group = len([one for one in tree.links if one.endswith("/iommu_group")])
+        group = len([link_path for link_path in tree.links if link_path.endswith("/iommu_group")])
         tree.link(f"{path}/iommu_group", f"../../../../kernel/iommu_groups/{group}")
         tree.add(f"/sys/kernel/iommu_groups/{group}/type", f"{tree.description.iommu}\n")
 
 
 def _uncore(tree: Tree) -> None:
-    """Functions of the CPUs themselves: many on a real board, and of no interest."""
+    """Add functions of the CPUs: a real board has many, and probes ignore them."""
     vendor = "10de:22b9" if tree.description.architecture == "aarch64" else "8086:3250"
     buses = ["0000:f2", "0000:f3"] if tree.description.uncore > 8 else ["0000:ff"]
     for number in range(tree.description.uncore):

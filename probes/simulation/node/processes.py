@@ -1,4 +1,4 @@
-"""The processes of a simulated node: the first one, this program, and a training job of one rank a GPU."""
+"""Processes of a simulated node: init, gdrtop, and a training job with one rank per GPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from probes.simulation.node.tree import Tree
 FIRST_RANK = 41000
 _OWN = 40000
 NCCL_VERSION = "2.27.7"
+_RESIDENT_KB = 18 << 20
 _UID, _USER, _SLURM_JOB = 1000, "alice", 4711
 
 
-def grow_processes(tree: Tree) -> None:
-    """Process 1, this program, and a rank on every GPU where a driver is loaded."""
+def add_processes(tree: Tree) -> None:
+    """Add process 1, gdrtop, and a rank on every GPU if the driver is loaded."""
     tree.add("/proc/1/comm", "systemd\n")
     tree.add("/proc/1/cmdline", b"/sbin/init\0")
     tree.link("/proc/self", str(_OWN))
@@ -28,7 +29,7 @@ def grow_processes(tree: Tree) -> None:
 
 
 def _own_status(tree: Tree) -> str:
-    """It may use all CPUs and the memory of every NUMA node."""
+    """Return the status of gdrtop's process, which may use all CPUs and NUMA nodes."""
     nodes = tree.description.numa
     cpus = ",".join(node.cpus for node in nodes if node.cpus)
     memory = ",".join(str(number) for number, node in enumerate(nodes) if node.memory_gib)
@@ -39,7 +40,7 @@ def _own_status(tree: Tree) -> str:
 
 
 def put_in_container(tree: Tree, pid: int) -> None:
-    """Move a process into a pod: its control group is one of the kubelet's."""
+    """Move a process into a Kubernetes pod."""
     pod = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
     path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{'3f' * 32}.scope"
     tree.add(f"/proc/{pid}/cgroup", f"0::{path}\n")
@@ -52,15 +53,16 @@ def add_rank(
     variables: Mapping[str, str] | None = None,
     libraries: Sequence[str] | None = None,
 ) -> None:
-    """One process of a training job, with a GPU and every NIC."""
+    """Add one process of a training job, with a GPU and every NIC."""
     base = f"/proc/{pid}"
     tree.add(f"{base}/comm", "python3\n")
     tree.add(f"{base}/cmdline", b"/usr/bin/python3\0-u\0/home/alice/llm/train.py\0--config\0llama.yaml\0")
     job = f"/slurm/uid_{_UID}/job_{_SLURM_JOB}/step_0/task_{gpu}"
     tree.add(f"{base}/cgroup", f"4:memory:{job}\n2:cpuset:{job}\n0::/system.slice/slurmd.service\n")
     tree.add(f"{base}/status", "Name:\tpython3\nState:\tR (running)\n"
-             f"Uid:\t{_UID}\t{_UID}\t{_UID}\t{_UID}\n"
-             "CapEff:\t0000000000000000\n")  # fmt: skip
+             f"Uid:\t{_UID}\t{_UID}\t{_UID}\t{_UID}\nVmRSS:\t{_RESIDENT_KB} kB\n"
+             f"CapEff:\t0000000000000000\nCpus_allowed_list:\t{_cpus_near(tree, gpu)}\n")  # fmt: skip
+    tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(seconds)}\n")
     tree.add(f"{base}/limits", limits())
     given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
     tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
@@ -77,30 +79,42 @@ def add_rank(
     ))  # fmt: skip
 
 
+def _cpus_near(tree: Tree, gpu: int) -> str:
+    """The CPUs of a GPU's NUMA node, to which the launcher binds its rank."""
+    nodes = tree.description.numa
+    numa = tree.gpus[gpu].numa if gpu < len(tree.gpus) else 0
+    return nodes[numa].cpus if numa < len(nodes) else ""
+
+
+def _times(seconds: float) -> str:
+    """Fields 3 to 22 of /proc/PID/stat: a training process keeps about two CPUs busy."""
+    return f"R 1 {'0 ' * 9}{round(seconds * 170)} {round(seconds * 30)} 0 0 20 0 64 0 0"
+
+
 def library_directory(tree: Tree) -> str:
-    """Where the libraries lie."""
+    """Return the directory of the shared libraries."""
     return f"/usr/lib/{tree.description.architecture}-linux-gnu"
 
 
 def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
-    """What a rank maps."""
-    place = library_directory(tree)
+    """Return the libraries that a rank maps."""
+    directory = library_directory(tree)
     return [
-        f"{place}/libnccl.so.{nccl}",
-        f"{place}/libibverbs.so.1.14.39.0",
-        f"{place}/libmlx5.so.1.24.39.0",
-        f"{place}/libcuda.so.{tree.description.driver.version}",
+        f"{directory}/libnccl.so.{nccl}",
+        f"{directory}/libibverbs.so.1.14.39.0",
+        f"{directory}/libmlx5.so.1.24.39.0",
+        f"{directory}/libcuda.so.{tree.description.driver.version}",
     ]
 
 
 def compute_nics(tree: Tree) -> dict[str, str]:
-    """NCCL_IB_HCA with the NICs that are not for storage, exact names; they are of one kind."""
+    """Return NCCL_IB_HCA with the exact names of all compute NICs."""
     names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
     return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
 
 
 def limits(soft: str = "unlimited", hard: str = "unlimited") -> str:
-    """A limits file of /proc with this much memory to lock, in bytes."""
+    """Return a /proc/PID/limits file with this limit of locked memory, in bytes."""
     return (
         "Limit                     Soft Limit           Hard Limit           Units     \n"
         f"Max locked memory         {soft:<20} {hard:<20} bytes     \n"

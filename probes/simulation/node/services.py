@@ -1,4 +1,4 @@
-"""Services of a simulated node, under systemd: installed, wanted by the boot, running or not."""
+"""systemd services of a simulated node: installed, enabled, running or not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ UNITS = "/usr/lib/systemd/system"
 WANTS = "/etc/systemd/system/multi-user.target.wants"
 _GROUPS = "/sys/fs/cgroup/system.slice"
 _FIRST_PID = 1200
-# Services that do their work and end: active without a process.
+# Services that do their work and exit: active without a process.
 ONESHOT = frozenset({"openibd", "nv_peer_mem", "systemd-modules-load"})
 
 
-def grow_services(tree: Tree) -> None:
-    """The services that such a node runs, and Fabric Manager's program where there are NVSwitches."""
+def add_services(tree: Tree) -> None:
+    """Add the services of such a node, and the Fabric Manager's program if it has NVSwitches."""
     node = tree.description
     tree.directory(_GROUPS)
     tree.directory(WANTS)
@@ -34,27 +34,27 @@ def grow_services(tree: Tree) -> None:
 
 
 def install(tree: Tree, name: str) -> None:
-    """The unit of a service, which the boot starts."""
+    """Install and enable a service."""
     tree.add(f"{UNITS}/{name}.service", f"[Unit]\nDescription={name} (simulated)\n")
     tree.link(f"{WANTS}/{name}.service", f"{UNITS}/{name}.service")
 
 
 def run(tree: Tree, name: str) -> None:
-    """The service is active, with a process unless it is one that ends."""
+    """Make a service active, with a process unless it is a oneshot."""
     tree.units[name] = "active"
     if name not in ONESHOT:
         tree.add(f"{_GROUPS}/{name}.service/cgroup.procs", f"{_FIRST_PID + list(tree.units).index(name)}\n")
 
 
 def stop(tree: Tree, name: str, state: str = "inactive") -> None:
-    """The service ends; its unit stays."""
+    """Stop a service; its unit stays."""
     tree.units[name] = state
-    tree.let_go(name)
+    tree.drop_references(name)
     tree.remove(f"{_GROUPS}/{name}.service")
 
 
 def uninstall(tree: Tree, name: str) -> None:
-    """The service ends, and its unit goes."""
+    """Stop a service and remove its unit."""
     stop(tree, name)
     del tree.units[name]
     tree.remove(f"{WANTS}/{name}.service")
@@ -62,7 +62,7 @@ def uninstall(tree: Tree, name: str) -> None:
 
 
 def set_fabric_manager_version(tree: Tree, version: str) -> None:
-    """What nv-fabricmanager says of itself."""
+    """Set the version that nv-fabricmanager prints."""
 
     def answer(argv: tuple[str, ...], seconds: float) -> Maybe[str]:
         del argv, seconds
@@ -72,6 +72,6 @@ def set_fabric_manager_version(tree: Tree, version: str) -> None:
 
 
 def _show(tree: Tree, argv: tuple[str, ...]) -> str:
-    """`systemctl show --property=Id,ActiveState`; of a unit that is not there it says inactive."""
+    """Answer `systemctl show --property=Id,ActiveState`; a missing unit is inactive."""
     names = [word.removesuffix(".service") for word in argv[1:] if word.endswith(".service")]
     return "\n".join(f"Id={name}.service\nActiveState={tree.units.get(name, 'inactive')}\n" for name in names)

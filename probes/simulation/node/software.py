@@ -1,49 +1,116 @@
-"""The libraries and test tools of a simulated node."""
+"""Software of a simulated node: the driver's libraries, test tools, the package database, device files."""
 
 from __future__ import annotations
 
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
-from probes.simulation.node.packages import grow_packages
+from collections.abc import Iterable, Mapping, Sequence
+
+from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.simulation.node.processes import NCCL_VERSION, library_directory
 from probes.simulation.node.tree import Tree
 
-# What perftest of 2025 with CUDA has in it: it opens libcuda.so by this name, takes a PCI address and IPv6.
+# A perftest of 2025 built with CUDA: it loads libcuda.so by this name and accepts PCI addresses and IPv6.
 PERFTEST_PROGRAM = (
     b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0use_cuda\0use_cuda_bus_id\0"
     b"use_cuda_dmabuf\0ipv6-addr\0"
 )
-_BUILT_HERE = "/usr/local/bin"
-_PLACES = {"gdrcopy": "/usr/bin"}  # from NVIDIA's repository; it has no package of the others
+_BUILT_FROM_SOURCE = "/usr/local/bin"
+_DIRECTORIES = {"gdrcopy": "/usr/bin"}  # NVIDIA's repository has a package of it, but not of the others
 _PACKAGES = {f"/usr/bin/{name}": ("gdrcopy-tests", "2.5-1") for name in GDRCOPY}
-_OF_PACKAGE = {"gdrcopy": GDRCOPY, "nvbandwidth": (NVBANDWIDTH,), "nccl-tests": NCCL_TESTS}
+_DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
+_DPKG_DISTRIBUTIONS = ("Ubuntu", "Debian")
 
-SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
-
-def grow_software(tree: Tree) -> None:
-    """Adds perftest with CUDA and DMA-BUF, other tests, some tools, and the libraries that jobs load."""
+def add_software(tree: Tree) -> None:
+    """Add perftest with CUDA and DMA-BUF, other tests, some tools, and the libraries that jobs load."""
     for name in PERFTEST:
         tree.add(f"/usr/bin/{name}", PERFTEST_PROGRAM)
         tree.commands.setdefault(name, lambda argv, seconds: "Version: 6.23\n")
     for package in tree.description.tests:
-        for name in _OF_PACKAGE[package]:
-            tree.add(f"{_PLACES.get(package, _BUILT_HERE)}/{name}", b"\x7fELF")
-    grow_packages(tree, _PACKAGES)
+        for name in programs_of(package):
+            tree.add(f"{_DIRECTORIES.get(package, _BUILT_FROM_SOURCE)}/{name}", b"\x7fELF")
+    add_packages(tree, _PACKAGES)
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
         tree.add(f"/usr/bin/{name}", "")
-    place = library_directory(tree)
-    tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}")
-    tree.add("/proc/net/tcp6", SOCKETS)
+    directory = library_directory(tree)
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
         ("libibverbs.so.1", "libibverbs.so.1.14.39.0"),
         ("libmlx5.so.1", "libmlx5.so.1.24.39.0"),
         *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
     ):
-        tree.add(f"{place}/{file}", "")
-        tree.link(f"{place}/{soname}", file)
+        tree.add(f"{directory}/{file}", "")
+        tree.link(f"{directory}/{soname}", file)
 
 
-def listening(port: int) -> str:
-    """A line of /proc/net/tcp."""
-    return f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"
+# Libraries of the NVIDIA driver
+
+
+def add_driver_libraries(tree: Tree) -> None:
+    """Add NVML and CUDA of the driver's version, and the link from development packages."""
+    set_library_version(tree, tree.description.driver.version)
+    tree.link(f"{library_directory(tree)}/libcuda.so", "libcuda.so.1")
+
+
+def set_library_version(tree: Tree, version: str) -> None:
+    """Set the version of both libraries."""
+    for name in _DRIVER_LIBRARIES:
+        install_library(tree, name, f"{name.removesuffix('.1')}.{version}")
+
+
+def install_library(tree: Tree, soname: str, file: str) -> None:
+    """Install a library like a package: the file, and a link with the name that programs load."""
+    directory = library_directory(tree)
+    tree.add(f"{directory}/{file}", b"\x7fELF")
+    tree.link(f"{directory}/{soname}", file)
+
+
+# Package database
+
+
+def add_packages(tree: Tree, packages: Mapping[str, tuple[str, str]]) -> None:
+    """Add dpkg-query or rpm, depending on the distribution; `packages` maps files to name and version."""
+
+    def owner(path: str) -> tuple[str, str] | None:
+        return packages.get(path) if tree.is_there(path) else None
+
+    def dpkg(argv: Sequence[str], seconds: float) -> str:
+        if "--show" in argv:
+            return "".join(f"{name} {version}\n" for name, version in sorted({*packages.values()}))
+        return "".join(f"{of[0]}: {path}\n" for path in argv[2:] if (of := owner(path)))
+
+    def rpm(argv: Sequence[str], seconds: float) -> str:
+        return "".join(
+            f"{of[0]} {of[1]}\n" if (of := owner(path)) else f"file {path} is not owned by any package\n"
+            for path in argv[4:]
+        )
+
+    if tree.description.distribution.startswith(_DPKG_DISTRIBUTIONS):
+        tree.add("/usr/bin/dpkg-query", b"\x7fELF")
+        tree.commands.setdefault("dpkg-query", dpkg)
+    else:
+        tree.add("/usr/bin/rpm", b"\x7fELF")
+        tree.commands.setdefault("rpm", rpm)
+
+
+# Device files
+
+
+def add_device_files(tree: Tree, modules: Iterable[str]) -> None:
+    """Add the files in /dev that devtmpfs (RDMA) and udev's rules (NVIDIA) create for these modules."""
+    tree.add("/dev/null", "")
+    for name in modules:
+        for path in _device_files_of(tree, name):
+            tree.add(path, "")
+
+
+def _device_files_of(tree: Tree, module: str) -> list[str]:
+    if module in ("mlx4_ib", "mlx5_ib"):
+        return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.nics))]
+    if module == "nvidia":
+        return ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(tree.gpus)))]
+    return {
+        "rdma_cm": ["/dev/infiniband/rdma_cm"],
+        "rdma_ucm": ["/dev/infiniband/rdma_cm"],
+        "nvidia_uvm": ["/dev/nvidia-uvm"],
+        "gdrdrv": ["/dev/gdrdrv"],
+    }.get(module, [])

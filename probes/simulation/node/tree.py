@@ -1,4 +1,4 @@
-"""The tree of a simulated node: files, links and directories such as a kernel shows, and names in them."""
+"""The tree of a simulated node: files, links and directories as a kernel shows them, and other state."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.simulation.node.description import NicDescription, NodeDescription
 
 Content = str | bytes | Callable[[float], str]
-"""A file's content, or what gives it at so many seconds since the node began."""
+"""Content of a file, or a function that returns it for the seconds since the node started."""
 
 Answer = Callable[[tuple[str, ...], float], Maybe[str]]
-"""What a command prints, of its argv and of the seconds since the node began."""
+"""Output of a command for its argv and the seconds since the node started."""
 
 GIB = 1 << 30
-_MAX_LINKS = 40  # as the kernel's, path_resolution(7)
+_MAX_LINKS = 40  # the kernel's limit, path_resolution(7)
+WARNING = 4
+_BOOT_MESSAGES = (
+    (5, 0.0, "Linux version {kernel} (simulated) #1 SMP"),
+    (6, 0.0, "Command line: {cmdline}"),
+    (4, 11.204118, "nvidia: loading out-of-tree module taints kernel."),
+    (6, 12.731604, "nvidia-nvlink: Nvlink Core is being initialized, major device number 235"),
+)
 
-# What each module needs, directly: as modules.dep of a node with and without OFED has it.
-_NEEDS = {
+# Direct dependencies of each module, from modules.dep of nodes with and without OFED.
+_DEPENDENCIES = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
     "rdma_cm": ("ib_core",),
@@ -38,7 +45,7 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class PlacedGpu:
-    """A GPU and where the description put it."""
+    """A GPU and its place."""
 
     bdf: str
     numa: int
@@ -46,7 +53,7 @@ class PlacedGpu:
 
 @dataclass(frozen=True)
 class PlacedNic:
-    """A NIC, its kind, its RDMA name and its place."""
+    """A NIC with its kind, RDMA device name and place."""
 
     bdf: str
     name: str
@@ -57,15 +64,15 @@ class PlacedNic:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why the kernel does not take a module: the error that modprobe names, and what the log says."""
+    """Why the kernel refuses a module."""
 
-    error: str
-    says: tuple[tuple[int, str], ...] = ()  # level and line
+    error: str  # as modprobe prints it
+    log_lines: tuple[tuple[int, str], ...] = ()  # level and text
 
 
 @dataclass(frozen=True)
 class Removed:
-    """What was at a path and below it."""
+    """Everything that was at a path and below it."""
 
     files: dict[str, Content] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
@@ -74,7 +81,7 @@ class Removed:
 
 @dataclass
 class Tree:
-    """Files, links and directories of a node; everything a probe may ask is here or is not there."""
+    """A node: the files, links and directories that a probe can ask for, and the state behind them."""
 
     description: NodeDescription
     seed: int
@@ -85,25 +92,25 @@ class Tree:
     nics: list[PlacedNic] = field(default_factory=list)
     nvswitches: list[str] = field(default_factory=list)
     live_modules: list[str] = field(default_factory=list)
-    commands: dict[str, Answer] = field(default_factory=dict)  # by the name of the program
-    denied: set[str] = field(default_factory=set)  # device files that this user may not open
-    kernel_log: list[str] = field(default_factory=list)  # lines as `dmesg --raw` has them
+    commands: dict[str, Answer] = field(default_factory=dict)  # by program name
+    denied: set[str] = field(default_factory=set)  # device files that this user cannot open
+    kernel_log: list[str] = field(default_factory=list)  # lines in the format of `dmesg --raw`
     units: dict[str, str] = field(default_factory=dict)  # service, without ".service" -> ActiveState
-    journal: dict[str, list[str]] = field(default_factory=dict)  # service -> what it said
-    holds: dict[tuple[str, str], Callable[[float], int]] = field(default_factory=dict)
-    """Module and who holds it -> how many references, at so many seconds."""
-    refusals: dict[str, Refusal] = field(default_factory=dict)  # module -> why it is not taken
-    aside: dict[str, list[Removed]] = field(default_factory=dict)  # module -> what went with it
-    mig: set[int] = field(default_factory=set)  # GPUs on which MIG is on
+    journal: dict[str, list[str]] = field(default_factory=dict)  # service -> messages
+    references: dict[tuple[str, str], Callable[[float], int]] = field(default_factory=dict)
+    """(module, holder) -> number of references, as a function of the seconds."""
+    refusals: dict[str, Refusal] = field(default_factory=dict)  # by module
+    removed_with: dict[str, list[Removed]] = field(default_factory=dict)  # by module
+    mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
 
     def add(self, path: str, content: Content) -> None:
-        """Adds a file with its directories."""
+        """Add a file and its directories."""
         self.files[path] = content
         self._enter(path)
 
     def remove(self, path: str) -> Removed:
-        """Removes a file, a link, or a directory with all that is below it."""
+        """Remove a file, a link, or a directory and everything below it."""
 
         def below(names: Iterable[str]) -> list[str]:
             return [name for name in names if name == path or name.startswith(f"{path}/")]
@@ -120,7 +127,7 @@ class Tree:
         return removed
 
     def restore(self, removed: Removed) -> None:
-        """Puts back what was removed."""
+        """Restore what `remove` returned."""
         for path in removed.directories:
             self.directory(path)
         for path, target in removed.links.items():
@@ -129,32 +136,32 @@ class Tree:
             self.add(path, content)
 
     def link(self, path: str, target: str) -> None:
-        """Adds a symbolic link with its directories."""
+        """Add a symbolic link and its directories."""
         self.links[path] = target
         self._enter(path)
 
     def directory(self, path: str) -> None:
-        """Adds a directory."""
+        """Add a directory."""
         if path not in self.directories:
             self.directories[path] = set()
             self._enter(path)
 
-    def let_go(self, holder: str) -> None:
-        """Who held modules has ended."""
-        for key in [key for key in self.holds if key[1] == holder]:
-            del self.holds[key]
+    def drop_references(self, holder: str) -> None:
+        """Drop the module references of a holder that has ended."""
+        for key in [key for key in self.references if key[1] == holder]:
+            del self.references[key]
 
     def is_there(self, path: str) -> bool:
-        """Whether there is a file, a link or a directory of this name."""
+        """Return whether a file, link or directory has this path."""
         return path in self.files or path in self.links or path in self.directories
 
     def text(self, path: str) -> str:
-        """A file's text as it was written; empty where there is none."""
+        """Return the text of a file; empty if there is none or it is computed."""
         content = self.files.get(path)
         return content if isinstance(content, str) else ""
 
     def real(self, path: str) -> str | Unknown:
-        """The path with its links resolved."""
+        """Return the path with its links resolved."""
         if path in self.files or (path in self.directories and path not in self.links):
             return path
         done: list[str] = []
@@ -190,26 +197,40 @@ class Tree:
 
 
 def uuid_of(number: int) -> str:
-    """A made-up UUID that is seen to be one."""
+    """Return a UUID that is recognizable as made up."""
     return f"GPU-51a01a7e-d000-0000-0000-{number:012x}"
 
 
 def hash_of(name: str) -> int:
-    """A number that belongs to a name, the same in every process."""
+    """Return a hash of a name that is the same in every process."""
     return int.from_bytes(name.encode()[:12], "big")
 
 
-def needs_of(node: NodeDescription, name: str) -> tuple[str, ...]:
-    """The modules a module needs, directly; nvidia_peermem built without OFED needs no ib module."""
+def dependencies_of(node: NodeDescription, name: str) -> tuple[str, ...]:
+    """Return the direct dependencies; nvidia_peermem built without OFED does not depend on ib_core."""
     if name == "nvidia_peermem" and not node.modules.ofed:
         return ("nvidia",)
-    return _NEEDS.get(name, ())
+    return _DEPENDENCIES.get(name, ())
 
 
-def file_of(node: NodeDescription, name: str) -> str:
-    """The .ko below /lib/modules/RELEASE."""
+def module_path(node: NodeDescription, name: str) -> str:
+    """Return the path of the .ko below /lib/modules/RELEASE."""
     if name.startswith("nvidia") or name in ("gdrdrv", "nv_peer_mem"):
         return f"updates/dkms/{name.replace('_', '-') if name != 'nvidia_fs' else name}.ko"
     if node.modules.ofed:
         return f"updates/dkms/mlnx-ofed-kernel/{name}.ko"
     return f"kernel/drivers/infiniband/{name}.ko"
+
+
+def add_kernel_log(tree: Tree) -> None:
+    """Add the messages of every boot."""
+    tree.add("/proc/sys/kernel/dmesg_restrict", "0\n")
+    tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
+    node = tree.description
+    for level, at_seconds, line in _BOOT_MESSAGES:
+        log(tree, line.format(kernel=node.kernel, cmdline=node.cmdline), at_seconds, level)
+
+
+def log(tree: Tree, text: str, at_seconds: float = 3000.0, level: int = WARNING) -> None:
+    """Append a line to the kernel log."""
+    tree.kernel_log.append(f"<{level}>[{at_seconds:12.6f}] {text}\n")

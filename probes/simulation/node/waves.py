@@ -1,4 +1,4 @@
-"""What moves on a simulated node: pure functions of the seed and the seconds since it began.
+"""Moving figures of a simulated node: pure functions of the seed and the seconds since it started.
 
 A rate is a mean and two waves, never negative; its counter is the rate's integral in closed form, so that
 counters never go back and any moment can be asked for without playing what came before.
@@ -10,17 +10,17 @@ import math
 import zlib
 from dataclasses import dataclass
 
-_SLOW, _FAST = 0.22, 0.08  # shares of the mean that the waves swing by
+_SLOW, _FAST = 0.22, 0.08  # amplitudes, as shares of the mean
 
 
 def phase(seed: int, what: str) -> float:
-    """An angle that belongs to one figure under one seed."""
+    """Return the angle of a figure for a seed."""
     return zlib.crc32(f"{seed}/{what}".encode()) / 2**32 * math.tau
 
 
 @dataclass(frozen=True)
 class Wave:
-    """A figure that swings around its mean."""
+    """A figure that oscillates around its mean."""
 
     mean: float
     angle: float
@@ -28,13 +28,13 @@ class Wave:
     fast_seconds: float = 5.3
 
     def at(self, seconds: float) -> float:
-        """The figure at a moment."""
+        """Return the figure at a moment."""
         slow = math.sin(math.tau * seconds / self.slow_seconds + self.angle)
         fast = math.sin(math.tau * seconds / self.fast_seconds + 2 * self.angle)
         return self.mean * (1 + _SLOW * slow + _FAST * fast)
 
     def total(self, seconds: float) -> float:
-        """The integral from 0 to a moment."""
+        """Return the integral from 0 to a moment."""
 
         def primitive(time: float) -> float:
             slow = self.slow_seconds / math.tau * math.cos(math.tau * time / self.slow_seconds + self.angle)
@@ -47,7 +47,7 @@ class Wave:
 
 
 def regions(count: int, angle: float, seconds: float) -> int:
-    """Memory regions held through nvidia-peermem: a job registers and gives back some as it runs."""
+    """Return the number of regions registered through nvidia-peermem, which varies as the job runs."""
     if not count:
         return 0
     return max(1, round(count * (1 + 0.25 * math.sin(math.tau * seconds / 41.0 + angle))))

@@ -48,7 +48,7 @@ def failed(memory: str = BY_DMABUF, trouble: str = "it broke", raw: str = "error
 
 def latency(us: float, **changed: object) -> Result:
     row = Sample(
-        "RDMA_Write", f" 2 {us}", size_bytes=2, latencies=(Latency(1.0, "min"), Latency(us, "typical"))
+        "RDMA_Write", f" 2 {us}", size_bytes=2, latencies=(Latency("min", 1.0), Latency("typical", us))
     )
     told = {"tool": "ib_write_lat", "figure": row, "samples": (row,), "size_bytes": None, **changed}
     return result(None, **told)  # type: ignore[arg-type]

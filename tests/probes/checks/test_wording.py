@@ -1,7 +1,7 @@
 """What is left out of a long list is counted, in the words that admins' own scripts may look for."""
 
 from probes.base.unknown import Reason, Unknown
-from probes.queries.evidence_list import LIKE_THESE, at_most, few, several
+from probes.queries.evidence_list import LIKE_THESE, first_distinct, first_n, join_limited
 from probes.queries.finding import Evidence, needs
 
 NICS = [f"mlx5_{number}" for number in range(10)]
@@ -17,21 +17,21 @@ def test_what_a_check_needs_is_said_in_the_same_words_everywhere() -> None:
 
 
 def test_words_are_listed_once_and_the_rest_counted() -> None:
-    assert several(NICS[:8]) == ", ".join(NICS[:8])
-    assert several(NICS) == f"{', '.join(NICS[:8])} and 2 more"
-    assert several(["GPU0", "GPU1", "GPU0", "GPU2"], 2) == "GPU0, GPU1 and 1 more"
-    assert several([]) == ""
+    assert join_limited(NICS[:8]) == ", ".join(NICS[:8])
+    assert join_limited(NICS) == f"{', '.join(NICS[:8])} and 2 more"
+    assert join_limited(["GPU0", "GPU1", "GPU0", "GPU2"], 2) == "GPU0, GPU1 and 1 more"
+    assert join_limited([]) == ""
 
 
 def test_few_count_the_rest_where_its_first_was_seen() -> None:
-    assert few(SEEN[:8] * 2) == tuple(SEEN[:8])
-    assert few(SEEN) == (*SEEN[:8], Evidence("/sys/class/infiniband/mlx5_8", "and 2 more"))
-    assert few(SEEN, LIKE_THESE)[-1].value == "and 2 more like these"
-    assert few([]) == ()
+    assert first_distinct(SEEN[:8] * 2) == tuple(SEEN[:8])
+    assert first_distinct(SEEN) == (*SEEN[:8], Evidence("/sys/class/infiniband/mlx5_8", "and 2 more"))
+    assert first_distinct(SEEN, LIKE_THESE)[-1].value == "and 2 more like these"
+    assert first_distinct([]) == ()
 
 
 def test_lines_of_a_log_stay_as_they_came() -> None:
     line = Evidence("dmesg", "link is down")
-    assert at_most([line] * 3) == (line,) * 3
-    assert at_most([line] * 9) == (*[line] * 8, Evidence("dmesg", "and 1 more"))
-    assert at_most(SEEN)[-1] == Evidence("/sys/class/infiniband/mlx5_0", "and 2 more")
+    assert first_n([line] * 3) == (line,) * 3
+    assert first_n([line] * 9) == (*[line] * 8, Evidence("dmesg", "and 1 more"))
+    assert first_n(SEEN)[-1] == Evidence("/sys/class/infiniband/mlx5_0", "and 2 more")

@@ -51,12 +51,12 @@ DONE = [
     ("load-modules", "hgx-h100+peermem-not-loaded", "every module that this node needs is loaded"),
     ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is loaded already"),
     ("replace-nv-peer-mem", "dgx-a100+nv-peer-mem-conflict", "nv_peer_mem is not loaded"),
-    ("acs-redirect-off", "hgx-h100+acs-on", "no redirect on the 16 switch ports"),
-    ("mrrs", "hgx-h100+pcie-devctl-read-request", "all 10 NICs have 4096 bytes or more"),
-    ("persistence-on", "hgx-h100+persistence-off-daemon-runs", "persistence mode is on in all 8 GPUs"),
-    ("raise-ports", "hgx-h100+port-disabled", "none of 10 ports is disabled"),
-    ("raise-ports", "hgx-h100+netdev-down", "none of 10 ports is disabled"),
-    ("persist-modules", "hgx-h100", "the boot already loads all that this node needs"),
+    ("acs-redirect-off", "hgx-h100+acs-on", "none of the 16 switch ports"),
+    ("mrrs", "hgx-h100+pcie-devctl-read-request", "all 10 NICs already have 4096 bytes or more"),
+    ("persistence-on", "hgx-h100+persistence-off-daemon-runs", "persistence mode is on for all 8 GPUs"),
+    ("raise-ports", "hgx-h100+port-disabled", "none of the 10 ports is disabled"),
+    ("raise-ports", "hgx-h100+netdev-down", "none of the 10 ports is disabled"),
+    ("persist-modules", "hgx-h100", "all modules that this node needs load at boot"),
 ]
 
 

@@ -33,7 +33,7 @@ def test_verbs_files_get_the_numbers_of_sysfs() -> None:
         "mknod -m 0666 /dev/infiniband/uverbs0 c 231 192",
     ]
     assert "udevadm trigger --subsystem-match=infiniband_verbs" in commands(fix)
-    assert "take the devices from running jobs" in fix.note
+    assert "running jobs would lose the devices" in fix.note
 
 
 def test_only_the_files_that_are_gone_are_made() -> None:
@@ -45,7 +45,7 @@ def test_without_a_number_a_person_has_to_reboot() -> None:
     unread = with_devices(seen(), lambda device: replace(device, uverbs_number=NOTHING))
     fix = fix_of("dev-infiniband-missing", unread)
     assert all(step.is_instruction for step in fix.steps)
-    assert "shows no number" in fix.steps[0].why
+    assert "sysfs has no device number" in fix.steps[0].why
 
 
 def test_without_verbs_devices_ib_uverbs_is_loaded_where_it_is_not() -> None:

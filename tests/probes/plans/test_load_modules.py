@@ -56,10 +56,10 @@ def test_everything_in_order_each_by_its_own_modprobe() -> None:
     whys = [step.why.partition(":")[0] for step in fix.steps]
     assert whys == [
         "Load mlx5_core",
-        "Load mlx5_ib once mlx5_core is there, after ib_core, ib_uverbs, which it needs",
+        "Load mlx5_ib once mlx5_core is loaded, after ib_core, ib_uverbs, which it needs",
         "Load nvidia",
-        "Load nvidia_uvm once nvidia is there",
-        "Load nvidia_peermem once ib_core, nvidia are there",
+        "Load nvidia_uvm once nvidia is loaded",
+        "Load nvidia_peermem once ib_core, nvidia are loaded",
     ]
 
 
@@ -94,7 +94,7 @@ def test_whether_peermem_is_needed_is_no_guess() -> None:
     node = with_module(bare(examination_of(DGX)), PEERMEM, persistent=None)
     fix = plan("load-modules", node)
     assert commands(fix)[-1] == "modprobe nvidia_uvm"
-    assert "unknown whether nvidia_peermem is needed as well: nvidia has to be loaded before" in fix.note
+    assert "unknown whether nvidia_peermem is needed as well: nvidia must be loaded first" in fix.note
 
 
 def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
@@ -130,10 +130,10 @@ def test_legacy_peerdirect_is_told_of_and_nothing_else_is() -> None:
             "refused by the kernel: /proc/cmdline: module_blacklist=nvidia_peermem",
         ),
         ("module-wrong-vermagic", "its file was built for kernel 6.8.0-58-generic"),
-        ("secure-boot-unsigned", "its file is unsigned, and this kernel accepts signed modules only"),
+        ("secure-boot-unsigned", "its file is unsigned, but this kernel accepts only signed modules"),
         (
             "peermem-symbol-version-mismatch-nvidia",
-            "its file is of driver 565.57.01, and 570.124.06 is loaded",
+            "its file belongs to driver 565.57.01, but 570.124.06 is loaded",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_what_needs_a_module_that_cannot_be_loaded_is_not_tried_either() -> None
     node = with_module(node, "nvidia", install_line="/etc/modprobe.d/x.conf:1: install nvidia /bin/false")
     told = why_not("load-modules", node)
     assert "nvidia cannot be loaded: replaced by" in told
-    assert "nvidia_uvm cannot be loaded: it needs nvidia: replaced by" in told
+    assert "nvidia_uvm cannot be loaded: it needs nvidia, which cannot be loaded: replaced by" in told
 
 
 def test_a_kernel_that_loads_nothing_more_is_not_asked() -> None:

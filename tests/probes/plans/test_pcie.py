@@ -71,8 +71,9 @@ def test_what_only_root_can_read_is_no_guess() -> None:
 
 def test_nothing_to_do_is_said_with_numbers() -> None:
     node = examination_of(HGX)
-    assert why_not("acs-redirect-off", node) == "no redirect on the 16 switch ports between GPUs and NICs"
-    assert why_not("mrrs", node) == "all 10 NICs have 4096 bytes or more"
+    no_redirect = "none of the 16 switch ports between GPUs and NICs has a redirect enabled"
+    assert why_not("acs-redirect-off", node) == no_redirect
+    assert why_not("mrrs", node) == "all 10 NICs already have 4096 bytes or more"
 
 
 def test_read_requests_of_those_that_have_less() -> None:

@@ -40,7 +40,7 @@ def test_the_doctor_proposes_the_same_steps() -> None:
 
 
 def test_a_port_without_a_cable_is_not_set_up() -> None:
-    assert why_not("raise-ports", examination_of(f"{HGX}+port-down")) == ("none of 10 ports is disabled")
+    assert why_not("raise-ports", examination_of(f"{HGX}+port-down")) == ("none of the 10 ports is disabled")
 
 
 def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
@@ -53,7 +53,7 @@ def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
     own, other = "0000:1a:00.0", "0000:1b:00.0"
     shared = {**pci.functions, own: replace(pci.functions[own], physical_function=other)}
     node = replace(node, node=replace(node.node, pci=replace(pci, functions=shared)))
-    assert why_not("raise-ports", node) == "none of 9 ports is disabled"
+    assert why_not("raise-ports", node) == "none of the 9 ports is disabled"
 
 
 def test_a_state_that_is_unknown_is_no_guess() -> None:
@@ -72,12 +72,12 @@ def test_error_counters_are_set_to_zero_on_infiniband_alone() -> None:
     fix = said("error-counter-full", node).fix
     assert fix is not None
     assert commands(fix) == ["perfquery -C mlx5_3 -P 1 -R 4 1 0xfff", "…"]
-    assert "RoCE ports (mlx5_4) cannot be set to zero" in fix.steps[1].why
+    assert "RoCE ports (mlx5_4) cannot be reset" in fix.steps[1].why
     without_lid = with_ports(node, lambda port: replace(port, lid=0), "mlx5_3")
     other = said("error-counter-full", without_lid).fix
     assert other is not None
     assert commands(other)[0] == "perfquery -C mlx5_3 -P 1 -R"
-    assert "those of its traffic too" in other.steps[0].why
+    assert "including the traffic counters" in other.steps[0].why
 
 
 def dual_port(name: str, second: str) -> Examination:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
-from probes.plans.rebuilding import rebuild_steps
+from probes.plans.driver import rebuild_steps
 from tests.probes.checks.doctor import examination_of
 
 RELEASE = "6.8.0-60-generic"

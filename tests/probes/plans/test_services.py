@@ -68,7 +68,7 @@ def test_what_is_not_installed_is_not_restarted() -> None:
     bare = with_service(examination_of(HGX), "nvidia-persistenced", path=NOT_THERE, state=NOT_THERE)
     assert why_not("restart-persistence-daemon", bare) == "nvidia-persistenced is not installed"
     from_container = with_service(examination_of(HGX), "nvidia-fabricmanager", path=NOT_THERE)
-    assert "restart the container" in why_not("restart-fabric-manager", from_container)
+    assert "restart its container" in why_not("restart-fabric-manager", from_container)
     masked = with_service(examination_of(HGX), "nvidia-fabricmanager", masked=True)
     assert why_not("restart-fabric-manager", masked) == "nvidia-fabricmanager is masked"
 
@@ -77,7 +77,7 @@ def test_fabric_manager_only_where_there_are_switches() -> None:
     fix = plan("restart-fabric-manager", examination_of(HGX))
     assert commands(fix) == ["systemctl restart nvidia-fabricmanager"]
     assert fix.disturbs.startswith("every CUDA job")
-    assert why_not("restart-fabric-manager", examination_of("pcie-l40s")) == "no NVSwitch here"
+    assert why_not("restart-fabric-manager", examination_of("pcie-l40s")) == "there is no NVSwitch"
 
 
 def test_the_persistence_daemon() -> None:
@@ -125,7 +125,7 @@ def test_gpus_that_have_it_on_are_not_turned_off_by_taking_it_back() -> None:
 
 
 def test_nothing_to_do_or_nothing_known() -> None:
-    assert why_not("persistence-on", examination_of(HGX)) == "persistence mode is on in all 8 GPUs"
+    assert why_not("persistence-on", examination_of(HGX)) == "persistence mode is on for all 8 GPUs"
     told = why_not("persistence-on", examination_of("pcie-l40s+nvidia-not-loaded"))
     assert "the NVIDIA driver is not loaded" in told
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from probes.base.unknown import Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction_rules import COMMANDS, ENVIRONMENT, FILES
-from probes.recording.redaction_words import PROGRAMS
+from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, FILES
+from probes.recording.redaction.words import PROGRAMS
 
 NAMES = """
 gpu-h100-07 cluster.corp.example login-secure-3 storage-9.acme.example alice.liddell bob_operator carol-svc
@@ -242,6 +243,10 @@ def questions() -> dict[Question, object]:
         answers[Question("link", (f"/proc/4242/fd/{number}",))] = place
         answers[Question("link", (f"/proc/{number}/exe",))] = place
         answers[Question("dmabuf_errno", (one,))] = Unknown(Reason.IO_ERROR, one, one)
+        answers[Question("interface_counters", (one,))] = InterfaceCounters(1, Unknown(Reason.IO_ERROR, one, one))
+        answers[Question("process_usage", (str(number),))] = ProcessUsage(
+            one, 1.0, 1 << 20, "0-3", Unknown(Reason.IO_ERROR, one, one)
+        )
         answers[Question("run", (one, one))] = CommandOutput((one, one), 0, one, one)
     for program in sorted(PROGRAMS | COMMANDS.keys()):
         outputs = (_EVERYTHING, _LINES, _LOG, _MODINFO, _CONFIGURATION)

@@ -4,7 +4,7 @@ from probes.host.protocol import Host
 from probes.recording.archive import ArchiveWriter, Manifest, Recording, read_archive
 from probes.recording.format import FORMAT_VERSION
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.snapshot.watch import Watch
 from tests.tui.driving import SteppedClock
 
@@ -37,9 +37,9 @@ def archive_of(
     return b"".join(pieces)
 
 
-def recorded(host: Host, clock: SteppedClock, count: int = 1) -> RecordedHost:
+def recorded(host: Host, clock: SteppedClock, count: int = 1) -> ReplayHost:
     """A host that answers from a recording of `host`."""
-    return RecordedHost(read(archive_of(moments_of(host, clock, count))))
+    return ReplayHost(read(archive_of(moments_of(host, clock, count))))
 
 
 def read(content: bytes) -> Recording:

@@ -11,10 +11,13 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import READ_LIMIT_BYTES, Host
-from probes.recording.recording_host import RecordingHost
-from probes.recording.replay_host import RecordedHost
+from probes.host.usage import ProcessUsage
+from probes.recording.recording_host import Moment, RecordingHost
+from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
+from probes.simulation.node.processes import FIRST_RANK
 from probes.snapshot.rates import Reading, port_rates
 from probes.snapshot.rates import read as take_reading
 from probes.snapshot.verdict import judge
@@ -33,7 +36,7 @@ def seen(host: Host, clock: SteppedClock, count: int) -> list[tuple[Node, Readin
     for number in range(count):
         if number:
             clock.now += 1.0
-            if isinstance(host, RecordedHost):
+            if isinstance(host, ReplayHost):
                 host.seek(number)
         node = watch.probe() or node
         assert node is not None
@@ -63,9 +66,9 @@ def test_moving_back_shows_the_earlier_figures_again() -> None:
     assert len({str(reading.gpus) for reading in forth}) == 5
 
 
-def take_at(host: RecordedHost, node: Node, moment: int) -> Reading:
+def take_at(host: ReplayHost, node: Node, moment: int) -> Reading:
     host.seek(moment)
-    return take_reading(host, node)
+    return take_reading(host, node, with_interfaces=True)
 
 
 class TickingClock(SteppedClock):
@@ -88,7 +91,7 @@ def test_rates_are_taken_over_the_recorded_clock() -> None:
         watch.probe()
         readings.append(watch.read())
         recorder.end_moment()
-    replayed = RecordedHost(read(archive_of(moments)))
+    replayed = ReplayHost(read(archive_of(moments)))
     node = probe_node(replayed)
     again = [take_at(replayed, node, moment) for moment in range(3)]
     assert again == readings
@@ -136,7 +139,7 @@ def test_errors_come_back_with_their_reasons(tmp_path: Path) -> None:
     ]
     answers = [ask(recorder) for ask in asked]
     recorder.end_moment()
-    replayed = RecordedHost(read(archive_of(moments)))
+    replayed = ReplayHost(read(archive_of(moments)))
     assert [ask(replayed) for ask in asked] == answers
     assert all(isinstance(answer, Unknown) for answer in answers)
 
@@ -153,7 +156,7 @@ def test_a_read_that_does_not_end_is_recorded_as_one() -> None:
     assert recorder.read("/sys/stuck") == "late"
     clock.now += 1.0
     recorder.end_moment()
-    host = RecordedHost(read(archive_of(moments)))
+    host = ReplayHost(read(archive_of(moments)))
     first = host.read("/sys/stuck")
     assert isinstance(first, Unknown)
     assert first.reason is Reason.TIMED_OUT
@@ -176,7 +179,7 @@ def test_binary_and_strange_answers_come_back_as_they_were(tmp_path: Path) -> No
     recorder.names("/directory")
     recorder.link("/link")
     recorder.end_moment()
-    host = RecordedHost(read(archive_of(moments)))
+    host = ReplayHost(read(archive_of(moments)))
     assert [host.read_bytes(f"/{number}") for number in range(len(contents))] == contents
     assert host.names("/directory") == ("\udcff\x1b",)
     assert host.link("/link") == "../\udcfe\x07"
@@ -222,7 +225,7 @@ def test_a_faster_dashboard_records_a_reading_a_second_all_the_same() -> None:
         recorder.end_moment()
         clock.now += 0.1
     assert len(moments) <= 4
-    host = RecordedHost(read(archive_of(moments)))
+    host = ReplayHost(read(archive_of(moments)))
     node = probe_node(host)
     for moment in range(len(moments)):
         assert take_at(host, node, moment) in readings
@@ -240,7 +243,41 @@ def test_only_what_changed_is_written_again() -> None:
 def test_the_origin_says_what_was_recorded_and_when(source: str, marks: list[str]) -> None:
     clock = SteppedClock()
     moments = moments_of(SimulatedHost("hgx-h100", clock=clock), clock)
-    origin = RecordedHost(read(archive_of(moments, "h100-07", source))).origin
+    origin = ReplayHost(read(archive_of(moments, "h100-07", source))).origin
     assert origin.source is Source.RECORDED
     for mark in [*marks, "2023-11-14 22:13 UTC"]:
         assert mark in origin.label
+
+
+def test_the_use_of_processes_and_interfaces_is_recorded() -> None:
+    """Redacted, too: user names become tokens, figures stay."""
+    moments: list[Moment] = []
+    recorder = RecordingHost(SimulatedHost("hgx-h100", clock=SteppedClock()), moments.append)
+    usage = recorder.process_usage([FIRST_RANK])[FIRST_RANK]
+    counters = recorder.interface_counters(["ens1np0"])["ens1np0"]
+    recorder.end_moment()
+    host = ReplayHost(read(archive_of(moments)))
+    assert host.process_usage([FIRST_RANK])[FIRST_RANK] == usage
+    assert host.interface_counters(["ens1np0"])["ens1np0"] == counters
+    identifiers = Identifiers(redact=True)
+    redacted = ReplayHost(read(archive_of([identifiers.take(moment) for moment in moments])))
+    shown = redacted.process_usage([FIRST_RANK])[FIRST_RANK]
+    assert isinstance(usage, ProcessUsage)
+    assert shown == replace(usage, user="user-1")
+
+
+def test_a_recording_of_files_alone_still_names_the_users() -> None:
+    """Recordings of 0.1 have /etc/passwd and /proc/PID/status, and no figures."""
+    moments: list[Moment] = []
+    recorder = RecordingHost(SimulatedHost("hgx-h100", clock=SteppedClock()), moments.append)
+    recorder.read("/etc/passwd")
+    recorder.read(f"/proc/{FIRST_RANK}/status")
+    recorder.end_moment()
+    host = ReplayHost(read(archive_of(moments)))
+    usage = host.process_usage([FIRST_RANK])[FIRST_RANK]
+    assert isinstance(usage, ProcessUsage)
+    assert usage.user == "alice"
+    assert isinstance(usage.cpu_seconds, Unknown)
+    counters = host.interface_counters(["ens1np0"])["ens1np0"]
+    assert isinstance(counters, Unknown)
+    assert counters.reason is Reason.NOT_RECORDED

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.facts.jobs.processes import parse_program
+from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import parse_config, unpack
 from probes.facts.node import probe_node
 from probes.facts.pci.capabilities import ConfigSpace
@@ -24,11 +24,11 @@ from probes.host.command import CommandOutput
 from probes.host.local import LocalHost
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
-from probes.recording.redaction_rules import FILES
-from probes.recording.redaction_tokens import NOBODY
-from probes.recording.redaction_words import is_known
-from probes.recording.replay_host import RecordedHost
+from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.table import FILES
+from probes.recording.redaction.tokens import NOBODY
+from probes.recording.redaction.words import is_known
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from probes.snapshot.rates import read as take_reading
@@ -128,7 +128,7 @@ def _parts(archive: bytes) -> bytes:
 
 def test_the_same_value_has_the_same_token_and_its_shape(tmp_path: Path) -> None:
     archive, _ = redacted(moments_with_names(tmp_path))
-    host = RecordedHost(read(archive))
+    host = ReplayHost(read(archive))
     guid = host.read("/sys/class/infiniband/mlx5_0/node_guid")
     assert isinstance(guid, str)
     assert re.fullmatch(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", guid)
@@ -150,7 +150,7 @@ def test_the_same_value_has_the_same_token_and_its_shape(tmp_path: Path) -> None
     assert host.read(f"/etc/modprobe.d/{file}") == "blacklist nouveau"
 
 
-def known_names(host: RecordedHost, path: str) -> tuple[str, ...]:
+def known_names(host: ReplayHost, path: str) -> tuple[str, ...]:
     names = host.names(path)
     assert not isinstance(names, Unknown)
     return names
@@ -280,7 +280,7 @@ def test_of_configuration_space_the_serial_number_is_gone_and_the_rest_reads_the
 
 def test_what_a_check_reads_on_the_kernels_command_line_stays(tmp_path: Path) -> None:
     archive, _ = redacted(moments_with_names(tmp_path))
-    words = str(RecordedHost(read(archive)).read("/proc/cmdline")).split()
+    words = str(ReplayHost(read(archive)).read("/proc/cmdline")).split()
     assert {"iommu=pt", "quiet"} <= set(words)
     assert [word.partition("=")[0] for word in words] == ["root", "iommu", "nfsroot", "quiet"]
 
@@ -386,7 +386,7 @@ def test_of_a_packed_kernel_config_the_options_that_a_check_reads_are_kept() -> 
 def test_it_is_the_same_node_but_for_the_names(tmp_path: Path) -> None:
     moments = moments_with_names(tmp_path)
     archive, _ = redacted(moments)
-    plain, told = probe_node(RecordedHost(read(archive_of(moments)))), probe_node(RecordedHost(read(archive)))
+    plain, told = probe_node(ReplayHost(read(archive_of(moments)))), probe_node(ReplayHost(read(archive)))
     assert isinstance(told.platform, PlatformFacts)
     assert told.platform.hostname == "host-1.host-2"
     assert isinstance(told.rdma, RdmaFacts)
@@ -402,7 +402,7 @@ def test_every_simulated_node_has_the_same_topology_and_verdict_when_redacted(na
     clock = SteppedClock()
     moments = moments_of(SimulatedHost(name, clock=clock), clock, 2)
     archive, _ = redacted(moments)
-    hosts = [RecordedHost(read(archive_of(moments))), RecordedHost(read(archive))]
+    hosts = [ReplayHost(read(archive_of(moments))), ReplayHost(read(archive))]
     (plain, told) = [probe_node(host) for host in hosts]
     assert told.pci == plain.pci
     assert told.modules == plain.modules

@@ -3,7 +3,7 @@
 from probes.base.plan import Step
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Status
-from probes.simulation.commands.command_result import Performed
+from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 
@@ -24,7 +24,7 @@ def found_on(host: SimulatedHost) -> dict[str, Finding]:
     return {one.id: one for one in findings(examine(host)) if one.status is Status.FOUND}
 
 
-def run_step(host: SimulatedHost, step: Step) -> Performed:
+def run_step(host: SimulatedHost, step: Step) -> CommandResult:
     """A step of a plan, as a runner of plans does it."""
     if step.file is None:
         return host.perform(step.argv)
@@ -35,7 +35,7 @@ def run_step(host: SimulatedHost, step: Step) -> Performed:
 
 def end_job(host: SimulatedHost) -> None:
     """The training job ends: its processes go, and what they hold of modules."""
-    host.tree.let_go("job")
+    host.tree.drop_references("job")
     for name in list(host.tree.directories["/proc"]):
         if name.isdecimal() and int(name) >= 41000:
             host.tree.remove(f"/proc/{name}")

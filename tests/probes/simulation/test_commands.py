@@ -8,7 +8,7 @@ from probes.base.unknown import Maybe
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.facts.system.services import probe as probe_services
 from probes.host.nvml import NvmlFacts
-from probes.simulation.commands.catalogue import OBEYED
+from probes.simulation.commands.catalogue import HANDLERS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.config_space import ACS_CONTROL, DEVICES
 from tests.probes.simulation.node import end_job, found_on, node, told
@@ -52,7 +52,7 @@ def persistence(host: SimulatedHost) -> set[object]:
 def test_it_never_pretends(command: str) -> None:
     status, text = told(node("gb200+acs-direct-nic"), command)
     assert status == 127
-    assert text.endswith("the simulated node has no such command; nothing was done")
+    assert text.endswith("not available on a simulated node. Nothing was changed.")
 
 
 def test_an_empty_command_is_none() -> None:
@@ -344,7 +344,7 @@ def test_a_device_file_is_opened_and_closed_to_others() -> None:
 # anything at all
 
 WORDS = st.one_of(
-    st.sampled_from(sorted(OBEYED)),
+    st.sampled_from(sorted(HANDLERS)),
     st.sampled_from(
         [
             "-r",
@@ -394,7 +394,9 @@ WORDS = st.one_of(
 
 
 @given(
-    st.sampled_from(sorted(OBEYED)), st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=4), st.text()
+    st.sampled_from(sorted(HANDLERS)),
+    st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=4),
+    st.text(),
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_nothing_that_it_is_told_breaks_it(command: str, arguments: list[list[str]], given_text: str) -> None:

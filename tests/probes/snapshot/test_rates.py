@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import probe_node
 from probes.host.local import LocalHost
-from probes.snapshot.rates import PortCounters, Reading, port_rates, read
+from probes.host.usage import InterfaceCounters
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.rates import PortCounters, Reading, netdev_rates, port_rates, read
 from tests.trees import add_rdma_device, write
 
 ABSENT = Unknown(Reason.NOT_THERE)
@@ -149,3 +152,29 @@ def test_a_node_without_rdma_or_driver_gives_a_reading(tmp_path: Path) -> None:
 def test_a_rate_is_never_negative(before: Maybe[int], after: Maybe[int], seconds: float) -> None:
     rate = port_rates(reading(10, before, before), reading(10 + seconds, after, after))[PORT].sent_gbps
     assert isinstance(rate, Unknown) or rate >= 0
+
+
+def with_interface(at: float, counters: Maybe[InterfaceCounters]) -> Reading:
+    return replace(reading(at, 1, 1), interfaces={"ens1np0": counters})
+
+
+def test_tcp_traffic_of_a_netdev_is_a_rate_of_its_own() -> None:
+    before = with_interface(10, InterfaceCounters(0, 0))
+    after = with_interface(12, InterfaceCounters(3_000_000_000, Unknown(Reason.MALFORMED, "rx_bytes")))
+    rate = netdev_rates(before, after)["ens1np0"]
+    assert rate.sent_gbps == pytest.approx(12)
+    assert isinstance(rate.received_gbps, Unknown)
+
+
+def test_a_netdev_without_counters_has_no_rate_of_zero() -> None:
+    gone = Unknown(Reason.NOT_THERE, "/proc/net/dev")
+    known_before, gone_after = with_interface(10, InterfaceCounters(0, 0)), with_interface(12, gone)
+    assert netdev_rates(known_before, gone_after)["ens1np0"].sent_gbps == gone
+    assert netdev_rates(gone_after, with_interface(14, InterfaceCounters(0, 0))) == {}
+
+
+def test_only_a_live_view_reads_the_interfaces() -> None:
+    host = SimulatedHost("hgx-h100")
+    node = probe_node(host)
+    assert not read(host, node).interfaces
+    assert "ens4np0" in read(host, node, with_interfaces=True).interfaces

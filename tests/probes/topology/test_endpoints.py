@@ -10,12 +10,14 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
 from probes.host.local import LocalHost, Origin, Source
-from probes.topology.nccl_words import pci_path, seat_of
-from probes.topology.paths import Nccl, Smi, Topology, build
+from probes.topology.hops import Routes
+from probes.topology.nccl_words import Nccl, pci_path, seat_of
+from probes.topology.paths import Topology, build
+from probes.topology.smi_words import Smi
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, link, write
 
 LOST = Unknown(Reason.TIMED_OUT, "probe")
-NOTHING = Node(Origin(Source.LIVE), 0.0, LOST, LOST, LOST, LOST, LOST, LOST, LOST, LOST)
+NOTHING = Node(Origin(Source.LIVE), 0.0, LOST, LOST, LOST, LOST, LOST, LOST, LOST, LOST, LOST)
 BRIDGE = "pci0000:00"
 GPU = "0000:01:00.0"
 
@@ -36,7 +38,7 @@ def topology(root: Path) -> Topology:
 def test_a_node_of_which_nothing_is_known_is_empty() -> None:
     found = build(NOTHING)
     assert (found.gpus, found.nics, found.paths, found.best_nics) == ((), (), {}, {})
-    assert len(found.graph()) == 0
+    assert len(found.graph) == 0
 
 
 def test_gpus_are_found_on_the_bus_where_the_gpu_probe_gave_nothing(tmp_path: Path) -> None:
@@ -201,6 +203,7 @@ def test_any_tree_gives_paths_that_hold_both_ways(node: Node) -> None:
     assert isinstance(node.pci, PciFacts)
     found = build(node)
     ends = (*found.gpus, *found.nics)
+    routes = Routes(found.graph)
     for a in ends:
         for b in ends:
             if a.id == b.id:
@@ -211,10 +214,9 @@ def test_any_tree_gives_paths_that_hold_both_ways(node: Node) -> None:
             assert (there.hops[0].id, there.hops[-1].id) == (a.id, b.id)
             assert there.weakest is None or there.gbps == back.gbps
             of_a, of_b = node.pci.functions[a.id], node.pci.functions[b.id]
-            seats = seat_of(of_a, node.pci.functions), seat_of(of_b, node.pci.functions)
+            seats = seat_of(routes, of_a), seat_of(routes, of_b)
             assert pci_path(*seats) is pci_path(*reversed(seats))
             meet = of_a.root == of_b.root and of_a.chain[0] == of_b.chain[0]
             assert (there.smi in (Smi.PIX, Smi.PXB)) == meet
     for gpu in found.gpus:
         assert sorted(found.best_nics[gpu.id]) == sorted(nic.id for nic in found.nics)
-    found.graph()

@@ -8,7 +8,8 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.host.local import LocalHost
-from probes.topology.paths import Nccl, Topology, build
+from probes.topology.nccl_words import Nccl
+from probes.topology.paths import Topology, build
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 
 SILENT = Unknown(Reason.DRIVER_ERROR, "NVML")
@@ -108,7 +109,7 @@ def test_a_peer_near_the_nic_lends_it_over_nvlink(tmp_path: Path) -> None:
 def test_gpus_in_the_graph_are_no_nvswitches(tmp_path: Path) -> None:
     three_gpus(tmp_path)
     a, b, _ = GPUS
-    graph = topology(tmp_path, nvlink_peers=[((b, 2), ("0000:f0:00.0", 4)), ((a, 2),), ()]).graph()
+    graph = topology(tmp_path, nvlink_peers=[((b, 2), ("0000:f0:00.0", 4)), ((a, 2),), ()]).graph
     assert {graph.nodes[gpu]["kind"] for gpu in GPUS} == {"GPU"}
     assert graph.nodes["0000:f0:00.0"]["kind"] == "NVSwitch"
     assert graph.edges[a, b]["links"] == 2

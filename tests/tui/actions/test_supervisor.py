@@ -17,15 +17,14 @@ from probes.base.unknown import Reason, Unknown
 from tests.tui.actions.test_runner import free, until
 from tests.tui.test_cli import ROOT
 from tui.actions import supervisor
-from tui.actions.audit_file import LogOnDisk
-from tui.actions.audit_log import Actor, past_runs
-from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from tui.actions.audit_log import Actor, AuditLogFile, past_runs
+from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.supervisor import DetachedRun, Order
 from tui.runtime.lock import ActionLock
 
 HERE = Actor("h100-07", "boot-1", "root (sudo by alice)", 1)
 # The supervisor is a program of its own: what its allow-list takes is said there.
-ALLOWED = "from tui.actions import by_hand; by_hand._RUN |= {'sh'}; "
+ALLOWED = "from tui.actions import manual_steps; manual_steps._PROGRAMS |= {'sh'}; "
 
 
 def step(script: str) -> Step:
@@ -44,21 +43,21 @@ def harmless_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def log_of(tmp_path: Path) -> list[str]:
-    return LogOnDisk(str(tmp_path / "log.jsonl")).lines()
+    return AuditLogFile(str(tmp_path / "log.jsonl")).lines()
 
 
 def test_a_detached_run_is_followed_to_its_end(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[RunEvent] = []
     steps = (step("echo one; echo two"), step("exit 3"), step("echo never"))
     ended = DetachedRun(order(tmp_path, *steps), events.append).run()
-    assert ended.outcome is Outcome.FAILED
+    assert ended.outcome is RunOutcome.FAILED
     assert ended.left == steps[2:]
     assert [event.text for event in events if isinstance(event, Printed)] == ["one", "two"]
     assert [event.number for event in events if isinstance(event, StepBegan)] == [1, 2]
     began = next(event for event in events if isinstance(event, RunBegan))
     assert "detached from this terminal (process " in began.as_root
     (run,) = past_runs(log_of(tmp_path))
-    assert [one.outcome for one in run.steps] == [Outcome.DONE, Outcome.FAILED]
+    assert [one.outcome for one in run.steps] == [RunOutcome.DONE, RunOutcome.FAILED]
     assert run.actor.user == HERE.user
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["actions.lock"]
 
@@ -66,7 +65,7 @@ def test_a_detached_run_is_followed_to_its_end(tmp_path: Path) -> None:
 def test_only_one_detached_run_at_a_time(tmp_path: Path) -> None:
     with ActionLock(str(tmp_path / "run")):
         ended = DetachedRun(order(tmp_path, step("true")), lambda event: None).run()
-    assert ended.outcome is Outcome.REFUSED
+    assert ended.outcome is RunOutcome.REFUSED
     assert f"pid {os.getpid()}" in ended.why
     assert log_of(tmp_path) == []
 
@@ -76,25 +75,25 @@ def test_leaving_stops_following_and_not_the_run(tmp_path: Path) -> None:
     wait = step(f"echo begun; until [ -e {go} ]; do sleep 0.05; done")
     runs: list[DetachedRun] = []
 
-    def leave(event: Event) -> None:
+    def leave(event: RunEvent) -> None:
         if isinstance(event, Printed):
             runs[0].stop("gdrtop was left")
 
     runs.append(DetachedRun(order(tmp_path, wait, step(f"touch {tmp_path}/after")), leave))
     ended = runs[0].run()
-    assert ended.outcome is Outcome.STILL_RUNNING
+    assert ended.outcome is RunOutcome.STILL_RUNNING
     assert "goes on without gdrtop" in ended.why
     assert not free(str(tmp_path / "run"))
     go.touch()
     until((tmp_path / "after").exists)
-    until(lambda: [one.outcome for one in past_runs(log_of(tmp_path))] == [Outcome.DONE])
+    until(lambda: [one.outcome for one in past_runs(log_of(tmp_path))] == [RunOutcome.DONE])
 
 
 def test_an_order_that_was_taken_back_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that ends without having claimed its order."""
     monkeypatch.setattr(supervisor, "PROGRAM", "")
     ended = DetachedRun(order(tmp_path, step(f"touch {tmp_path}/never")), lambda event: None).run()
-    assert ended.outcome is Outcome.REFUSED
+    assert ended.outcome is RunOutcome.REFUSED
     assert "did not start" in ended.why
     assert list((tmp_path / "run").iterdir()) == []
     supervisor.main(str(tmp_path / "run" / "run-1.order"))
@@ -134,19 +133,19 @@ def test_the_rest_of_a_run_is_begun_after_the_terminal_has_gone(tmp_path: Path) 
     assert not (tmp_path / "loaded").exists()
     (tmp_path / "go").touch()
     until((tmp_path / "loaded").exists)
-    until(lambda: [one.outcome for one in past_runs(log_of(tmp_path))] == [Outcome.DONE])
+    until(lambda: [one.outcome for one in past_runs(log_of(tmp_path))] == [RunOutcome.DONE])
     (run,) = past_runs(log_of(tmp_path))
-    assert [one.outcome for one in run.steps] == [Outcome.DONE, Outcome.DONE]
+    assert [one.outcome for one in run.steps] == [RunOutcome.DONE, RunOutcome.DONE]
     until(lambda: free(str(tmp_path / "run")))
 
 
 def test_a_supervisor_that_is_killed_leaves_an_unknown_end(tmp_path: Path) -> None:
-    def kill(event: Event) -> None:
+    def kill(event: RunEvent) -> None:
         if isinstance(event, Printed):
             os.kill(int(event.text), signal.SIGKILL)
 
     ended = DetachedRun(order(tmp_path, step("echo $PPID; sleep 0.2")), kill).run()
-    assert ended.outcome is Outcome.UNKNOWN
+    assert ended.outcome is RunOutcome.UNKNOWN
     assert "ended before the run did" in ended.why
 
 
@@ -165,9 +164,9 @@ def test_with_systemd_the_run_is_a_unit_of_its_own(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("tui.actions.supervisor.os.geteuid", lambda: 0)
     if os.getuid() != 0:
         pytest.skip("root's own directory cannot be played by another user")
-    events: list[Event] = []
+    events: list[RunEvent] = []
     ended = DetachedRun(order(tmp_path, step("true")), events.append).run()
-    assert ended.outcome is Outcome.DONE
+    assert ended.outcome is RunOutcome.DONE
     assert argv[0][:3] == ["/usr/bin/systemd-run", "--quiet", "--collect"]
     assert any("unit gdrtop-run-" in event.as_root for event in events if isinstance(event, RunBegan))
 
@@ -182,9 +181,9 @@ def test_a_unit_that_does_not_start_is_replaced_by_a_session(
     monkeypatch.setattr(supervisor, "find_command", lambda name: f"/usr/bin/{name}")
     if os.getuid() != 0:
         monkeypatch.setattr(supervisor.DetachedRun, "_start_unit", lambda self, unit, order: True)
-    events: list[Event] = []
+    events: list[RunEvent] = []
     ended = DetachedRun(order(tmp_path, step("true")), events.append).run()
-    assert ended.outcome is Outcome.DONE
+    assert ended.outcome is RunOutcome.DONE
     assert any("(process " in event.as_root for event in events if isinstance(event, RunBegan))
 
 
@@ -198,9 +197,9 @@ def test_half_an_event_of_a_full_file_system_is_left_out(
     )
     head, _, rest = supervisor.PROGRAM.partition("from ")
     monkeypatch.setattr(supervisor, "PROGRAM", f"{head}{broken}{rest}")
-    events: list[Event] = []
+    events: list[RunEvent] = []
     ended = DetachedRun(order(tmp_path, step("echo half")), events.append).run()
-    assert ended.outcome is Outcome.DONE
+    assert ended.outcome is RunOutcome.DONE
     assert not [event for event in events if isinstance(event, Printed)]
 
 
@@ -209,19 +208,19 @@ def test_a_supervisor_that_dies_with_its_order_is_no_endless_wait(
 ) -> None:
     monkeypatch.setattr(supervisor, "PROGRAM", "import os, sys; os.unlink(sys.argv[1])")
     ended = DetachedRun(order(tmp_path, step("true")), lambda event: None).run()
-    assert ended.outcome is Outcome.UNKNOWN
+    assert ended.outcome is RunOutcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
     "event",
     [
         Printed("a \x1b[31mline"),
-        StepEnded(1, Outcome.FAILED, 1, 2.5, "why", ("one", "two")),
-        StepEnded(2, Outcome.STILL_RUNNING, None, 2.5, "", Unknown(Reason.NEEDS_ROOT, "/dev/kmsg", "no")),
-        RunEnded(Outcome.REFUSED, "no"),
+        StepEnded(1, RunOutcome.FAILED, 1, 2.5, "why", ("one", "two")),
+        StepEnded(2, RunOutcome.STILL_RUNNING, None, 2.5, "", Unknown(Reason.NEEDS_ROOT, "/dev/kmsg", "no")),
+        RunEnded(RunOutcome.REFUSED, "no"),
     ],
 )
-def test_events_come_through_as_they_are(event: Event) -> None:
+def test_events_come_through_as_they_are(event: RunEvent) -> None:
     sent = json.loads(json.dumps(supervisor.event_json(event)))
     assert supervisor.event_of(sent, Plan("Test", (step("true"),)), "") == event
 

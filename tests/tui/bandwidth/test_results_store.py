@@ -66,9 +66,9 @@ def test_a_file_that_others_may_write_is_not_believed(kept: DiskResultsStore, tm
     file_of(tmp_path).chmod(0o664)
     assert kept.results() == ()
     assert re.search(
-        r"results\.jsonl cannot be read: others may write it too \(mode 0664\)", kept.why_unread()
+        r"results\.jsonl cannot be read: other users may write to it \(mode 0664\)", kept.why_unread()
     )
-    with pytest.raises(StoreError, match="others may write"):
+    with pytest.raises(StoreError, match="other users may write"):
         kept.add(result())
 
 
@@ -81,8 +81,8 @@ def test_a_file_of_another_user_says_whose_it_is(
     of_another = DiskResultsStore(str(tmp_path / "gdrtop"))
     assert of_another.results() == ()
     told = of_another.why_unread()
-    assert f"it belongs to uid {owner} and not to uid {owner + 1}" in told
-    assert "others may write" not in told
+    assert f"it belongs to uid {owner}, not to uid {owner + 1}" in told
+    assert "other users may write" not in told
 
 
 def test_where_there_is_no_file_nothing_is_wrong(kept: DiskResultsStore) -> None:
@@ -238,9 +238,9 @@ def test_root_writes_nothing_below_another_users_directory(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("XDG_DATA_HOME", str(home))
     kept = DiskResultsStore()
-    with pytest.raises(StoreError, match="root does not write there"):
+    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
         kept.add(result(180.0))
-    with pytest.raises(StoreError, match="root does not write there"):
+    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
         kept.save_baseline((result(180.0),))
     assert not list(elsewhere.iterdir())
 

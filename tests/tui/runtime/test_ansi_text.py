@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.runtime.ansi_text import LineSplitter, harmless, without_colours
+from tui.runtime.ansi_text import LineSplitter, harmless, without_colors
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -40,7 +40,7 @@ def test_only_colours_are_left_of_control_sequences(printed: str, shown: str) ->
 @given(st.text(alphabet=st.characters() | st.sampled_from("\x1b[]m;0123\r\n\x9b\x07\\")))
 def test_no_line_can_act_on_a_terminal(text: str) -> None:
     for line in [*splitter().feed(text.encode("utf-8", "surrogatepass")), harmless(text, 50)]:
-        assert without_colours(line).isprintable()
+        assert without_colors(line).isprintable()
         assert "\x1b" not in SGR.sub("", line)
 
 

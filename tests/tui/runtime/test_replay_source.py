@@ -8,13 +8,13 @@ from textual.pilot import Pilot
 from probes.base.origin import Source
 from probes.facts.node import probe_node
 from probes.recording.archive import read_archive
-from probes.recording.replay_host import RecordedHost
+from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
-from tui.files.recording_file import chunks_of
+from tui.files.new_file import chunks_of
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.overview.screen import PANELS
 
@@ -22,7 +22,7 @@ SIZES = [(80, 24), (120, 40)]
 
 
 def replay_app(content: bytes) -> GdrtopApp:
-    host = RecordedHost(read(content))
+    host = ReplayHost(read(content))
     return GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
 
 
@@ -138,7 +138,7 @@ async def test_a_damaged_recording_says_so() -> None:
     async with replay_app(content[:-2500]).run_test(size=(120, 40), notifications=True) as pilot:
         await until(pilot, lambda: overview(pilot).readings >= 1)
         told = [notification.message for notification in pilot.app._notifications]
-        assert any("damaged: its first" in message for message in told)
+        assert any("damaged: only the first" in message for message in told)
 
 
 async def test_a_recording_can_not_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ async def test_a_key_records_the_readings_that_are_taken_anyway(
         assert any(str(file) in message and "8 × UUID" in message for message in told)
         await readings(pilot, clock, 2)
     assert file.name == "gdrtop-hgx-h100-20231114-221321.tar.gz"
-    host = RecordedHost(read_archive(chunks_of(str(file))))
+    host = ReplayHost(read_archive(chunks_of(str(file))))
     assert len(host.recording.moments) == 5
     assert host.recording.moments[0].probed
     node = probe_node(host)
@@ -210,7 +210,7 @@ async def test_a_directory_that_cannot_be_written_is_said_on_screen(
     app = stepped_app(SimulatedHost("cloud-vm", clock=clock))
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await readings(pilot, clock, 1)
-        monkeypatch.setattr("tui.files.recording_file.os.open", refused)
+        monkeypatch.setattr("tui.files.new_file.os.open", refused)
         await pilot.press("R")
         notifications = pilot.app._notifications
         await until(pilot, lambda: any("Permission denied" in one.message for one in notifications))

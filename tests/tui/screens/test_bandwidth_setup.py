@@ -86,7 +86,7 @@ async def test_another_gpu_has_another_best_nic() -> None:
 async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    why = "the results file results.jsonl cannot be read: others may write it too"
+    why = "the results file results.jsonl cannot be read: other users may write to it"
     monkeypatch.setattr(MemoryResultsStore, "why_unread", lambda kept: why)
     monkeypatch.setattr(MemoryResultsStore, "no_baseline", lambda *_: "there is a baseline for others")
     clock = SteppedClock()

@@ -32,8 +32,8 @@ PANEL_DIGITS = {"1", "2", "3", "4", "5", "6"}
 def all_screens() -> list[type[Screen[object]]]:
     """Every screen of the program."""
     found = set()
-    for module in pkgutil.iter_modules(tui.screens.__path__):
-        members = inspect.getmembers(importlib.import_module(f"tui.screens.{module.name}"), inspect.isclass)
+    for module in pkgutil.walk_packages(tui.screens.__path__, "tui.screens."):
+        members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
         found |= {one for _, one in members if issubclass(one, Screen) and one.__module__.startswith("tui.")}
     return sorted(found, key=lambda one: one.__name__)
 

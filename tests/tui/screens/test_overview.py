@@ -13,7 +13,7 @@ from probes.base.unknown import Unknown
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
-from probes.topology.paths import Smi
+from probes.topology.smi_words import Smi
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
 from tests.tui.acting import seen
 from tests.tui.driving import SteppedClock, examined, overview, readings, shown, stepped_app, until

@@ -99,7 +99,7 @@ def test_rows_that_are_not_kept_any_more_have_had_their_seconds() -> None:
 
 def test_latencies_have_microseconds_and_no_limit() -> None:
     rows = [
-        Sample("RDMA_Write", "", size_bytes=size, latencies=(Latency(9.0, "max"), Latency(us, "typical")))
+        Sample("RDMA_Write", "", size_bytes=size, latencies=(Latency("max", 9.0), Latency("typical", us)))
         for size, us in ((2, 1.9), (4096, 3.1))
     ]
     assert is_latency(rows)

@@ -40,7 +40,7 @@ from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.progress import BenchProgress
 from tui.commands.bench.save import BenchSaver
-from tui.files.own_file import NotWritten, check_new
+from tui.files.new_file import NotWritten, check_new
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series

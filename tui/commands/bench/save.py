@@ -15,7 +15,7 @@ from tui.bandwidth.ticket import ticket_text, versions_of
 from tui.commands.bench.exit_status import EXIT_NOT_WRITTEN, below_threshold
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
-from tui.files.own_file import NotWritten, write_new
+from tui.files.new_file import NotWritten, write_new
 from widgets.bandwidth.result import words_of
 from widgets.base.lines import Line, Tone, wrapped
 

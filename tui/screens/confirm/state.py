@@ -55,7 +55,7 @@ class ConfirmState:
 
     def lines(self, width: int) -> list[Line]:
         """Consequences, what stands against it, the steps, and the manual rest."""
-        from tui.actions.manual_steps import left_to_do, runnable, why_by_hand
+        from tui.actions.manual_steps import left_to_do, runnable, why_manual
         from widgets.doctor.plan import draw_consequences, draw_group
 
         plan, clearance = self.prepared.plan, self.prepared.clearance
@@ -74,7 +74,7 @@ class ConfirmState:
         if left:
             lines.extend([(), (Run("NOT RUN BY GDRTOP", Tone.TITLE),)])
             if not left[0].is_instruction:
-                lines.extend(wrapped(f"{left[0].argv[0]}: {why_by_hand(left[0])}", width, Tone.DIM, "  "))
+                lines.extend(wrapped(f"{left[0].argv[0]}: {why_manual(left[0])}", width, Tone.DIM, "  "))
             for steps in self._groups(left):
                 lines.extend(draw_group(steps, width))
         if plan.note:

@@ -17,7 +17,7 @@ from widgets.node.verdict import origin_run
 
 if TYPE_CHECKING:
     from probes.base.origin import Origin
-    from tui.actions.events import Outcome
+    from tui.actions.events import RunOutcome
 
 
 class HistoryState(ListState):
@@ -85,7 +85,7 @@ class HistoryState(ListState):
         return lines
 
 
-def _ended(outcome: Outcome, cells: int) -> Line:
+def _ended(outcome: RunOutcome, cells: int) -> Line:
     return (mark_of(outcome), Run(f" {outcome.value:<{cells}}"))
 
 

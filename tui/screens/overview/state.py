@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.history import History
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import ProcessFacts
@@ -18,9 +18,10 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
 from probes.facts.system.platform import PlatformFacts
+from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
 from probes.snapshot.nic_roles import NicRole
-from probes.snapshot.rates import PortRate, Reading, port_rates
+from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.snapshot.verdict import Verdict
 from probes.topology.paths import Path, Topology
 from tui.runtime.sampler import Probed, Replayed, Sampled
@@ -67,6 +68,7 @@ class OverviewState:
         self._taken_at = 0.0
         self._measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
         self._rates: dict[tuple[str, int], PortRate] = {}
+        self._netdev_rates: dict[str, PortRate] = {}
         self._histories = _empty_histories()
         self._port_histories: dict[tuple[str, int], tuple[History, History]] = {}
         self._selected = ""
@@ -100,7 +102,7 @@ class OverviewState:
             return
         if isinstance(report, Probed):
             self._node, self._topology, self._roles = report.node, report.topology, report.roles
-            self._reading, self._before, self._rates = None, None, {}
+            self._reading, self._before, self._rates, self._netdev_rates = None, None, {}, {}
             self._port_histories = {key: self._port_histories.get(key, _pair()) for key in self._ports()}
             if self._selected not in self._all_ends():
                 self._selected = ""
@@ -112,6 +114,7 @@ class OverviewState:
         self._sum_up()
         had_rates = bool(self._rates)
         self._rates = port_rates(before, report.reading) if before else {}
+        self._netdev_rates = netdev_rates(before, report.reading) if before else {}
         self._fresh.clear()
         if before is None or (self._rates and not had_rates):  # with live figures lines are wider
             self._forms.clear()
@@ -180,7 +183,7 @@ class OverviewState:
         if self._judged is None or self._findings is None:
             self.verdict = self._judged  # without counts it says that the checks run
         else:
-            self.verdict = summed_up(self._judged, self._findings)
+            self.verdict = summarize(self._judged, self._findings)
 
     # Selection
 
@@ -296,7 +299,8 @@ class OverviewState:
         states = {
             port: state for port, state in reading.port_states.items() if not isinstance(state, Unknown)
         }
-        return Live({} if isinstance(reading.gpus, Unknown) else reading.gpus, self._rates, states)
+        gpus = {} if isinstance(reading.gpus, Unknown) else reading.gpus
+        return Live(gpus, self._rates, states, self._netdev_rates)
 
     def _lit(self, path: Path | None) -> Lit:
         selected, partners, on_path = self._selected, frozenset[str](), frozenset[str]()
@@ -392,7 +396,9 @@ class OverviewState:
     ) -> list[Line]:
         draw: dict[str, Callable[[], list[Line]]] = {
             "findings": lambda: self._finding_lines(topology, width),
-            "jobs": lambda: jobs_drawing.draw(self._processes(), self._gpus_by_pid(), width),
+            "jobs": lambda: jobs_drawing.draw(
+                self._processes(), self._gpus_by_pid(), width, self._far_from_gpu(node)
+            ),
             "modules": lambda: ladder_drawing.draw(
                 node, self._refcnts(), width, full=alone, marks=self._marks
             ),
@@ -444,6 +450,11 @@ class OverviewState:
                 found.setdefault(pid, []).append(f"GPU{gpu.index}")
         return found
 
+    def _far_from_gpu(self, node: Node) -> tuple[int, ...]:
+        """The processes that are bound to CPUs far from their GPU."""
+        facts = self._processes()
+        return far_from_gpu(node, facts, self._live().gpus) if isinstance(facts, ProcessFacts) else ()
+
     def _traffic_lines(self, node: Node, topology: Topology, width: int, alone: bool) -> list[Line]:
         live = self._live()
         rates = traffic_drawing.line_rates(node, topology, live)
@@ -487,7 +498,7 @@ class OverviewState:
         counters, seconds = self._counters(device)
         shown = nic_detail.counter_lines(counters, seconds, width, alone)
         if alone:
-            return [*nic_detail.draw_nic(device, role, width), *shown]
+            return [*nic_detail.draw_nic(device, role, width, self._netdev_rates), *shown]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *shown]
 
     def _counters(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin
 from tui.actions.console_text import lines_of, mark_of
-from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.manual_steps import runnable
 from tui.screens.confirm.state import file_word, title_line
 from widgets.base.lines import Line, Run, Tone, folded, plain, wrapped
@@ -36,14 +36,14 @@ class RunState:
         self._began = False
         self._before = before
         self._stops = 0
-        self._events: list[Event] = []
-        self._outcomes: dict[int, Outcome] = {}
+        self._events: list[RunEvent] = []
+        self._outcomes: dict[int, RunOutcome] = {}
         self._after: Judged | None = None
         self._failure = ""
 
     # What happens
 
-    def take(self, events: Sequence[Event]) -> None:
+    def take(self, events: Sequence[RunEvent]) -> None:
         """Takes over what the run told."""
         for event in events:
             self._events.append(event)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from probes.bandwidth.results.headline import headline, stalls
-from probes.bandwidth.tools.other_commands import NcclSettings, NvbandwidthSettings
+from probes.bandwidth.tools.nccl_tests import NcclSettings
+from probes.bandwidth.tools.nvbandwidth import NvbandwidthSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Latency, Sample
 
@@ -58,7 +59,7 @@ def test_of_all_sizes_the_fastest_row_of_collectives_the_bus() -> None:
     collective = [Sample("all_reduce", "", gbps=100.0, bus_gbps=gbps) for gbps in (175.0, 170.0)]
     assert headline(collective, NcclSettings((0, 1))) == collective[0]
     latencies = [
-        Sample("RDMA_Write", "", size_bytes=size, latencies=(Latency(2.0, "min"),)) for size in (4, 2)
+        Sample("RDMA_Write", "", size_bytes=size, latencies=(Latency("min", 2.0),)) for size in (4, 2)
     ]
     assert headline(latencies, ALL_SIZES) == latencies[1]
     assert headline([], ENDLESS) is None

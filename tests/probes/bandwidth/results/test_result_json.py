@@ -28,7 +28,7 @@ SAMPLES = st.builds(
     messages_per_second=st.none() | FIGURE,
     iterations=st.none() | COUNT,
     time_us=st.none() | FIGURE,
-    latencies=st.lists(st.builds(Latency, FIGURE, TEXT), max_size=4).map(tuple),
+    latencies=st.lists(st.builds(Latency, TEXT, FIGURE), max_size=4).map(tuple),
     wrong=st.none() | COUNT,
     is_bidirectional=st.booleans(),
 )

@@ -158,7 +158,7 @@ def test_latency_of_a_duration() -> None:
         " 2       1234567            2.43           411522.63\n"
     )
     (sample,) = samples(text)
-    assert sample.latencies == (Latency(2.43, "average"),)
+    assert sample.latencies == (Latency("average", 2.43),)
     assert sample.messages_per_second == 411522.63
 
 

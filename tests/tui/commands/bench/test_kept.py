@@ -44,11 +44,11 @@ def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> Non
     scene.run("--seconds", "2", "--yes")
     (tmp_path / "kept" / "results.jsonl").chmod(0o664)
     told = words(scene.run("--results")[1])
-    assert "others may write it too" in told
+    assert "other users may write to it" in told
     assert "No results are saved" not in told
     as_json = json.loads(scene.run("--results", "--json")[1])
     assert as_json["results"] is None
-    assert "others may write it too" in as_json["unknown"]["results"]
+    assert "other users may write to it" in as_json["unknown"]["results"]
 
 
 def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""CPU, memory and network use: the dataclasses, and how to read them from the files of a tree.
+
+On a live host psutil gives the same answers (live_usage.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+
+PASSWD = "/etc/passwd"
+_NAME_LIMIT = 48  # of a user's name
+_TICKS_PER_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat on x86 and Arm
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """One process: its user, and what it uses of CPU and memory."""
+
+    user: Maybe[str]
+    cpu_seconds: Maybe[float]  # all threads, user and system time, since the process started
+    memory_bytes: Maybe[int]  # resident
+    cpus: Maybe[str]  # the CPUs it may run on, as a kernel list: "0-55,112-167"
+    started_at: Maybe[float]  # seconds since 1970
+
+
+@dataclass(frozen=True)
+class InterfaceCounters:
+    """Bytes through a network interface. RDMA traffic bypasses it and is not included."""
+
+    sent_bytes: Maybe[int]
+    received_bytes: Maybe[int]
+
+
+class Files(Protocol):
+    """The part of a host that reads files."""
+
+    def read(self, path: str) -> Maybe[str]:
+        """Return a file's text."""
+
+
+def cpu_list(numbers: Iterable[int]) -> str:
+    """Return numbers as a kernel list: "0-55,112-167"."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def usage_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+    """Return what /proc and /etc/passwd of a dumped, recorded or simulated node say about processes."""
+    users = parse_passwd(host.read(PASSWD)) if pids else {}
+    booted = _match(host.read("/proc/stat"), "/proc/stat", r"^btime ([0-9]{1,12})$")
+    return {pid: _usage(host, pid, users, booted) for pid in pids}
+
+
+def _usage(host: Files, pid: int, users: Maybe[dict[int, str]], booted: Maybe[str]) -> Maybe[ProcessUsage]:
+    path = f"/proc/{pid}/status"
+    status = host.read(path)
+    if isinstance(status, Unknown):
+        return status
+    uid = _match(status, path, r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s")
+    memory = _match(status, path, r"^VmRSS:\s+([0-9]{1,15}) kB$")
+    cpus = _match(status, path, r"^Cpus_allowed_list:\s+([0-9,-]{1,4096})$")
+    # utime and stime are fields 14 and 15, starttime is field 22. The name, field 2, may contain anything.
+    path = f"/proc/{pid}/stat"
+    stat = host.read(path)
+    times = stat if isinstance(stat, Unknown) else tuple(stat.rpartition(") ")[2].split()[11:20])
+    if not isinstance(times, Unknown) and (len(times) < 9 or not all(map(_is_number, times))):
+        times = Unknown(Reason.MALFORMED, path)
+    cpu_seconds: Maybe[float]
+    started: Maybe[float]
+    if isinstance(times, Unknown):
+        cpu_seconds = started = times
+    else:
+        cpu_seconds = (int(times[0]) + int(times[1])) / _TICKS_PER_SECOND
+        started = booted if isinstance(booted, Unknown) else int(booted) + int(times[8]) / _TICKS_PER_SECOND
+    return ProcessUsage(
+        user=uid if isinstance(uid, Unknown) else user_name(int(uid), users),
+        cpu_seconds=cpu_seconds,
+        memory_bytes=memory if isinstance(memory, Unknown) else int(memory) * 1024,
+        cpus=cpus,
+        started_at=started,
+    )
+
+
+def parse_passwd(text: Maybe[str]) -> Maybe[dict[int, str]]:
+    """Return names by user ID from lines NAME:PASSWORD:UID:… (passwd(5)); the first line of an ID counts."""
+    if isinstance(text, Unknown):
+        return text
+    users: dict[int, str] = {}
+    for line in text.split("\n"):
+        fields = line.split(":", 3)
+        if len(fields) == 4 and fields[0] and re.fullmatch(r"[0-9]{1,10}", fields[2]):
+            users.setdefault(int(fields[2]), printable(fields[0], _NAME_LIMIT))
+    return users
+
+
+def user_name(uid: int, users: Maybe[dict[int, str]]) -> Maybe[str]:
+    """Return the name of a user ID."""
+    if isinstance(users, Unknown):
+        return users
+    return users.get(uid) or Unknown(Reason.NOT_THERE, PASSWD, f"no user {uid}")
+
+
+def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+    """Return the counters of interfaces by name, from /sys/class/net."""
+    def counters(name: str) -> Maybe[InterfaceCounters]:
+        base = f"/sys/class/net/{name}/statistics"
+        sent, received = _number(host, f"{base}/tx_bytes"), _number(host, f"{base}/rx_bytes")
+        return sent if isinstance(sent, Unknown) else InterfaceCounters(sent, received)
+
+    return {name: counters(name) for name in names}
+
+
+def _number(host: Files, path: str) -> Maybe[int]:
+    text = host.read(path)
+    if isinstance(text, Unknown):
+        return text
+    return int(text) if _is_number(text) else Unknown(Reason.MALFORMED, path, printable(text, 40))
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,20}", text) is not None
+
+
+def _match(text: Maybe[str], source: str, pattern: str) -> Maybe[str]:
+    if isinstance(text, Unknown):
+        return text
+    match = re.search(pattern, text, re.M)
+    return match[1] if match else Unknown(Reason.NOT_RECORDED, source, "the line is missing")

@@ -1,0 +1,76 @@
+"""The ends of paths: GPUs and NICs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node
+from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
+
+_MELLANOX = 0x15B3
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An end of a path: a GPU, or a NIC (an RDMA device; several ports of one NIC are several)."""
+
+    id: str  # GPU: BDF; NIC: RDMA device name, else BDF. What JSON says in from/to.
+    label: str  # "GPU0", "mlx5_0"
+    bdf: Maybe[str]
+    numa_node: Maybe[int]
+    is_gpu: bool
+
+
+def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
+    """Return GPUs in index order, and NICs by RDMA name, then those without an RDMA device.
+
+    A software RDMA device has no PCI function, so no path leads to it. A virtual function without an RDMA
+    device is reserved for a guest. Neither is an endpoint.
+    """
+    functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
+    if isinstance(node.gpus, GpuFacts):
+        gpus = [Endpoint(gpu.bdf, f"GPU{gpu.index}", gpu.bdf, gpu.numa_node, True) for gpu in node.gpus.gpus]
+    else:
+        cards = (function for function in functions.values() if function.kind is PciKind.GPU)
+        gpus = [
+            Endpoint(card.bdf, f"GPU{number}", card.bdf, card.numa_node, True)
+            for number, card in enumerate(cards)
+        ]
+    nics: list[Endpoint] = []
+    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        if isinstance(device.bdf, Unknown):
+            continue
+        function = functions.get(device.bdf)
+        numa = device.numa_node if function is None else function.numa_node
+        nics.append(Endpoint(device.name, device.name, device.bdf, numa, False))
+    nics.sort(key=lambda nic: natural(nic.label))
+    with_device = {nic.bdf for nic in nics}
+    nics.extend(
+        Endpoint(function.bdf, function.bdf, function.bdf, function.numa_node, False)
+        for function in functions.values()
+        if function.kind is PciKind.NIC
+        and function.vendor_id == _MELLANOX
+        and function.physical_function is None
+        and function.bdf not in with_device
+    )
+    return tuple(gpus), tuple(nics)
+
+
+def is_down(device: RdmaDevice | None) -> bool:
+    """Return whether every port is known not to be ACTIVE, or the NIC has no RDMA device.
+
+    Ports that could not be listed are not known to be down.
+    """
+    if device is None:
+        return True
+    states = [port.state for port in device.ports]
+    return bool(states) and all(not isinstance(state, Unknown) and state != "ACTIVE" for state in states)
+
+
+def port_gbps(device: RdmaDevice | None) -> float:
+    """Return the rate of the fastest port in Gb/s; 0 if no rate is known."""
+    ports = device.ports if device else ()
+    return max((known(port.rate_gbps, 0.0) for port in ports), default=0.0)

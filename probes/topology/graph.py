@@ -1,0 +1,203 @@
+"""The node as a networkx graph: what is attached to what, and by which link.
+
+| nodes: `kind`    | id               |
+|------------------|------------------|
+| NUMA node, CPU   | "NUMA 0", "CPU"  |
+| host bridge      | "pci0000:15"     |
+| every other kind | BDF              |
+
+A node of a PCI function has `depth` (1: root port), `root`, `label`, `numa_node`, `sysfs_path` and its ids; a
+function that is not listed has `kind` and `depth` alone. An edge has a `type` and a `text`; a PCIe edge also
+`gbps` and `best_gbps` (10^9 bits/s each way, as it is and at its best), speeds in GT/s and widths in lanes. A
+value may be Unknown.
+
+networkx takes 0.1 s to import, so it is imported where the first graph is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from probes.base.unknown import Reason, Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node
+from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.facts.pci.link_speed import capacity, carried, describe, most_of, now_of
+from probes.facts.system.numa import NumaFacts
+from probes.topology.endpoints import Endpoint
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
+ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
+GPU, NIC, NVSWITCH = PciKind.GPU.value, PciKind.NIC.value, PciKind.NVSWITCH.value
+PCIE, INTERNAL, SMP, NVLINK, C2C = "PCIe", "internal", "SMP", "NVLink", "C2C"
+NO_LINK = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
+_IDS = ("vendor_id", "device_id", "subsystem_vendor_id", "subsystem_device_id")
+_FACTS = ("root", "sysfs_path", "numa_node", *_IDS)
+_AMAZON = 0x1D0F
+
+
+def numa_id(number: int) -> str:
+    """Return the graph's id of a NUMA node."""
+    return f"NUMA {number}"
+
+
+def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
+    """Build the graph of everything between the endpoints, NVSwitches and NUMA nodes of a node."""
+    import networkx as nx
+
+    graph: nx.Graph[str] = nx.Graph()
+    functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
+    for numa in node.numa.nodes if isinstance(node.numa, NumaFacts) else ():
+        if numa.cpulist != "":  # memory of a GPU or an expander is a NUMA node without CPUs
+            graph.add_node(numa_id(numa.number), kind=NUMA_NODE)
+    for endpoint in endpoints:
+        bdf = known(endpoint.bdf, endpoint.id)
+        function = functions.get(bdf)
+        if function is None:
+            graph.add_node(bdf, kind=GPU if endpoint.is_gpu else NIC)
+        else:
+            _add_branch(graph, function, functions)
+            first = functions.get(merged_bdf(function))
+            if first is not None:
+                _add_branch(graph, first, functions)
+        labels = graph.nodes[bdf].get("label")
+        graph.nodes[bdf]["label"] = f"{labels}, {endpoint.label}" if labels else endpoint.label
+    for function in functions.values():
+        if function.kind is PciKind.NVSWITCH:
+            _add_branch(graph, function, functions)
+    names = node.pci.names if isinstance(node.pci, PciFacts) else {}
+    for bdf, name in names.items():
+        if bdf in graph:
+            graph.nodes[bdf]["name"] = name
+    _join_numa_nodes(graph, node)
+    _add_gpu_links(graph, node)
+    return graph
+
+
+def merged_bdf(function: PciFunction) -> str:
+    """Return the function that NCCL asks for in place of this one.
+
+    The ports and virtual functions of a NIC are one device to NCCL: function 0 of device 0 of their bus
+    (net_ib/init.cc). Amazon's EFA uses its own plugin, which names the function itself.
+    """
+    is_merged = function.kind is PciKind.NIC and function.vendor_id != _AMAZON
+    return f"{function.bdf[:-4]}00.0" if is_merged else function.bdf
+
+
+def _add_branch(
+    graph: nx.Graph[str], function: PciFunction, functions: Mapping[str, PciFunction]
+) -> None:
+    """Add a function, its host bridge and all ports between them."""
+    above, upper = function.root, None
+    if above:
+        graph.add_node(above, kind=HOST_BRIDGE)
+        if not isinstance(function.numa_node, Unknown):
+            numa = numa_id(function.numa_node)
+            graph.add_node(numa, kind=NUMA_NODE)
+            _connect(graph, numa, above, INTERNAL)
+    for place, bdf in enumerate(function.chain):
+        part = functions.get(bdf)
+        if bdf not in graph:
+            graph.add_node(bdf, kind=_kind(part, place), depth=place + 1, **_facts(part))
+            if place:
+                kinds = graph.nodes[above]["kind"], graph.nodes[bdf]["kind"]
+                graph.add_edge(above, bdf, **_link(upper, part, *kinds))
+            elif above:
+                _connect(graph, above, bdf, INTERNAL)
+        above, upper = bdf, part
+
+
+def _kind(function: PciFunction | None, place: int) -> str:
+    """Return the kind of a chain element; below the root port every second port is an upstream port."""
+    if function is not None and function.kind is not PciKind.BRIDGE:
+        return str(function.kind.value)
+    if place == 0:
+        return ROOT_PORT
+    return UPSTREAM if place % 2 else DOWNSTREAM
+
+
+def _facts(function: PciFunction | None) -> dict[str, Any]:
+    if function is None:
+        return {}
+    return {name: getattr(function, name) for name in _FACTS}
+
+
+def _connect(graph: nx.Graph[str], a: str, b: str, kind: str, text: str = "", **more: Any) -> None:
+    """Add an edge that is not PCIe, unless the two are connected already."""
+    if a != b and not graph.has_edge(a, b):
+        graph.add_edge(a, b, type=kind, text=text, **more)
+
+
+def _link(upper: PciFunction | None, lower: PciFunction | None, above: str, below: str) -> dict[str, Any]:
+    """Return the edge between two neighbors of a chain, from the link facts of both ends."""
+    if (above, below) == (UPSTREAM, DOWNSTREAM):
+        return {"type": INTERNAL, "text": "switch"}
+    if lower is None:  # the port above reports the same link
+        lower, upper, below = upper, None, ""
+    if lower is None:
+        lost = Unknown(Reason.NOT_THERE, "max_link_speed", "neither end is listed")
+        return {"type": PCIE, "text": "link ?", "gbps": lost, "best_gbps": lost}
+    other = upper.link if upper else None
+    # The link of an idle GPU is slow. The card below a port may be a GPU too, if it is not listed.
+    idles = below in ("", GPU)
+    (speed, width), (max_speed, max_width) = now_of(lower.link, other, idles), most_of(lower.link, other)
+    return {
+        "type": PCIE,
+        "text": describe(lower.link, other),
+        "gbps": carried(lower.link, other, idles),
+        "best_gbps": capacity(lower.link, other),
+        "speed_gtps": speed,
+        "width": width,
+        "max_speed_gtps": max_speed,
+        "max_width": max_width,
+    }
+
+
+def _of_kind(graph: nx.Graph[str], kind: str) -> list[str]:
+    return [name for name, facts in graph.nodes.items() if facts["kind"] == kind]
+
+
+def _join_numa_nodes(graph: nx.Graph[str], node: Node) -> None:
+    """Connect the NUMA nodes with each other, and host bridges of no known NUMA node with all of them."""
+    numas = _of_kind(graph, NUMA_NODE)
+    distances = {}
+    for numa in node.numa.nodes if isinstance(node.numa, NumaFacts) else ():
+        for other, value in known(numa.distances, {}).items():
+            distances[numa_id(numa.number), numa_id(other)] = value
+    for number, a in enumerate(numas):
+        for b in numas[number + 1 :]:
+            distance = {"distance": distances[a, b]} if (a, b) in distances else {}
+            _connect(graph, a, b, SMP, "between sockets", **distance)
+    bridges = _of_kind(graph, HOST_BRIDGE)
+    stray = [bridge for bridge in bridges if not any(numa in graph.adj[bridge] for numa in numas)]
+    if stray:
+        graph.add_node(CPU, kind=CPU)
+        for part in (*stray, *numas):
+            _connect(graph, CPU, part, INTERNAL)
+
+
+def _add_gpu_links(graph: nx.Graph[str], node: Node) -> None:
+    """Add NVLinks between GPUs and to NVSwitches, and the chip-to-chip links of GPUs to their CPU."""
+    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    for gpu in gpus:
+        # A peer that is not on this node's PCI tree is an NVSwitch: a guest need not see it.
+        for peer, links in () if isinstance(gpu.nvlink_peers, Unknown) else gpu.nvlink_peers:
+            if peer not in graph:
+                graph.add_node(peer, kind=NVSWITCH)
+            _connect(graph, gpu.bdf, peer, NVLINK, f"NV{links}", links=links)
+        chip_links = known(gpu.c2c_links, 0)
+        if chip_links:
+            cpu = CPU if isinstance(gpu.numa_node, Unknown) else numa_id(gpu.numa_node)
+            if cpu not in graph:
+                graph.add_node(cpu, kind=CPU if cpu == CPU else NUMA_NODE)
+            _connect(graph, gpu.bdf, cpu, C2C, f"C2C x{chip_links}", links=chip_links)
+
+
+def pcie_graph(graph: nx.Graph[str]) -> nx.Graph[str]:
+    """Return the part of the graph that PCIe traffic uses: PCIe, the CPUs, and what joins the CPUs."""
+    kinds = (PCIE, INTERNAL, SMP)
+    return graph.edge_subgraph([pair for pair, edge in graph.edges.items() if edge["type"] in kinds]).copy()

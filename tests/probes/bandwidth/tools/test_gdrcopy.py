@@ -1,0 +1,101 @@
+"""gdrcopy's output, old and new: against an independent reading, and never an exception."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.bandwidth.tools.failures import Failure
+from probes.bandwidth.tools.gdrcopy import GdrcopyOutput
+from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
+from tests.machines import machine_file, machine_files
+
+FILES = machine_files("bandwidth", "gdrcopy-*")
+NEWEST = """selecting device 0
+gdr_copy_to_mapping num iters for each size: 10000
+Test \t\t\t Size(B) \t Median Time(us) \t Min. Time(us)
+gdr_copy_to_mapping \t        4 \t      0.1014 \t      0.1011
+"""
+
+
+def read(text: str) -> list[Sample | Fact | Failure]:
+    output = GdrcopyOutput()
+    return [one for line in text.splitlines() for one in output.feed(line)]
+
+
+def samples(text: str) -> list[Sample]:
+    return [one for one in read(text) if isinstance(one, Sample)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_number_of_real_files(path: Path) -> None:
+    text = path.read_text()
+    found = samples(text)
+    rates = re.findall(r"(?:write|read) BW: ([\d.]+)MB/s", text)
+    assert [one.gbps for one in found if one.gbps is not None] == [
+        pytest.approx(float(rate) * 1024 * 1024 * 8 / 1e9) for rate in rates
+    ]
+    rows = re.findall(r"^(gdr_copy_\w+) +(\d+) +([\d.]+)$", text, re.M)
+    assert [(one.what, one.size_bytes, one.latencies) for one in found if one.what.startswith("gdr_")] == [
+        (what, int(size), (Latency("average", float(us)),)) for what, size, us in rows
+    ]
+
+
+def test_the_size_of_old_versions_is_the_buffers() -> None:
+    text = machine_file("bandwidth/gdrcopy-copybw-copylat-p100-2020.txt").read_text()
+    assert [one.size_bytes for one in samples(text)[:2]] == [4096, 4096]
+    text = machine_file("bandwidth/gdrcopy-copybw-k40-remote.txt").read_text()
+    assert [(one.size_bytes, one.iterations) for one in samples(text)] == [(65536, 10000), (65536, 100)]
+
+
+def test_the_newest_columns() -> None:
+    (sample,) = samples(NEWEST)
+    assert sample.latencies == (Latency("median", 0.1014), Latency("min", 0.1011))
+    assert (sample.size_bytes, sample.iterations) == (4, 10000)
+
+
+def test_a_row_without_its_header_is_no_sample() -> None:
+    assert samples(NEWEST.splitlines()[-1]) == []
+
+
+def test_the_suite() -> None:
+    text = (
+        "Total: 28, Passed: 25, Failed: 2, Waived: 1\n\nList of failed tests:\n    basic_vmmalloc\n    x\n\n"
+    )
+    told = read(text + "List of waived tests:\n    y\nGPU id:0; name: NVIDIA A40; Bus id: 0000:09:00\n    z")
+    facts = [(one.about, one.value) for one in told if isinstance(one, Fact)]
+    assert facts == [
+        (About.TOTAL, "28"),
+        (About.PASSED, "25"),
+        (About.FAILED, "2"),
+        (About.WAIVED, "1"),
+        (About.FAILED, "basic_vmmalloc"),
+        (About.FAILED, "x"),
+        (About.WAIVED, "y"),
+    ]
+    assert [one.text for one in told if isinstance(one, Failure)] == [
+        "2 of 28 tests of CPU access to GPU memory failed"
+    ]
+
+
+def test_a_real_suite_that_passed() -> None:
+    told = read(machine_file("bandwidth/gdrcopy-copybw-suite.txt").read_text())
+    assert [one.value for one in told if isinstance(one, Fact) and one.about is About.PASSED] == ["28"]
+    assert not [one for one in told if isinstance(one, Failure)]
+
+
+def test_the_driver_is_missing() -> None:
+    (told,) = read("gdr_open error: Is gdrdrv driver installed and loaded?")
+    assert isinstance(told, Failure)
+    assert "modprobe gdrdrv" in told.text
+
+
+_KNOWN = st.sampled_from([line for path in FILES for line in path.read_text().splitlines()] or [NEWEST])
+
+
+@given(st.lists(st.one_of(st.text(max_size=100), _KNOWN, st.sampled_from(NEWEST.splitlines())), max_size=40))
+def test_no_text_crashes_it(lines: list[str]) -> None:
+    for one in read("\n".join(lines)):
+        assert one.raw.isprintable()

@@ -1,0 +1,119 @@
+"""The output of nccl-tests, new and old: against an independent reading, and never an exception."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.bandwidth.tools.failures import Failure
+from probes.bandwidth.tools.nccl_tests import NcclTestsOutput
+from probes.bandwidth.tools.samples import About, Fact, Sample
+from tests.machines import machine_file, machine_files
+
+FILES = machine_files("bandwidth", "ncclt-*")
+HEADER = "#       size         count      type   redop    root" + "     time   algbw   busbw  #wrong" * 2
+ROW = "  1048576   262144   float   sum   -1  1e+05  12.50  20.00  {wrong}  9.9e+04  12.60  20.10  {wrong}"
+
+
+def read(text: str, what: str = "") -> list[Sample | Fact | Failure]:
+    output = NcclTestsOutput(what)
+    return [one for line in text.splitlines() for one in output.feed(line)]
+
+
+def samples(text: str) -> list[Sample]:
+    return [one for one in read(text) if isinstance(one, Sample)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_row_of_real_files(path: Path) -> None:
+    text = path.read_text()
+    group = r"\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(?:N/A|\d+)"
+    wanted = []
+    for line in text.splitlines():
+        row = re.match(rf"\s*(\d+)\s+\d+\s+(?:float|double)\b.*?{group}(?:{group})?\s*$", line)
+        if row:
+            wanted.append((int(row[1]), *(float(row[n]) for n in (2, 3, 4))))
+            if row[5]:
+                wanted.append((int(row[1]), *(float(row[n]) for n in (5, 6, 7))))
+    found = [one for one in samples(text) if one.variant != "average"]
+    assert len(found) == len(wanted) > 0
+    for one, (size, time, algorithm, bus) in zip(found, wanted, strict=True):
+        assert (one.size_bytes, one.time_us) == (size, time)
+        assert one.gbps == pytest.approx(algorithm * 8)
+        assert one.bus_gbps == pytest.approx(bus * 8)
+    averages = [float(number) * 8 for number in re.findall(r"Avg bus bandwidth +: ([\d.]+)", text)]
+    assert [one.bus_gbps for one in samples(text) if one.variant == "average"] == [
+        pytest.approx(number) for number in averages
+    ]
+
+
+def test_the_average_is_that_of_the_rows() -> None:
+    found = samples(machine_file("bandwidth/ncclt-oci-troubleshoot.txt").read_text())
+    rows = [one.bus_gbps or 0.0 for one in found if one.variant != "average"]
+    assert found[-1].bus_gbps == pytest.approx(sum(rows) / len(rows), rel=0.001)
+
+
+def test_only_out_of_place() -> None:
+    """That program printed one group of columns below a header of two."""
+    found = samples(machine_file("bandwidth/ncclt-4hosts.txt").read_text())
+    assert {one.variant for one in found} == {"out-of-place", "average"}
+
+
+def test_a_run_that_broke_off_has_no_end() -> None:
+    told = read(machine_file("bandwidth/ncclt-pair-002-008-failed.log").read_text())
+    facts = [(one.about, one.value) for one in told if isinstance(one, Fact)]
+    tests = [value for about, value in facts if about is About.TEST]
+    ends = [value for about, value in facts if (about, value) == (About.PHASE, "done")]
+    assert (tests, len(ends)) == (["alltoall", "sendrecv"], 1)
+
+
+def test_exponents_and_wrong_elements() -> None:
+    text = f"{HEADER}\n{ROW.format(wrong='0')}"
+    assert [(one.time_us, one.wrong) for one in samples(text)] == [(100_000.0, 0), (99_000.0, 0)]
+    assert [one.wrong for one in samples(text.replace(" 0 ", " N/A "))] == [None, 0]
+    told = read(f"{HEADER}\n{ROW.format(wrong='1e+05')}")
+    assert [one.text for one in told if isinstance(one, Failure)] == [
+        "100000 elements of a message of 1048576 bytes came out wrong: data was corrupted"
+    ]
+
+
+def test_more_columns() -> None:
+    """With -I each group has more columns; what is known keeps its place."""
+    header = HEADER.replace("#wrong", "#wrong i_min i_max i_p99 i_cv%")
+    found = samples(f"{header}\n{ROW.format(wrong='0 1.0 2.0 3.0 0.5')}")
+    assert [(one.variant, one.gbps) for one in found] == [("out-of-place", 100.0), ("in-place", 100.8)]
+
+
+@pytest.mark.parametrize(
+    "text", [ROW.format(wrong="0"), f"{HEADER}\n1048576 262144 float", f"{HEADER}\n1 2 3"]
+)
+def test_what_is_no_row(text: str) -> None:
+    assert samples(text) == []
+
+
+def test_the_route_is_told_once() -> None:
+    line = "node7:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA"
+    told = read(f"{line}\n{line}\n{line.replace('/GDRDMA', '')}")
+    assert [one.value for one in told if isinstance(one, Fact)] == ["NET/IB/0/GDRDMA", "NET/IB/0"]
+
+
+def test_ranks() -> None:
+    told = read(machine_file("bandwidth/ncclt-pair-001-002.log").read_text())
+    ranks = [one.value for one in told if isinstance(one, Fact) and one.about is About.RANK]
+    assert ranks[0] == "0: cnode2-001 device 0 0000:1b:00 NVIDIA H100 80GB HBM3"
+
+
+_KNOWN = st.sampled_from([HEADER, ROW] + [line for path in FILES for line in path.read_text().splitlines()])
+_FIELDS = st.lists(
+    st.sampled_from(["8", "float", "sum", "-1", "0.01", "N/A", "nan", "1e+05", "time", "#"])
+).map(" ".join)
+
+
+@given(st.lists(st.one_of(st.text(max_size=100), _KNOWN, _FIELDS, st.just(HEADER)), max_size=40))
+def test_no_text_crashes_it(lines: list[str]) -> None:
+    for one in read("\n".join(lines)):
+        assert one.raw.isprintable()
+        if isinstance(one, Sample) and one.size_bytes is not None:
+            assert str(one.size_bytes) in one.raw

@@ -1,0 +1,55 @@
+"""Words that must not come back: phrases that no admin would say, in what users and maintainers read."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# In strings that a user may see, in docstrings and in the manual.
+PHRASES = re.compile(
+    r"\b(somebody|nobody|anew|do(?:es)? without|go(?:es)? by (?!default|the name)|lacks|"
+    r"(?:is|was|are|were|be) (?:told|felt|held)|feels? it|would feel|tells? (?:what|who|how|which|no)|"
+    r"could not be made|of theirs|near the line|the bar\b|hangs? on|stands? (?:behind|for nothing)|"
+    r"takes? back|let by|far side|far end|the way (?:of|on|to) (?:the )?(?:GPU|NIC|traffic)|"
+    r"whether .{1,40} is not known|is not known whether|is to be (?:had|seen)|heir)\b",
+    re.IGNORECASE,
+)
+
+
+def constants(path: Path) -> Iterator[tuple[int, str]]:
+    """Every string of a file; what f-strings insert is {}."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parts = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts.update(id(value) for value in node.values)
+            pieces = (str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
+            yield node.lineno, "".join(pieces)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("package", ["probes", "widgets", "tui"])
+def test_no_string_or_docstring_has_a_replaced_phrase(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]!r} in {' '.join(text.split())[:100]!r}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, text in constants(path)
+        if len(text.split()) > 2 and (match := PHRASES.search(text))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_page_has_a_replaced_phrase() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    pages += sorted((ROOT / "tui" / "manual").glob("*.md"))
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]!r}"
+        for path in pages
+        if path.exists() and (match := PHRASES.search(path.read_text(encoding="utf-8")))
+    ]
+    assert not found

@@ -1,0 +1,62 @@
+"""The manual: complete, short enough, shown by `gdrtop help`, and the same in the man page."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.man_page import PATH, man_page
+from tui.commands.help import command
+from tui.manual import SUBJECTS, title
+
+ROOT = Path(__file__).parents[2]
+
+
+def shown(subject: str | None, ascii_only: bool = False) -> str:
+    out = io.StringIO()
+    assert command(subject, out, ascii_only) == 0
+    return out.getvalue()
+
+
+def words(roff: str) -> list[str]:
+    """The words of a man page, whatever its generator's version."""
+    text = "\n".join(line for line in roff.splitlines() if not line.startswith((".", "'")))
+    return re.findall(r"[A-Za-z]{3,}", text)
+
+
+def test_every_page_is_a_subject() -> None:
+    pages = {path.stem for path in (ROOT / "tui" / "manual").glob("*.md")}
+    assert pages == set(SUBJECTS)
+
+
+def test_the_list_names_every_subject() -> None:
+    listed = shown(None)
+    for subject in SUBJECTS:
+        assert re.search(rf"^  {subject} +{re.escape(title(subject))}$", listed, re.M)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_a_page_is_plain_text_in_a_pipe(subject: str) -> None:
+    text = shown(subject)
+    assert text.startswith(title(subject))
+    assert "\x1b" not in text
+    assert "**" not in text
+    assert "|---" not in text
+    assert shown(subject, ascii_only=True).isascii()
+
+
+def test_the_man_page_is_that_of_this_command_line_and_manual() -> None:
+    assert words(PATH.read_text(encoding="utf-8")) == words(man_page()), "run `make man`"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= 6 * 1024
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_files_that_the_guides_name_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w/])(?:probes|tui|widgets|tests|screenshots)/[\w/.-]+\w", text))
+    assert named
+    assert not {path for path in named if not (ROOT / path).exists()}
