@@ -102,7 +102,7 @@ class BandwidthController:
         if state is None:
             return
         had_ended = state.ended is not None
-        state.take(self._worker.take())
+        state.apply(self._worker.take())
         state.console.note_unshown(self._worker.unshown)
         self._draw(state)
         if state.ended is None or had_ended:
@@ -135,12 +135,12 @@ class BandwidthController:
     def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""
         state, setup = message.state, self.setup.state
-        why = "" if setup is None else state.why_ask(setup.baseline)
-        if why and not message.is_sure:
+        why = "" if setup is None else state.baseline_warning(setup.baseline)
+        if why and not message.is_confirmed:
             reason = f"{why[0].upper()}{why[1:]}"
             self._context.notify(f"{reason}. Press B again to save it as the baseline anyway.", "warning")
             return
-        self._worker.save_baseline(state.done, self._note_baseline, self._context.report_error)
+        self._worker.save_baseline(state.measured, self._note_baseline, self._context.report_error)
 
     def _note_baseline(self, path: str) -> None:
         self._context.notify(f"Saved as the baseline of this machine type: {path}")

@@ -37,6 +37,15 @@ class PanesScreen(Screen[None]):
     """Panes of text. The keys scroll the focused one."""
 
     BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
+    CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
+    _enabled: tuple[bool | None, ...] = ()
+
+    def _refresh_changed_bindings(self) -> None:
+        """Update the footer if keys were enabled or disabled; doing it on each draw is expensive."""
+        enabled = tuple(self.check_action(action, ()) for action in self.CONDITIONAL)
+        if enabled != self._enabled:
+            self._enabled = enabled
+            self.refresh_bindings()
 
     def action_move(self, how: str) -> None:
         """Scroll the focused pane."""

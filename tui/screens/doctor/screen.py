@@ -55,7 +55,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     def _draw_panes(self) -> None:
         if self._details.room:
-            self._details.border_title = self._state.details_title
+            self._details.set_title(self._state.details_title)
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

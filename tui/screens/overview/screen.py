@@ -347,7 +347,7 @@ class OverviewScreen(Screen[None]):
                 rows = topology_rows if name == "topology" else 0
                 panel.show(self._state.lines(name, panel.room, self._zoomed == name, rows))
         title = self._state.topology_title
-        self._panel("topology").border_title = f"Topology · {title}" if title else "Topology"
+        self._panel("topology").set_title(f"Topology · {title}" if title else "Topology")
         strips = self._panel("strips")
         if strips.display:
             strips.show(self._state.strips(self.size.width))
