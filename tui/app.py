@@ -266,7 +266,7 @@ class GdrtopApp(App[None]):
         self._shared.doctor.selected = message.finding
         self.action_doctor()
 
-    @on(ExaminedListScreen.Wanted)
+    @on(ExaminedListScreen.CheckWanted)
     def _ask_examination(self) -> None:
         self._sampler.ask_examination()
 

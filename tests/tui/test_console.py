@@ -73,8 +73,8 @@ async def test_readings_rest_while_the_driver_is_unloaded(monkeypatch: pytest.Mo
             order.append(argv[0])
             return super().perform(argv, given)
 
-    let_go = LiveSource.let_go
-    monkeypatch.setattr(LiveSource, "let_go", lambda live: (order.append("let go"), let_go(live)))
+    release = LiveSource.release
+    monkeypatch.setattr(LiveSource, "release", lambda live: (order.append("let go"), release(live)))
     monkeypatch.setattr("tui.actions.guards.unloads_driver", lambda plan: True)
     clock = SteppedClock()
     async with stepped_app(Noting(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tui.bandwidth.processes import LINE_LIMIT, ProcessExit, ToolProcess
 from tui.bandwidth.supervisor import GRACE_SECONDS
-from tui.runtime.ansi_text import harmless, without_colors
+from tui.runtime.ansi_text import sanitized, without_colors
 
 _STEP_SECONDS = 0.05
 
@@ -94,7 +94,7 @@ class _SimulatedProcess:
         """Takes what has been printed, and ends it where its time is over; whether it has ended."""
         if self._gone is not None:
             return True
-        self._waiting += [without_colors(harmless(line, LINE_LIMIT)) for line in self._test.lines()]
+        self._waiting += [without_colors(sanitized(line, LINE_LIMIT)) for line in self._test.lines()]
         now = self._host.monotonic()
         status = self._test.exit_status
         if status is not None:

@@ -97,8 +97,8 @@ class ActionRunController:
             return
         if self._context.is_leaving:
             self._app.exit()
-        elif state.wants_look:
-            self._context.sampler.look_again()
+        elif state.needs_recheck:
+            self._context.sampler.recheck()
         self._notify_end(state)
 
     def _notify_end(self, state: RunState) -> None:
@@ -113,10 +113,10 @@ class ActionRunController:
         from widgets.doctor.changes import Judged
 
         state, examination = self._worker.state, report.examination
-        if report.looked_again and state is not None:
+        if report.is_recheck and state is not None:
             findings = self._context.doctor.findings
             after = None if examination is None else Judged(examination.verdict, findings)
-            state.looked_again(after, report.failure)
+            state.note_recheck(after, report.failure)
             self._draw(state)
 
     # The console

@@ -192,7 +192,7 @@ with ActionLock({name!r}) as lock:
     assert child.stdout.readline() == b"begun\n"
     child.kill()
     child.communicate()
-    with pytest.raises(LockTaken, match="another gdrtop is acting"), ActionLock(name):
+    with pytest.raises(LockTaken, match="another gdrtop is running"), ActionLock(name):
         pass
     until(done.exists)
     until(lambda: free(name))

@@ -227,7 +227,7 @@ def test_it_says_what_kinds_of_identifiers_the_file_holds(tmp_path: Path) -> Non
     assert "8 × UUID" in plain.privacy()
     assert "--redact" in plain.privacy()
     hidden = recorded(tmp_path / "hidden.tar.gz", redact=True)
-    assert "Replaced in it by tokens: 10 × GUID" in hidden.privacy()
+    assert "Identifiers replaced by tokens: 10 × GUID" in hidden.privacy()
 
 
 def test_a_redacted_recording_says_so_wherever_it_is_shown(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.runtime.ansi_text import LineSplitter, harmless, without_colors
+from tui.runtime.ansi_text import LineSplitter, sanitized, without_colors
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -34,12 +34,12 @@ def splitter(limit: int = 200) -> LineSplitter:
     ],
 )
 def test_only_colours_are_left_of_control_sequences(printed: str, shown: str) -> None:
-    assert harmless(printed, 200) == shown
+    assert sanitized(printed, 200) == shown
 
 
 @given(st.text(alphabet=st.characters() | st.sampled_from("\x1b[]m;0123\r\n\x9b\x07\\")))
 def test_no_line_can_act_on_a_terminal(text: str) -> None:
-    for line in [*splitter().feed(text.encode("utf-8", "surrogatepass")), harmless(text, 50)]:
+    for line in [*splitter().feed(text.encode("utf-8", "surrogatepass")), sanitized(text, 50)]:
         assert without_colors(line).isprintable()
         assert "\x1b" not in SGR.sub("", line)
 
@@ -63,7 +63,7 @@ def test_a_line_that_never_ends_does_not_fill_the_memory() -> None:
 
 
 def test_a_long_line_is_not_cut_inside_a_colour() -> None:
-    line = harmless("x" * 95 + "\x1b[38;5;196mred", 100)
+    line = sanitized("x" * 95 + "\x1b[38;5;196mred", 100)
     assert len(line) <= 100
     assert SGR.sub("", line).startswith("x" * 95)
     assert "\x1b" not in SGR.sub("", line)

@@ -148,7 +148,7 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         await until(pilot, lambda: "step 1/" in seen(pilot, "summary"))
         await pilot.press("escape", "escape")
         await on(pilot, OverviewScreen)
-        assert "ACTING step 1/3" in shown(pilot, "verdict")
+        assert "ACTION step 1/3" in shown(pilot, "verdict")
         await pilot.press("x")
         await on(pilot, RunScreen)
         await pilot.press("k", "K")

@@ -101,7 +101,7 @@ async def test_what_was_run_is_listed_and_taken_back() -> None:
         await listed(pilot, clock)
         await pilot.press("H")
         await on(pilot, HistoryScreen)
-        await until(pilot, lambda: "has not run anything" in seen(pilot, "runs"))
+        await until(pilot, lambda: "gdrtop has not run anything" in seen(pilot, "runs"))
         await pilot.press("H", "escape")  # from the overview
         await on(pilot, OverviewScreen)
         await pilot.press("H")

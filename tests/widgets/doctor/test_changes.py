@@ -40,4 +40,4 @@ def test_what_could_not_be_looked_at_again_is_not_gone() -> None:
 
 def test_nothing_changed_is_said() -> None:
     same = judged(examine(SimulatedHost("hgx-h100")))
-    assert "the findings are the same as before" in "\n".join(map(plain, draw_change(same, same, 200)))
+    assert "The findings are the same as before." in "\n".join(map(plain, draw_change(same, same, 200)))

@@ -95,7 +95,7 @@ class OverviewState:
     def take(self, report: Probed | Sampled | Replayed) -> None:
         """Takes over what was read."""
         if isinstance(report, Replayed):
-            if report.anew:
+            if report.is_full:
                 self._histories, self._port_histories = _empty_histories(), {}
             for one in report.reports:
                 self.take(one)
