@@ -116,7 +116,7 @@ def load_peermem(examination: Examination) -> Plan | str:
     if isinstance(module, Unknown):
         return f"it is unknown whether nvidia_peermem is loaded: {module}"
     if is_present(module):
-        return "nvidia_peermem is loaded already"
+        return "nvidia_peermem is already loaded"
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
         return "no NVIDIA GPU here"

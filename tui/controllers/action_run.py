@@ -44,7 +44,7 @@ class ActionRunController:
         """Run what was confirmed, unless something else is running."""
         from tui.screens.run.screen import RunScreen
         from tui.screens.run.state import RunState
-        from widgets.doctor.changes import Judged
+        from widgets.doctor.changes import Assessment
 
         examination = self._context.doctor.examination
         if self._context.warn_if_busy():
@@ -52,7 +52,7 @@ class ActionRunController:
         if examination is None:
             self._context.notify("The node is being checked. Try again in a moment.", "warning")
             return
-        before = Judged(examination.verdict, self._context.doctor.findings)
+        before = Assessment(examination.verdict, self._context.doctor.findings)
         state = RunState(prepared, self._context.origin, before)
         self._worker.start(
             prepared,
@@ -91,7 +91,7 @@ class ActionRunController:
         if state is None:
             return
         had_ended = state.ended is not None
-        state.take(self._worker.take())
+        state.add_events(self._worker.take())
         self._draw(state)
         if state.ended is None or had_ended:
             return
@@ -110,12 +110,12 @@ class ActionRunController:
 
     def note_examination(self, report: Examined) -> None:
         """Show what the run has changed, if this is the check after it."""
-        from widgets.doctor.changes import Judged
+        from widgets.doctor.changes import Assessment
 
         state, examination = self._worker.state, report.examination
         if report.is_recheck and state is not None:
             findings = self._context.doctor.findings
-            after = None if examination is None else Judged(examination.verdict, findings)
+            after = None if examination is None else Assessment(examination.verdict, findings)
             state.note_recheck(after, report.failure)
             self._draw(state)
 

@@ -24,7 +24,7 @@ class AskScreen(ModalScreen[str]):
     ]
 
     def __init__(self, question: str, yes: str, cancel: str = "") -> None:
-        """`yes` and `cancel` say what the keys y and K do."""
+        """Ask this question; `yes` and `cancel` say what the keys y and K do."""
         super().__init__()
         self._question, self._yes, self._cancel = question, yes, cancel
 

@@ -14,14 +14,14 @@ from widgets.node.verdict import draw
 
 
 @dataclass(frozen=True)
-class Judged:
+class Assessment:
     """The verdict and findings of a node at one moment."""
 
     verdict: Verdict
     findings: Sequence[Finding]
 
 
-def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
+def draw_change(before: Assessment, after: Assessment, width: int) -> list[Line]:
     """Draw both verdicts, and the findings that differ."""
     lines: list[Line] = [(Run("CHECKED AGAIN", Tone.TITLE),)]
     lines.extend(_verdict("before", before, width))
@@ -40,7 +40,7 @@ def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
     return lines
 
 
-def _verdict(word: str, judged: Judged, width: int) -> list[Line]:
+def _verdict(word: str, judged: Assessment, width: int) -> list[Line]:
     verdict = summed_up(judged.verdict, judged.findings)
     head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(verdict))
     return [fit(head, width), *wrapped(verdict.reason, width, Tone.DIM, " " * 12)[:2]]

@@ -49,7 +49,7 @@ DONE = [
     ("load-modules", "pcie-l40s+mlx5-core-not-loaded", "every module that this node needs is loaded"),
     ("load-modules", "pcie-l40s+nvidia-not-loaded", "every module that this node needs is loaded"),
     ("load-modules", "hgx-h100+peermem-not-loaded", "every module that this node needs is loaded"),
-    ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is loaded already"),
+    ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is already loaded"),
     ("replace-nv-peer-mem", "dgx-a100+nv-peer-mem-conflict", "nv_peer_mem is not loaded"),
     ("acs-redirect-off", "hgx-h100+acs-on", "none of the 16 switch ports"),
     ("mrrs", "hgx-h100+pcie-devctl-read-request", "all 10 NICs already have 4096 bytes or more"),
@@ -100,4 +100,4 @@ def test_what_is_held_is_not_unloaded() -> None:
         plan = offered(host, action)
         assert "refcnt" in plan.disturbs
         assert host.perform(plan.steps[0].argv).exit_status != 0
-    assert answer("load-peermem", examine(host)) == "nvidia_peermem is loaded already"
+    assert answer("load-peermem", examine(host)) == "nvidia_peermem is already loaded"

@@ -183,7 +183,7 @@ def test_a_log_that_others_may_write_is_neither_believed_nor_added_to(tmp_path: 
     runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
     assert not runs
     state = HistoryState("h100-07", SimulatedHost("hgx-h100").origin)
-    state.take(runs, unread)
+    state.set_runs(runs, unread)
     told = " ".join(plain(line) for line in state.list_lines(200))
     assert "other users may write to it (mode 0666)" in told
     assert "Nothing was run" not in told

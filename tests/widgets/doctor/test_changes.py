@@ -7,15 +7,15 @@ from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from widgets.base.lines import plain
-from widgets.doctor.changes import Judged, draw_change
+from widgets.doctor.changes import Assessment, draw_change
 
 
-def judged(examination: Examination, *changed: Finding) -> Judged:
+def judged(examination: Examination, *changed: Finding) -> Assessment:
     by_id = {one.id: one for one in (*findings(examination), *changed)}
-    return Judged(examination.verdict, tuple(by_id.values()))
+    return Assessment(examination.verdict, tuple(by_id.values()))
 
 
-def rows(before: Judged, after: Judged) -> dict[str, str]:
+def rows(before: Assessment, after: Assessment) -> dict[str, str]:
     """The first word of each row, by the finding's id."""
     told = [plain(of).split() for of in draw_change(before, after, 200)]
     return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in ("gone", "new", "unknown")}

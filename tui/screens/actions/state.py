@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class ActionsState(ExaminedListState):
-    """Actions and selection; only `begin`, `take`, `fail` and the methods of keys change it."""
+    """Actions and selection; only `begin`, `set_actions`, `fail` and the methods of keys change it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.offers: tuple[Offer, ...] = ()  # of the examination
         self._refusal = ""
 
-    def take(self, offers: tuple[Offer, ...], examination: Examination, refusal: str) -> None:
+    def set_actions(self, offers: tuple[Offer, ...], examination: Examination, refusal: str) -> None:
         """Show these actions; `refusal` is why none can run here, or ""."""
         self._examined(examination)
         self.offers, self._refusal = offers, refusal

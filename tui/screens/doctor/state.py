@@ -17,7 +17,7 @@ _TITLES = {"finding": "Finding", "explanation": "In plain words"}
 
 
 class DoctorState(ExaminedListState):
-    """Findings and selection; only `begin`, `take`, `fail` and the methods of keys change it."""
+    """Findings and selection; only `begin`, `set_examination`, `fail` and the methods of keys change it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class DoctorState(ExaminedListState):
         self.findings: tuple[Finding, ...] = ()
         self._all = False
 
-    def take(self, examination: Examination) -> None:
+    def set_examination(self, examination: Examination) -> None:
         """Show a new examination."""
         from probes.checks.registry import findings
 

@@ -27,7 +27,7 @@ class HistoryState(ListState):
         self._failure = ""
         self._unread: tuple[str, ...] = ()
 
-    def take(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
+    def set_runs(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
         """Show these runs, newest first, and why existing logs could not be read."""
         self._runs, self._unread = runs, unread
         self._keep_selection()

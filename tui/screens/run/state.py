@@ -11,7 +11,7 @@ from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome
 from tui.actions.manual_steps import runnable
 from tui.screens.confirm.state import file_word, title_line
 from widgets.base.lines import Line, Run, Tone, folded, plain, wrapped
-from widgets.doctor.changes import Judged, draw_change
+from widgets.doctor.changes import Assessment, draw_change
 
 if TYPE_CHECKING:
     from tui.actions.dispatcher import Prepared
@@ -20,9 +20,9 @@ SAVED_WIDTH = 120
 
 
 class RunState:
-    """A run; only `take`, `note_recheck` and `want_stop` change it."""
+    """A run; only `add_events`, `note_recheck` and `want_stop` change it."""
 
-    def __init__(self, prepared: Prepared, origin: Origin, before: Judged) -> None:
+    def __init__(self, prepared: Prepared, origin: Origin, before: Assessment) -> None:
         self.prepared, self.origin = prepared, origin
         self.steps = len(runnable(prepared.plan))
         self.step = 0
@@ -35,12 +35,12 @@ class RunState:
         self._stops = 0
         self._events: list[RunEvent] = []
         self._outcomes: dict[int, RunOutcome] = {}
-        self._after: Judged | None = None
+        self._after: Assessment | None = None
         self._failure = ""
 
     # Changes
 
-    def take(self, events: Sequence[RunEvent]) -> None:
+    def add_events(self, events: Sequence[RunEvent]) -> None:
         """Add events."""
         for event in events:
             self._events.append(event)
@@ -59,7 +59,7 @@ class RunState:
         """Return whether the run has ended and may have changed the node."""
         return self.ended is not None and self._began
 
-    def note_recheck(self, after: Judged | None, failure: str = "") -> None:
+    def note_recheck(self, after: Assessment | None, failure: str = "") -> None:
         """Note the node after the run, or why it could not be checked."""
         self._after, self._failure, self.is_over = after, failure, True
 
