@@ -125,12 +125,11 @@ class Codec:
             return self.clean(value if len(value) <= bounds.text else value[: bounds.text - 1] + "…")
         if kind is bool and isinstance(value, bool):
             return value
-        # Compare before converting: an integer may be too large for a float. NaN fails the comparison.
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if kind is float and bounds.least <= value <= bounds.most:
-                return float(value)
-            if kind is int and isinstance(value, int) and bounds.least <= value <= bounds.most:
-                return value
+        if isinstance(value, int if kind is int else int | float) and not isinstance(value, bool):
+            # Compare before converting: an integer may be too large for a float. NaN fails the comparison.
+            if kind in (int, float) and bounds.least <= value <= bounds.most:
+                return kind(value)
+            raise CodecError(f"{value!r:.40} is out of range")
         raise _expected(_NAMES[kind], value)
 
     def _decode_union(self, kinds: tuple[Any, ...], value: object, bounds: Bounds) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn, TypeVar, Union
@@ -50,6 +50,28 @@ Maybe = Union[T, Unknown]  # noqa: UP007 - evaluated at run time, also on Python
 def known(fact: Maybe[T], otherwise: T) -> T:
     """The fact itself, or `otherwise` where it is unknown. Only for drawing and sorting."""
     return otherwise if isinstance(fact, Unknown) else fact
+
+
+def any_of(answers: Iterable[Maybe[bool]]) -> Maybe[bool]:
+    """Return True if one answer is true, else the first unknown answer, else False."""
+    unknown: Unknown | None = None
+    for answer in answers:
+        if isinstance(answer, Unknown):
+            unknown = answer if unknown is None else unknown
+        elif answer:
+            return True
+    return False if unknown is None else unknown
+
+
+def all_of(answers: Iterable[Maybe[bool]]) -> Maybe[bool]:
+    """Return False if one answer is false, else the first unknown answer, else True."""
+    unknown: Unknown | None = None
+    for answer in answers:
+        if isinstance(answer, Unknown):
+            unknown = answer if unknown is None else unknown
+        elif not answer:
+            return False
+    return True if unknown is None else unknown
 
 
 def map_known(fact: Maybe[T], read: Callable[[T], Maybe[U]]) -> Maybe[U]:

@@ -31,7 +31,7 @@ def redirects_off(examination: Examination) -> Plan | str:
     if not found.ports:
         if found.unknowns:
             return reason_of(found.unknowns[0])
-        return f"none of the {found.looked_at} switch ports between GPUs and NICs has a redirect enabled"
+        return f"none of the {found.checked} switch ports between GPUs and NICs has a redirect enabled"
     if any(is_translated(examination, path) for path in near_paths(examination)):
         option = pass_through_option(examination)
         return f"the IOMMU translates DMA, so clearing ACS alone does not help; boot with {option} first"

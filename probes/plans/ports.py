@@ -9,8 +9,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import functions_of
-from probes.queries.port_condition import Condition, condition_of
-from probes.queries.ports import Port, ports_of
+from probes.queries.ports import Condition, Port, condition_of, ports_of
 from probes.snapshot.examination import Examination
 
 _ERRORS = "0xfff"  # the twelve error counters of PortCounters, perfquery(8)

@@ -83,7 +83,7 @@ def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
 
 
 def _counters(host: Host, device: str, port: RdmaPort) -> PortCounters:
-    """The port's bytes; EFA and bnxt_re may have them in hw_counters only, rxe counts packets only.
+    """Return the port's bytes; EFA and bnxt_re may have them in hw_counters only, rxe counts packets only.
 
     drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
     """

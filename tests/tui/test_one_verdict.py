@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from probes.bandwidth.model.limits import of_pair
+from probes.bandwidth.model.limits import limit_of_pair
 from probes.base.unknown import Unknown
-from probes.checks.summary import exit_status, found_of, summed_up
+from probes.checks.summary import exit_status, summarize, with_severity
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Severity
 from probes.simulation.bandwidth.speeds import Place, sustained
@@ -22,7 +22,7 @@ from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
 from tui.cli import main
 from tui.commands.check import check_json
-from tui.commands.topo import topology_json
+from tui.commands.topo_json import topology_json
 from tui.runtime.sampler import Probed, Sampled
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Tone
@@ -33,7 +33,7 @@ GREEN = (State.ACTIVE, State.READY)
 
 
 def verdict_on(name: str) -> Verdict:
-    return summed_up(examination_of(name).verdict, findings_on(name).values())
+    return summarize(examination_of(name).verdict, findings_on(name).values())
 
 
 def test_the_dashboard_and_json_say_what_check_says() -> None:
@@ -58,7 +58,7 @@ def test_the_dashboard_and_json_say_what_check_says() -> None:
 def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it() -> None:
     for name in NODES:
         found, verdict = findings_on(name).values(), verdict_on(name)
-        critical, warnings = found_of(found, Severity.CRITICAL), found_of(found, Severity.WARNING)
+        critical, warnings = with_severity(found, Severity.CRITICAL), with_severity(found, Severity.WARNING)
         line = draw(verdict, key="d")
         text = "".join(run.text for run in line)
         assert (f"{len(critical)} critical" in text) == bool(critical), name
@@ -92,7 +92,7 @@ def shares(examination: Examination) -> Iterator[tuple[str, float]]:
         for nic in best:
             if by_pxn and topology.paths[gpu.id, nic].nccl not in (Nccl.PIX, Nccl.PXB, Nccl.P2C):
                 continue
-            limit = of_pair(examination, gpu.id, nic, 1, False).gbps
+            limit = limit_of_pair(examination, gpu.id, nic, 1, False).gbps
             place = Place(examination, nic, 1, gpu.id)
             gbps = min(sustained(place, nic_reads, False) for nic_reads in (False, True))
             if not isinstance(limit, Unknown):

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
@@ -21,6 +20,7 @@ from probes.bandwidth.tools.samples import (
     Latency,
     Sample,
 )
+from probes.bandwidth.tools.tool import Purpose
 from tests.probes.bandwidth.planning.test_series import lacking, node
 from tests.probes.bandwidth.sample_results import failed, judged, latency, result
 from widgets.bandwidth.matrix import draw_matrix

@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import rate
-from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result, load_of
+from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.headline import headline, stalls
-from probes.bandwidth.tools.other_commands import NcclSettings
 from probes.bandwidth.tools.samples import HOST_MEMORY, Sample
 from probes.base.origin import origin_word
 from probes.base.unknown import Unknown, known
@@ -99,7 +98,7 @@ class SeriesRunner:
                     break
         seconds = self._host.monotonic() - began
         settings = test.settings
-        load = load_of(settings)
+        load = settings.load
         figure = headline(meeting.samples, settings)
         judgement = rate(figure or _NOTHING, test.limit, _host_memory(test, earlier))
         uneven = stalls(meeting.samples, settings)
@@ -130,9 +129,9 @@ class SeriesRunner:
             if least is None or isinstance(least.nominal_gbps, Unknown)
             else least.nominal_gbps,
             limit_by="" if least is None else least.name,
-            trouble=trouble.told if trouble else "",
+            trouble=trouble.text if trouble else "",
             trouble_raw=trouble.raw if trouble else "",
-            wants_nics=isinstance(settings, NcclSettings) and settings.over_network,
+            wants_nics=not test.memory and settings.nics != (),
         )
 
 

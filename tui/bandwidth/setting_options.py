@@ -11,24 +11,13 @@ from probes.bandwidth.planning.inventory import inventory
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH
+from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 from probes.snapshot.examination import Examination
 from widgets.base.figures import binary_size, gbps
 from widgets.node.matrix import smi_word
 
 _BEST = "★"
-_TESTS = {
-    "ib_write_bw": "RDMA write, bandwidth",
-    "ib_read_bw": "RDMA read, bandwidth",
-    "ib_send_bw": "RDMA send, bandwidth",
-    "ib_write_lat": "RDMA write, latency",
-    "ib_read_lat": "RDMA read, latency",
-    "ib_send_lat": "RDMA send, latency",
-    "gdrcopy_copybw": "the CPU's copies to GPU memory",
-    "gdrcopy_sanity": "the CPU's access to GPU memory, correctness",
-    "nvbandwidth": "CUDA's copies between host and GPU",
-    **{name: f"NCCL {name.removesuffix('_perf').replace('_', '-')}" for name in NCCL_TESTS},
-}
+_TESTS = {program.name: program.label for program in PROGRAMS}
 _SETUPS = {
     Mode.LOOPBACK: "loopback: both ends on this node",
     Mode.SERVER: "server: wait here for a peer",
@@ -88,7 +77,7 @@ def memories(setup: object) -> list[Option]:
 
 def scopes(tool: str) -> list[Option]:
     """Which pairs, or GPUs."""
-    if tool in GDRCOPY or tool == NVBANDWIDTH:
+    if tool not in (*PERFTEST, *NCCL_TESTS):
         return [Option(Scope.PAIR, "this GPU"), Option(Scope.SWEEP, "every GPU, one after another")]
     return [Option(one, text) for one, text in _SCOPES.items()]
 

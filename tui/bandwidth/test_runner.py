@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Protocol
 
 from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
 from probes.bandwidth.model.result import Ending
-from probes.bandwidth.tools.failure_patterns import CAUSE, SYMPTOM
-from probes.bandwidth.tools.failures import Failure, Memory, Output, explain
-from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
-from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
-from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
-from probes.bandwidth.tools.other_commands import GdrcopySettings, NvbandwidthSettings
-from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.perftest_output import PerftestOutput
+from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, Output
+from probes.bandwidth.tools.registry import explain, tool_of
 from probes.bandwidth.tools.samples import WAITING, About, Fact, Sample
 from probes.base.unknown import Unknown
 from probes.facts.system.tcp_ports import listening
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, SANITY
 from probes.host.protocol import Host
 from tui.bandwidth.events import BandwidthEvent, FactReported, LinePrinted, ProcessStarted, SampleReceived
 from tui.bandwidth.processes import ProcessStarter, ToolProcess
@@ -36,30 +28,12 @@ _KEPT_LINES = 2000  # of the beginning, and of the end
 _MOST_FACTS = 100
 
 
-class Parser(Protocol):
-    """Reads one tool's lines."""
-
-    def feed(self, line: str) -> tuple[Output, ...]:
-        """What a line tells."""
-
-
-def parser_of(tool: str) -> Parser:
-    """The parser for a tool."""
-    if tool in GDRCOPY:
-        return GdrcopyOutput()
-    if tool == NVBANDWIDTH:
-        return NvbandwidthOutput()
-    if tool in NCCL_TESTS:
-        return NcclTestsOutput(tool.removesuffix("_perf"))
-    return PerftestOutput()
-
-
 class _Running:
     """One end that was started."""
 
     def __init__(self, end: PlannedProcess, process: ToolProcess) -> None:
         self.end, self.process = end, process
-        self.parser = parser_of(end.command.tool)
+        self.parser = tool_of(end.command.tool).parser(end.command.tool)
         self.waits_since: float | None = None
         self.ended_at: float | None = None
         self.tries = 1
@@ -236,19 +210,19 @@ class TestRunner:
         return (Ending.DONE, None) if trouble is None else (Ending.FAILED, trouble)
 
     def _without_figure(self) -> Failure | None:
-        """Tools end with status 0 though they measured nothing, or only one direction of two."""
+        """Return what is missing: tools end with status 0 even if they measured nothing, or one direction."""
         settings = self._test.settings
-        if isinstance(settings, GdrcopySettings) and settings.tool == SANITY:
+        if not settings.measures:
             return None
-        told = min(self._troubles, key=lambda one: one.rank, default=None)
-        if isinstance(settings, NvbandwidthSettings):
-            missing = [one for one in settings.tests if not any(row.what == one for row in self.samples)]
-            if missing:
-                why = next((one.value for one in self.facts if one.about is About.WAIVED), "")
-                text = f"{missing[0]} gave no figure{f': waived: {why}' if why else ''}"
-                return told or Failure(text, "", SYMPTOM)
+        reported = min(self._troubles, key=lambda failure: failure.rank, default=None)
+        measured = {sample.what for sample in self.samples}
+        missing = [test for test in settings.required_tests if test not in measured]
+        if missing:
+            why = next((fact.value for fact in self.facts if fact.about is About.WAIVED), "")
+            text = f"{missing[0]} gave no figure{f': waived: {why}' if why else ''}"
+            return reported or Failure(text, "", SYMPTOM)
         if not self.samples:
-            return told or Failure("it ended without a figure", "", SYMPTOM)
+            return reported or Failure("it ended without a figure", "", SYMPTOM)
         return None
 
     def _left_behind(self) -> Failure | None:
@@ -268,12 +242,7 @@ class TestRunner:
             # What was ended here after the other end had gone ended well enough.
             if ended is not None and one.ended_at is not None and ended.exit_status:
                 if ended.why:
-                    return explain(self._lines, None, self._memory()) or Failure(ended.why, "", CAUSE)
+                    found = explain(self._test.tool, self._lines, None, self._test.memory)
+                    return found or Failure(ended.why, "", CAUSE)
                 statuses.append(ended.exit_status)
-        return explain(self._lines, statuses[0] if statuses else 0, self._memory())
-
-    def _memory(self) -> Memory | None:
-        settings = self._test.settings
-        if not isinstance(settings, PerftestSettings):
-            return None
-        return Memory(settings.gpu is not None, settings.gpu is not None and settings.gpu.dmabuf)
+        return explain(self._test.tool, self._lines, statuses[0] if statuses else 0, self._test.memory)

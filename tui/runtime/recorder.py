@@ -16,7 +16,7 @@ from probes.host.protocol import Host
 from probes.recording.archive import ArchiveWriter, Manifest
 from probes.recording.format import FORMAT_VERSION, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
+from probes.recording.redaction.identifiers import Identifiers
 from tui.files.new_file import NewFile, shown_path
 from tui.files.version import version
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.model.meaning import Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
@@ -18,6 +17,7 @@ from probes.bandwidth.results.memory_path import (
     nic_routes,
 )
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
+from probes.bandwidth.tools.tool import Purpose
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
 from widgets.base.figures import ago, binary_size, short

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.queries.finding import Finding, Status
 from probes.snapshot.verdict import Verdict
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
@@ -40,8 +40,8 @@ def draw_change(before: Assessment, after: Assessment, width: int) -> list[Line]
     return lines
 
 
-def _verdict(word: str, judged: Assessment, width: int) -> list[Line]:
-    verdict = summed_up(judged.verdict, judged.findings)
+def _verdict(word: str, assessment: Assessment, width: int) -> list[Line]:
+    verdict = summarize(assessment.verdict, assessment.findings)
     head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(verdict))
     return [fit(head, width), *wrapped(verdict.reason, width, Tone.DIM, " " * 12)[:2]]
 

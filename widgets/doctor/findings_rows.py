@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from probes.checks.summary import found_of
+from probes.checks.summary import with_severity
 from probes.queries.finding import Finding, Severity
 from widgets.base.lines import Line, Run, Tone, fit
 from widgets.doctor.findings import mark_of
@@ -14,7 +14,7 @@ _MOST_DEVICE_CELLS = 15
 
 def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return critical findings, then warnings; one per cause."""
-    return (*found_of(findings, Severity.CRITICAL), *found_of(findings, Severity.WARNING))
+    return (*with_severity(findings, Severity.CRITICAL), *with_severity(findings, Severity.WARNING))
 
 
 def draw(
@@ -27,7 +27,7 @@ def draw(
     """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names, `gpus` are ids of GPUs."""
     rows = listed(findings)
     if not rows:
-        notes = len(found_of(findings, Severity.NOTE))
+        notes = len(with_severity(findings, Severity.NOTE))
         more = f", {notes} note{'s' if notes > 1 else ''} (d)" if notes else ""
         return [(Run("✓", Tone.GOOD), Run(" no critical findings or warnings"), Run(more, Tone.DIM))]
     devices = {finding.id: device_of(finding, labels, gpus) for finding in rows}

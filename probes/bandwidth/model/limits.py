@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.link_speed import link_gbps, now_of, words
@@ -77,7 +76,9 @@ class Limit:
         return least.gbps
 
 
-def of_pair(examination: Examination, gpu: str, nic: str, port: int = 1, is_loopback: bool = False) -> Limit:
+def limit_of_pair(
+    examination: Examination, gpu: str, nic: str, port: int = 1, is_loopback: bool = False
+) -> Limit:
     """GPU memory (a BDF) over a NIC (an RDMA device)."""
     functions = functions_of(examination)
     path = examination.topology.paths.get((gpu, nic))
@@ -112,7 +113,9 @@ def of_pair(examination: Examination, gpu: str, nic: str, port: int = 1, is_loop
     return Limit(tuple(bounds), tuple(notes), is_loopback)
 
 
-def of_host(examination: Examination, nic: str, port: int = 1, is_loopback: bool = False) -> Limit:
+def limit_of_host_memory(
+    examination: Examination, nic: str, port: int = 1, is_loopback: bool = False
+) -> Limit:
     """Host memory over a NIC."""
     device = _device(examination, nic)
     bounds = [_of_port(examination, nic, port, is_loopback)]
@@ -122,14 +125,7 @@ def of_host(examination: Examination, nic: str, port: int = 1, is_loopback: bool
     return Limit(tuple(bounds), (_BOTH_WAYS,) if is_loopback else (), is_loopback)
 
 
-def of_test(examination: Examination, settings: PerftestSettings, is_loopback: bool = False) -> Limit:
-    """What a test of perftest can reach at most."""
-    if settings.gpu is None:
-        return of_host(examination, settings.device, settings.port, is_loopback)
-    return of_pair(examination, settings.gpu.bdf, settings.device, settings.port, is_loopback)
-
-
-def of_gpu(examination: Examination, gpu: str) -> Limit:
+def limit_of_gpu_copies(examination: Examination, gpu: str) -> Limit:
     """Copies between the host and a GPU: what gdrcopy and nvbandwidth measure; no NIC."""
     if _by_cpu_link(examination, gpu):
         return Limit((), ("the GPU is attached to its CPU by chip-to-chip links, whose rate is not read",))
@@ -137,7 +133,7 @@ def of_gpu(examination: Examination, gpu: str) -> Limit:
     return Limit(tuple(_of_link(examination, *one, _label(examination, one[0], "")) for one in links))
 
 
-def of_both_ends(near: Limit, far: Limit, is_bidirectional: bool) -> Limit:
+def limit_of_two_ends(near: Limit, far: Limit, is_bidirectional: bool) -> Limit:
     """Of a test between two NICs of one node, or of two: what is on the way of either end.
 
     In both directions a link of both ends carries what each sends and what each receives, and so half of it

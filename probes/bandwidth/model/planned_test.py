@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.bandwidth.model.limits import Limit
-from probes.bandwidth.model.meaning import Purpose, Settings
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.tools.command import Command
 from probes.bandwidth.tools.perftest_command import PerftestSettings
+from probes.bandwidth.tools.tool import Purpose, Settings
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
-from probes.bandwidth.model.meaning import Settings
 from probes.bandwidth.model.planned_test import Pair, PlannedTest
 from probes.bandwidth.model.rating import Judgement
-from probes.bandwidth.tools.other_commands import GdrcopySettings
-from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Fact, Sample
+from probes.bandwidth.tools.tool import Load
 
 MOST_SAMPLES = 400
 
@@ -72,21 +69,6 @@ class Result:
         return _key(self.pair, self.title, self.tool, self.setup, self.memory, load)
 
 
-class Load(NamedTuple):
-    """What is sent; None: all sizes, or the tool's own."""
-
-    size_bytes: int | None
-    queue_pairs: int
-    is_bidirectional: bool
-
-
-def load_of(settings: Settings) -> Load:
-    """What a test with these settings sends."""
-    if isinstance(settings, PerftestSettings):
-        return Load(settings.size_bytes, settings.queue_pairs, settings.is_bidirectional)
-    return Load(settings.size_bytes if isinstance(settings, GdrcopySettings) else None, 1, False)
-
-
 def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load) -> tuple[object, ...]:
     # The title tells which GPU is at the far end, and collectives over NICs from those inside the node.
     ends = (pair.gpu_label, pair.nic, pair.port, pair.far_nic, pair.peer)
@@ -95,4 +77,4 @@ def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load)
 
 def planned_key(test: PlannedTest) -> tuple[object, ...]:
     """`Result.key` of the result that a test will have."""
-    return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, load_of(test.settings))
+    return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, test.settings.load)

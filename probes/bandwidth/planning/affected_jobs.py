@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.bandwidth.model.meaning import Settings
 from probes.bandwidth.model.planned_test import PlannedTest
 from probes.bandwidth.planning.affected_nics import of_nics
 from probes.bandwidth.planning.process_names import named, processes_by_pid
-from probes.bandwidth.tools.other_commands import GdrcopySettings, NcclSettings, NvbandwidthSettings
-from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.jobs.processes import Process
@@ -83,13 +80,4 @@ def _of_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
 
 def _is_used(gpu: Gpu, tests: tuple[PlannedTest, ...]) -> bool:
     ends = [test.settings for test in tests] + [test.far for test in tests if test.far is not None]
-    return any(gpu.index in _indices(settings) for settings in ends)
-
-
-def _indices(settings: Settings) -> tuple[int, ...]:
-    if isinstance(settings, PerftestSettings):
-        return () if settings.gpu is None else (settings.gpu.index,)
-    if isinstance(settings, GdrcopySettings):
-        return (settings.gpu_index,)
-    assert isinstance(settings, NvbandwidthSettings | NcclSettings)
-    return settings.gpus
+    return any(gpu.index in settings.gpu_indices for settings in ends)

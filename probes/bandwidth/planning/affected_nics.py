@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import PlannedTest
 from probes.bandwidth.planning.process_names import named, processes_by_pid
-from probes.bandwidth.tools.other_commands import NcclSettings
+from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.facts.rdma.devices import RdmaFacts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.bandwidth.model.meaning import purpose
 from probes.bandwidth.model.planned_test import Pair, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.planning.defaults import better_nics_down, is_without_dmabuf, perftest_defaults
@@ -21,7 +20,7 @@ _DMABUF = {MemoryPath.BEST: None, MemoryPath.DMABUF: True, MemoryPath.PEERMEM: F
 _WORDS = {MemoryPath.HOST: HOST_MEMORY, MemoryPath.DMABUF: BY_DMABUF, MemoryPath.PEERMEM: BY_PEERMEM}
 
 
-def wish_title(examination: Examination, gpu: str | None, nic: str | None, path: MemoryPath) -> str:
+def title_of(examination: Examination, gpu: str | None, nic: str | None, path: MemoryPath) -> str:
     """What a test would be called, also where there is none."""
     return _title(_label(examination, gpu), nic or "no NIC", _WORDS.get(path, "GPU memory"))
 
@@ -93,7 +92,7 @@ def perftest_test(
         memory=memory,
         processes=planned.processes,
         limit=planned.limit,
-        purpose=purpose(settings, is_loopback),
+        purpose=settings.purpose(is_loopback),
         seconds=method.seconds,
         time_limit_s=method.time_limit_s,
         end_after_s=method.end_after_s,

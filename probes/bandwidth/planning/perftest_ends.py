@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from probes.bandwidth.model.limits import Limit, of_both_ends, of_test
+from probes.bandwidth.model.limits import Limit, limit_of_two_ends
 from probes.bandwidth.model.planned_test import PlannedProcess
 from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.planning.defaults import gpu_memory, perftest_defaults
@@ -45,9 +45,9 @@ def ends_of(
     far, told_of_far = _at_peer(examination, request, wished)
     notes = tuple(dict.fromkeys((*notes, *told_of_far)))
     is_known = far.device != near.device and not told_of_far
-    limit = of_test(examination, near)
+    limit = near.limit(examination)
     if is_known:
-        limit = of_both_ends(limit, _of_peer(of_test(examination, far)), near.is_bidirectional)
+        limit = limit_of_two_ends(limit, _of_peer(far.limit(examination)), near.is_bidirectional)
     planned = PerftestEnds(near, (), limit, (), far if is_known else None, notes)
     if request.setup is Mode.SERVER:
         waits, asks = perftest(near, tools), perftest(far, tools, LOCALHOST)
@@ -76,14 +76,14 @@ def _loopback(
 ) -> PerftestEnds | Refused:
     near, notes = _bound(examination, wished)
     far: PerftestSettings | None = None
-    limit = of_test(examination, near, is_loopback=request.far_nic in (None, near.device))
+    limit = near.limit(examination, is_loopback=request.far_nic in (None, near.device))
     if request.far_nic not in (None, near.device):
         other = _over_other_device(examination, request, wished)
         if isinstance(other, Refused):
             return other
         far, told = _bound(examination, other)
         notes = tuple(dict.fromkeys((*notes, *told)))
-        limit = of_both_ends(limit, of_test(examination, far), near.is_bidirectional)
+        limit = limit_of_two_ends(limit, far.limit(examination), near.is_bidirectional)
     both = loopback(near, tools, far)
     if isinstance(both, Refused):
         return both

@@ -1,102 +1,86 @@
-"""From a wish to the tests that this node can run, and the reasons for those that it cannot."""
+"""Plan a series: from a request to the tests that this node can run, and why it cannot run the others."""
 
 from __future__ import annotations
 
 from probes.bandwidth.model.planned_test import LeftOut, PlannedTest, Series
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.planning.defaults import active_port, better_nics_down, nearest_nic, no_rdma
-from probes.bandwidth.planning.install_hints import with_way_to_get
-from probes.bandwidth.planning.other_tests import gdrcopy_test, nccl_test, nvbandwidth_test
-from probes.bandwidth.planning.perftest import perftest_test, wish_title
+from probes.bandwidth.planning.local_test import local_test
+from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.command import Refused
+from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
+from probes.bandwidth.tools.registry import tool_of
+from probes.bandwidth.tools.tool import LocalTool
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST, TEST_TOOLS
+from probes.facts.system.tool_names import TEST_TOOLS
 from probes.snapshot.examination import Examination
 
-_MEMORY_PATHS = (MemoryPath.HOST, MemoryPath.PEERMEM, MemoryPath.DMABUF)
+_COMPARED = (MemoryPath.HOST, MemoryPath.PEERMEM, MemoryPath.DMABUF)
+_Planned = list[tuple[str, PlannedTest | Refused]]  # by title
 
 
 def plan_series(examination: Examination, request: Request, tcp_port: int) -> Series | Refused:
-    """All tests of a wish, `tcp_port` being free here; Refused where not one of them can be run."""
+    """Return all tests of a request, or Refused if none of them can run; `tcp_port` is free on this node."""
     if request.tool not in TEST_TOOLS:
-        return Refused(f"{request.tool[:80]!r} is no test that gdrtop knows")
+        return Refused(f"{request.tool[:80]!r} is not a test that gdrtop knows")
+    tool = tool_of(request.tool)
     idle: tuple[LeftOut, ...] = ()
-    if request.tool in PERFTEST:
-        pairs = _pairs(examination, request)
-        if isinstance(pairs, Refused):
-            return pairs
-        planned = _over_rdma(examination, request, pairs, tcp_port)
-        if not planned:
-            return Refused("there is no GPU here; host memory can be measured")
-        idle = () if request.scope is Scope.PAIR or request.nic else _idle(examination)
+    if isinstance(tool, LocalTool):
+        planned = _local_tests(examination, request, tool)
     else:
-        gpus = _gpus(examination, request)
-        if isinstance(gpus, Refused):
-            return gpus
-        planned = _others(examination, request, gpus)
-    tests = tuple(one for _, one in planned if isinstance(one, PlannedTest))
+        planned = _rdma_tests(examination, request, tcp_port)
+        idle = () if request.scope is Scope.PAIR or request.nic else _idle_nics(examination)
+    if isinstance(planned, Refused):
+        return planned
+    tests = tuple(test for _, test in planned if isinstance(test, PlannedTest))
     left_out = tuple(
-        LeftOut(title, with_way_to_get(examination, request.tool, one.reason))
-        for title, one in planned
-        if isinstance(one, Refused)
+        LeftOut(title, _with_install_hint(examination, request.tool, test.reason))
+        for title, test in planned
+        if isinstance(test, Refused)
     )
     if not tests:
         return Refused(left_out[0].reason)
-    title = tests[0].title if len(tests) == 1 else f"{_scope(request)}: {len(tests)} tests"
+    is_local = isinstance(tool, LocalTool)
+    title = tests[0].title if len(tests) == 1 else f"{_scope_title(request, is_local)}: {len(tests)} tests"
     return Series(title, tests, (*left_out, *idle))
 
 
-def _over_rdma(
-    examination: Examination, request: Request, pairs: list[tuple[str | None, str | None]], tcp_port: int
-) -> list[tuple[str, PlannedTest | Refused]]:
-    """Each pair by each memory; host memory, in which no GPU has a part, once a NIC."""
-    paths = _MEMORY_PATHS if request.memory is MemoryPath.COMPARE else (request.memory,)
-    planned: list[tuple[str, PlannedTest | Refused]] = []
-    over_host_memory: set[str | None] = set()
-    for gpu, nic in pairs:
-        for path in paths:
-            if path is MemoryPath.HOST:
-                if nic in over_host_memory:
-                    continue
-                over_host_memory.add(nic)
-            elif gpu is None:
-                continue
-            title = wish_title(examination, gpu if path is not MemoryPath.HOST else None, nic, path)
-            planned.append((title, perftest_test(examination, request, gpu, nic, path, tcp_port)))
-    return planned
+def _with_install_hint(examination: Examination, program: str, reason: str) -> str:
+    """Return a reason, and how to get what it says is missing."""
+    if f"{program} is not installed" in reason:
+        return f"{reason}; {tool_of(program).install_hint(examination)}"
+    if "built without CUDA" in reason or "built without DMA-BUF" in reason:
+        return f"{reason}; {GPU_BUILD_HINT}"
+    return reason
 
 
-def _scope(request: Request) -> str:
+def _scope_title(request: Request, is_local: bool) -> str:
     if request.scope is Scope.PAIR:
         return "host memory, nvidia-peermem, DMA-BUF"
-    nics = request.nic or ("its best NIC" if request.scope is Scope.SWEEP else "every NIC")
-    if request.tool not in PERFTEST:
+    if is_local:
         return f"{request.tool} of every GPU"
     if request.memory is MemoryPath.HOST:
         return f"host memory over {request.nic or 'every NIC'}"
+    nics = request.nic or ("its best NIC" if request.scope is Scope.SWEEP else "every NIC")
     return f"every GPU with {nics}"
 
 
-def _others(
-    examination: Examination, request: Request, gpus: tuple[Gpu, ...]
-) -> list[tuple[str, PlannedTest | Refused]]:
-    if request.tool in NCCL_TESTS:
-        return [(request.tool, nccl_test(examination, request, gpus))]
-    if request.tool in GDRCOPY:
-        return [(f"GPU{gpu.index}", gdrcopy_test(examination, request, gpu)) for gpu in gpus]
-    assert request.tool == NVBANDWIDTH
-    return [(f"GPU{gpu.index}", nvbandwidth_test(examination, gpu)) for gpu in gpus]
+# Tools without a NIC
 
 
-def _all_gpus(examination: Examination) -> tuple[Gpu, ...] | Refused:
-    facts = examination.node.gpus
-    return facts.gpus if isinstance(facts, GpuFacts) else Refused(f"the GPUs are not known: {facts}")
+def _local_tests(examination: Examination, request: Request, tool: LocalTool) -> _Planned | Refused:
+    gpus = _chosen_gpus(examination, request, tool)
+    if isinstance(gpus, Refused):
+        return gpus
+    if not tool.is_per_gpu:
+        return [(request.tool, local_test(examination, request, tool, gpus))]
+    return [(f"GPU{gpu.index}", local_test(examination, request, tool, (gpu,))) for gpu in gpus]
 
 
-def _gpus(examination: Examination, request: Request) -> tuple[Gpu, ...] | Refused:
-    """The GPUs of a test without a NIC: the one chosen, else all for a collective or a sweep."""
+def _chosen_gpus(examination: Examination, request: Request, tool: LocalTool) -> tuple[Gpu, ...] | Refused:
+    """Return the chosen GPU, or all of them for a collective or a sweep."""
     gpus = _all_gpus(examination)
     if isinstance(gpus, Refused):
         return gpus
@@ -104,13 +88,42 @@ def _gpus(examination: Examination, request: Request) -> tuple[Gpu, ...] | Refus
         chosen = tuple(gpu for gpu in gpus if gpu.bdf == request.gpu)
         return chosen or Refused(f"there is no GPU {request.gpu[:40]}")
     if not gpus:
-        return Refused("there is no GPU here")
-    return gpus if request.tool in NCCL_TESTS or request.scope is not Scope.PAIR else gpus[:1]
+        return Refused("this node has no GPU")
+    return gpus if not tool.is_per_gpu or request.scope is not Scope.PAIR else gpus[:1]
+
+
+def _all_gpus(examination: Examination) -> tuple[Gpu, ...] | Refused:
+    facts = examination.node.gpus
+    return facts.gpus if isinstance(facts, GpuFacts) else Refused(f"the GPUs are unknown: {facts}")
+
+
+# Tests over RDMA
+
+
+def _rdma_tests(examination: Examination, request: Request, tcp_port: int) -> _Planned | Refused:
+    """Plan each pair with each kind of memory; host memory, where the GPU does not matter, once a NIC."""
+    pairs = _pairs(examination, request)
+    if isinstance(pairs, Refused):
+        return pairs
+    paths = _COMPARED if request.memory is MemoryPath.COMPARE else (request.memory,)
+    planned: _Planned = []
+    nics_with_host_memory: set[str | None] = set()
+    for gpu, nic in pairs:
+        for path in paths:
+            if path is MemoryPath.HOST:
+                if nic in nics_with_host_memory:
+                    continue
+                nics_with_host_memory.add(nic)
+            elif gpu is None:
+                continue
+            title = title_of(examination, gpu if path is not MemoryPath.HOST else None, nic, path)
+            planned.append((title, perftest_test(examination, request, gpu, nic, path, tcp_port)))
+    return planned or Refused("this node has no GPU; host memory can be measured")
 
 
 def _pairs(examination: Examination, request: Request) -> list[tuple[str | None, str | None]] | Refused:
-    """(GPU's BDF, RDMA device) of every test; None for the GPU where there is none."""
-    devices = _active(examination)
+    """Return (GPU's BDF, RDMA device) of every test; the GPU is None if there is none."""
+    devices = _active_devices(examination)
     if isinstance(devices, Refused):
         return devices
     gpus = _all_gpus(examination)
@@ -132,34 +145,36 @@ def _pairs(examination: Examination, request: Request) -> list[tuple[str | None,
     return [(gpu, nic) for gpu in bdfs for nic in nics]
 
 
-def _active(examination: Examination) -> list[RdmaDevice] | Refused:
+def _active_devices(examination: Examination) -> list[RdmaDevice] | Refused:
     rdma = examination.node.rdma
     if not isinstance(rdma, RdmaFacts):
         return no_rdma(rdma)
-    devices = [one for one in rdma.devices if active_port(one) is not None and not _is_software(one)]
+    devices = [
+        device for device in rdma.devices if active_port(device) is not None and not _is_software(device)
+    ]
     return devices or Refused(
-        "no port of an RDMA device is active here: the doctor says why (gdrtop check);"
-        " gdrcopy, nvbandwidth and nccl-tests need none"
+        "no RDMA port is active on this node: gdrtop check shows why;"
+        " tests that use no NIC can still run"
     )
 
 
-def _idle(examination: Examination) -> tuple[LeftOut, ...]:
-    """The NICs that no test is over, for no port is active; missed are those that a GPU would have."""
+def _idle_nics(examination: Examination) -> tuple[LeftOut, ...]:
+    """Return the NICs without an active port; those that a GPU would use are missed."""
     topology, rdma = examination.topology, examination.node.rdma
     used = ((gpu.id, nearest_nic(topology, gpu.id)) for gpu in topology.gpus)
     missed = {better for gpu, nic in used if nic for better in better_nics_down(topology, gpu, nic)}
     return tuple(
-        LeftOut(device.name, _states(device), device.name in missed)
+        LeftOut(device.name, _port_states(device), device.name in missed)
         for device in (rdma.devices if isinstance(rdma, RdmaFacts) else ())
         if active_port(device) is None and not _is_software(device)
     )
 
 
-def _states(device: RdmaDevice) -> str:
+def _port_states(device: RdmaDevice) -> str:
     states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
     return f"no port is active ({states or 'it has none'})"
 
 
 def _is_software(device: RdmaDevice) -> bool:
-    """On no PCI function: nobody's NIC."""
+    """Return whether the device is on no PCI function, and so not a NIC."""
     return isinstance(device.bdf, Unknown)

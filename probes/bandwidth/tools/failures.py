@@ -1,150 +1,121 @@
-"""Why a test failed, in one sentence for an admin, from the lines that it printed and its exit status."""
+"""Why a test failed, in one sentence for an admin, from its output and its exit status."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from probes.bandwidth.tools.failure_patterns import (
-    CAUSE,
-    CM_EVENTS,
-    COMPLETION_STATUS,
-    FOLLOWS,
-    MR_ERRORS,
-    MR_OLD,
-    SYMPTOM,
-    TEXTS,
+from probes.bandwidth.tools.samples import (
+    BY_DMABUF,
+    BY_PEERMEM,
+    LINE_LIMIT,
+    Fact,
+    Sample,
+    clean_line,
 )
-from probes.bandwidth.tools.samples import LINE_LIMIT, Fact, Sample, shown
 
-_MR = re.compile(r"Couldn't allocate MR(?: with error=(?P<errno>\d{1,4}))?")
-_STATUS = re.compile(r"Failed status (?P<status>\d{1,3}):")
-_CM_EVENT = re.compile(r"Unexpected CM event(?: bl blka)? (?P<event>\d{1,3})")
+CAUSE, SYMPTOM, FOLLOWS = 0, 1, 2
+"""How much a line explains: the cause, what failed, or only that something failed before it."""
 _GPU = re.compile(r"^(?:initializing CUDA|creating CUDA Ctx|allocated GPU buffer)")
 _DMABUF = re.compile(r"^using DMA-BUF for GPU buffer|^Calling ibv_reg_(?:dmabuf_mr|mr_ex with dmabuf)")
-_PATTERNS = tuple((re.compile(pattern), rank, told) for pattern, rank, told in TEXTS)
 _LINES = 2000
 _SIGNALS = {
-    2: "it was interrupted",
-    9: "it was killed",
-    11: "it crashed (segmentation fault)",
-    15: "it was ended",
+    2: "the test was interrupted",
+    9: "the test was killed",
+    11: "the test crashed (segmentation fault)",
+    15: "the test was terminated",
 }
+
+
+@dataclass(frozen=True)
+class FailurePattern:
+    """One row of a table: a line that matches means this sentence, in which {a} is the group `a`."""
+
+    pattern: str
+    rank: int  # CAUSE, SYMPTOM or FOLLOWS
+    text: str
+    memory: str = ""  # HOST_MEMORY, BY_PEERMEM or BY_DMABUF: only with this memory; "": with any
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern, compiled when a line is first compared with it."""
+        return re.compile(self.pattern)
 
 
 @dataclass(frozen=True)
 class Failure:
     """One thing that went wrong."""
 
-    told: str  # one sentence
-    raw: str  # the line that says so; "" where only the exit status does
-    rank: int  # CAUSE, SYMPTOM or FOLLOWS of trouble_texts: the lower, the more it tells
+    text: str  # one sentence
+    raw: str  # the line it was read from; "" if only the exit status is known
+    rank: int  # CAUSE, SYMPTOM or FOLLOWS: the lower, the more it explains
 
 
 Output = Sample | Fact | Failure
-"""What a line of a tool tells."""
+"""What a parser reads from a line."""
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Whose memory a test uses, and how the NIC gets at it; None: not known."""
-
-    gpu: bool | None = None
-    dmabuf: bool | None = None
-
-
-def memory_told(lines: Iterable[str]) -> Memory:
-    """What the lines of perftest say about it, in whatever order stdout and stderr came."""
-    gpu = dmabuf = None
+def memory_in(lines: Iterable[str]) -> str:
+    """Return the memory that perftest's lines name; "" if none does. The lines may be in any order."""
+    memory = ""
     for line in lines:
-        gpu = gpu or bool(_GPU.match(line)) or None
-        dmabuf = dmabuf or bool(_DMABUF.match(line)) or None
-    return Memory(gpu or dmabuf, dmabuf)
+        if _DMABUF.match(line):
+            return BY_DMABUF
+        if _GPU.match(line):
+            memory = BY_PEERMEM
+    return memory
 
 
-def failure_in(line: str, memory: Memory | None = None) -> Failure | None:
-    """What a line tells of a failure; None for a line that tells of none."""
+def failure_in(line: str, patterns: Iterable[FailurePattern], memory: str = "") -> Failure | None:
+    """Return the failure of the first pattern that matches a line, in the order of the table."""
     line = line[:LINE_LIMIT]
-    match = _MR.search(line)
-    if match:
-        return _of_registration(match["errno"], memory or Memory(), line)
-    match = _STATUS.search(line)
-    if match:
-        status = int(match["status"])
-        told = COMPLETION_STATUS.get(status, f"a message was not delivered (ibv_wc_status {status})")
-        return Failure(told, shown(line), FOLLOWS if status == 5 else CAUSE)
-    match = _CM_EVENT.search(line)
-    if match:
-        event = int(match["event"])
-        told = CM_EVENTS.get(event, f"the connection by rdma_cm failed (event {event})")
-        return Failure(told, shown(line), CAUSE)
-    for pattern, rank, told in _PATTERNS:
-        match = pattern.search(line)
+    for row in patterns:
+        if row.memory not in ("", memory):
+            continue
+        match = row.compiled.search(line)
         if match:
-            words = {name: shown(word or "") for name, word in match.groupdict().items()}
-            return Failure(told.format(**words), shown(line), rank)
+            groups = {name: clean_line(text or "") for name, text in match.groupdict().items()}
+            return Failure(row.text.format(**groups), clean_line(line), row.rank)
     return None
 
 
-def failures_in(line: str, memory: Memory | None = None) -> tuple[Output, ...]:
-    """What a line tells of a failure, as parsers give what lines tell."""
-    trouble = failure_in(line, memory)
-    return () if trouble is None else (trouble,)
+def failures_in(line: str, patterns: Iterable[FailurePattern], memory: str = "") -> tuple[Output, ...]:
+    """Return the failure in a line as a parser returns what it reads."""
+    failure = failure_in(line, patterns, memory)
+    return () if failure is None else (failure,)
 
 
-def explain(lines: Iterable[str], status: int | None, memory: Memory | None = None) -> Failure | None:
-    """The most telling trouble of a run that has ended; None where it ended well.
+def most_telling(
+    lines: Sequence[str], status: int | None, patterns: Sequence[FailurePattern], memory: str = ""
+) -> Failure | None:
+    """Return the failure that explains most of a run; None if the run succeeded.
 
-    `status` is the exit status, negative for a signal as subprocess gives it; None while the test runs.
-    `memory` is what was asked for, where the caller knows.
+    `status` is the exit status, negative for a signal as in subprocess; None while the test runs. `memory`
+    is what was requested, if known.
     """
-    all_lines = list(lines)
-    # Of a long log the first error is the cause and the last lines tell how it ended.
-    last = all_lines if len(all_lines) <= 2 * _LINES else all_lines[:_LINES] + all_lines[-_LINES:]
-    told = memory_told(last)
-    if memory is not None:
-        told = Memory(
-            told.gpu if memory.gpu is None else memory.gpu,
-            told.dmabuf if memory.dmabuf is None else memory.dmabuf,
-        )
-    best: Failure | None = None
+    if len(lines) > 2 * _LINES:
+        # In a long log the first error is the cause, and the last lines show how it ended.
+        lines = [*lines[:_LINES], *lines[-_LINES:]]
+    memory = memory or memory_in(lines)
     if status == 0:
-        # A test that ended well may still have warned; only what was measured wrong counts.
-        last = [line for line in last if "FAILED" in line]
-    for line in last:
-        trouble = failure_in(line, told)
-        if trouble is not None and (best is None or trouble.rank < best.rank):
-            best = trouble
-    return best if best is not None or not status else _of_status(status, last)
+        # A test that succeeded may still have printed warnings. Only wrong results count.
+        lines = [line for line in lines if "FAILED" in line]
+    failures = filter(None, (failure_in(line, patterns, memory) for line in lines))
+    best = min(failures, key=lambda failure: failure.rank, default=None)
+    return best if best is not None or not status else _from_status(status, lines)
 
 
-def _of_registration(errno: str | None, memory: Memory, line: str) -> Failure:
-    if memory.dmabuf:
-        place = 1
-    elif memory.gpu:
-        place = 0
-    elif memory.gpu is False:
-        place = 2
-    else:
-        place = None
-    texts = MR_OLD if errno is None else MR_ERRORS.get(int(errno))
-    if texts is None:
-        return Failure(f"the memory could not be registered (errno {errno})", shown(line), CAUSE)
-    if place is not None:
-        return Failure(texts[place], shown(line), CAUSE)
-    return Failure(f"with GPU memory: {texts[0]}; with host memory: {texts[2]}", shown(line), CAUSE)
-
-
-def _of_status(status: int, lines: list[str]) -> Failure:
+def _from_status(status: int, lines: Sequence[str]) -> Failure:
     signal = -status if status < 0 else status - 128
-    raw = next((shown(line) for line in reversed(lines) if line.strip()), "")
+    raw = next((clean_line(line) for line in reversed(lines) if line.strip()), "")
     if signal in _SIGNALS:
         return Failure(_SIGNALS[signal], raw, SYMPTOM)
     if status == 127:
         return Failure("the program was not found", raw, CAUSE)
     if status == 126:
-        return Failure("the program cannot be run: it is not executable", raw, CAUSE)
+        return Failure("the program is not executable", raw, CAUSE)
     if status == 124:
-        return Failure("it took longer than its time limit", raw, SYMPTOM)
-    return Failure(f"it ended with status {status}", raw, FOLLOWS)
+        return Failure("the test took longer than its time limit", raw, SYMPTOM)
+    return Failure(f"the test ended with status {status}", raw, FOLLOWS)

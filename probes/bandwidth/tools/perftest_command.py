@@ -1,33 +1,36 @@
 """The command line of a perftest test: client, server, or both ends of a loopback.
 
 linux-rdma/perftest src/perftest_parameters.c (parser, force_dependecies): -a excludes -D and
---run_infinitely; --use_cuda_dmabuf has to stand behind --use_cuda; most options have to be alike at both
-ends.
+--run_infinitely; --use_cuda_dmabuf has to come after --use_cuda; most options have to be the same at both
+ends. README.md, "GPUDirect usage": --use_cuda alone registers by peer memory, with --use_cuda_dmabuf by
+DMA-BUF.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from probes.bandwidth.model.limits import Limit, limit_of_host_memory, limit_of_pair
 from probes.bandwidth.tools.command import (
+    PCI_ORDER,
     Command,
     Refused,
-    between,
     command,
     is_bdf,
     is_host,
     is_ipv6,
     is_rdma_device,
     missing,
+    out_of_range,
 )
+from probes.bandwidth.tools.tool import Load, Purpose, Settings
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.tool_names import PERFTEST
 from probes.facts.system.tools import PERFTEST_PORT, Perftest, ToolFacts
+from probes.snapshot.examination import Examination
 
 LOCALHOST = "127.0.0.1"
 _LARGEST_BYTES = 1 << 30
-_NO_IPV6 = "perftest takes an IPv6 address only with its option --ipv6-addr"
-_NO_SERVER = "this is no host name or address of the far side: "
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class GpuMemory:
 
 
 @dataclass(frozen=True)
-class PerftestSettings:
+class PerftestSettings(Settings):
     """One end of a test."""
 
     device: str  # RDMA device
@@ -50,7 +53,7 @@ class PerftestSettings:
     gpu: GpuMemory | None = None  # None: host memory
     size_bytes: int | None = None  # None: the tool's own, 64 KiB or 2 bytes
     all_sizes: bool = False  # 2 bytes to 8 MiB
-    duration_s: int | None = None  # for all the test, or with is_endless between two rows
+    duration_s: int | None = None  # of the whole test, or with is_endless between two rows
     iterations: int | None = None
     is_endless: bool = False
     queue_pairs: int = 1
@@ -61,74 +64,115 @@ class PerftestSettings:
 
     @property
     def is_latency(self) -> bool:
-        """Whether the tool measures latency."""
+        """Whether the program measures latency."""
         return self.tool.endswith("_lat")
+
+    @property
+    def load(self) -> Load:
+        """What the test sends."""
+        return Load(self.size_bytes, self.queue_pairs, self.is_bidirectional)
+
+    @property
+    def gpu_indices(self) -> tuple[int, ...]:
+        """The GPU whose memory is used."""
+        return () if self.gpu is None else (self.gpu.index,)
+
+    @property
+    def nics(self) -> tuple[str, ...] | None:
+        """The RDMA device."""
+        return (self.device,)
+
+    def limit(self, examination: Examination, is_loopback: bool = False) -> Limit:
+        """Return what this end can reach at most."""
+        if self.gpu is None:
+            return limit_of_host_memory(examination, self.device, self.port, is_loopback)
+        return limit_of_pair(examination, self.gpu.bdf, self.device, self.port, is_loopback)
+
+    def purpose(self, is_loopback: bool = False) -> Purpose:
+        """Return what a test with these settings shows."""
+        if self.gpu is None:
+            memory, not_proven = "host memory", "GPU memory, which this result is a reference for"
+        else:
+            memory = "GPU memory"
+            not_proven = "DMA-BUF, which NCCL prefers where it is usable"
+            if self.gpu.dmabuf:
+                not_proven = "nvidia-peermem; whether NCCL uses DMA-BUF and this NIC"
+        by = "" if self.gpu is None else f" by {'DMA-BUF' if self.gpu.dmabuf else 'nvidia-peermem'}"
+        if is_loopback:
+            not_proven += "; cable, switch and peer (in loopback the data turns around inside the NIC)"
+        return Purpose(speed_question(self.tool, f"of {memory} over {self.device}{by}"), not_proven)
+
+
+def speed_question(program: str, what: str) -> str:
+    """Return what a program measures: "how fast RDMA writes `what` are"."""
+    transfers = f"RDMA {program.split('_')[1]}s {what}"
+    return f"how long {transfers} take" if program.endswith("_lat") else f"how fast {transfers} are"
 
 
 def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = None) -> Command | Refused:
-    """The client's command, or without `server` the server's, which waits for a client."""
-    one, reason = settings, refusal(settings, tools)
+    """Return the client's command; without `server`, the command of the server, which waits for a client."""
+    reason = refusal(settings, tools)
     if server is not None and not is_host(server):
-        reason = reason or f"{_NO_SERVER}{server[:80]!r}"
-    elif server is not None and is_ipv6(server) and not one.over_ipv6:
-        reason = reason or _NO_IPV6
+        reason = reason or f"the peer is not a valid host name or address: {server[:80]!r}"
+    elif server is not None and is_ipv6(server) and not settings.over_ipv6:
+        reason = reason or "perftest accepts an IPv6 address only with its option --ipv6-addr"
     if reason:
         return Refused(reason)
-    argv = [one.tool, "-d", one.device, "-i", str(one.port), "-p", str(one.tcp_port), "-F"]
-    if one.over_ipv6:
+    argv = [settings.tool, "-d", settings.device, "-i", str(settings.port)]
+    argv += ["-p", str(settings.tcp_port), "-F"]
+    if settings.over_ipv6:
         argv.append("--ipv6-addr")
-    if one.gid_index is not None:
-        argv += ["-x", str(one.gid_index)]
-    if one.all_sizes:
+    if settings.gid_index is not None:
+        argv += ["-x", str(settings.gid_index)]
+    if settings.all_sizes:
         argv.append("-a")
-    elif one.size_bytes is not None:
-        argv += ["-s", str(one.size_bytes)]
-    if one.is_endless:
+    elif settings.size_bytes is not None:
+        argv += ["-s", str(settings.size_bytes)]
+    if settings.is_endless:
         argv.append("--run_infinitely")
-    if one.duration_s is not None:
-        argv += ["-D", str(one.duration_s)]
-    if one.iterations is not None:
-        argv += ["-n", str(one.iterations)]
-    if one.queue_pairs != 1:
-        argv += ["-q", str(one.queue_pairs)]
-    if one.is_bidirectional:
+    if settings.duration_s is not None:
+        argv += ["-D", str(settings.duration_s)]
+    if settings.iterations is not None:
+        argv += ["-n", str(settings.iterations)]
+    if settings.queue_pairs != 1:
+        argv += ["-q", str(settings.queue_pairs)]
+    if settings.is_bidirectional:
         argv.append("-b")
-    if not one.is_latency:
+    if not settings.is_latency:
         argv.append("--report_gbits")
     environment: tuple[tuple[str, str], ...] = ()
-    if one.gpu is not None:
+    if settings.gpu is not None:
         if isinstance(tools.perftest, Perftest) and tools.perftest.cuda_bus_id is True:
-            argv.append(f"--use_cuda_bus_id={one.gpu.bdf}")
+            argv.append(f"--use_cuda_bus_id={settings.gpu.bdf}")
         else:
-            # CUDA numbers the fastest GPU first, unless it is told to go by the PCI address as NVML does.
-            argv.append(f"--use_cuda={one.gpu.index}")
-            environment = (("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),)
-        if one.gpu.dmabuf:
+            argv.append(f"--use_cuda={settings.gpu.index}")
+            environment = (PCI_ORDER,)
+        if settings.gpu.dmabuf:
             argv.append("--use_cuda_dmabuf")
     if server is not None:
         argv.append(server)
-    return command(tools, tuple(argv), one.numa_node, environment)
+    return command(tools, tuple(argv), settings.numa_node, environment)
 
 
 def loopback(
     settings: PerftestSettings, tools: ToolFacts, server: PerftestSettings | None = None
 ) -> tuple[Command, Command] | Refused:
-    """Server and client on this node: over one port, or between two where `server` names another.
+    """Return server and client on this node: over one port, or between two if `server` names another.
 
-    The server is started first; the client may be when it has printed that it waits.
+    Start the server first, and the client when the server has printed that it waits.
     """
     far = server or settings
-    unlike = mismatched_settings(settings, far)
-    if unlike:
-        return Refused(f"both ends need the same {', '.join(unlike)}")
-    waits, asks = perftest(far, tools), perftest(settings, tools, LOCALHOST)
-    if isinstance(waits, Refused):
-        return waits
-    return asks if isinstance(asks, Refused) else (waits, asks)
+    mismatched = mismatched_settings(settings, far)
+    if mismatched:
+        return Refused(f"both ends need the same {', '.join(mismatched)}")
+    server_command, client_command = perftest(far, tools), perftest(settings, tools, LOCALHOST)
+    if isinstance(server_command, Refused):
+        return server_command
+    return client_command if isinstance(client_command, Refused) else (server_command, client_command)
 
 
 def mismatched_settings(a: PerftestSettings, b: PerftestSettings) -> tuple[str, ...]:
-    """The names of settings that have to be the same at both ends and are not."""
+    """Return the names of the settings that differ but have to be the same at both ends."""
     # Each end has its own device, GPU and NUMA node.
     own = {"device": "", "port": 1, "gid_index": None, "gpu": None, "numa_node": None}
     left, right = replace(a, **own), replace(b, **own)  # type: ignore[arg-type]
@@ -136,65 +180,68 @@ def mismatched_settings(a: PerftestSettings, b: PerftestSettings) -> tuple[str, 
 
 
 def refusal(settings: PerftestSettings, tools: ToolFacts) -> str:
-    """Why these settings cannot be run here; "" where they can."""
-    return _of_build(settings, tools) or _of_words(settings) or _of_method(settings)
+    """Return why these settings cannot run on this node; "" if they can."""
+    return _wrong_build(settings, tools) or _wrong_value(settings) or _contradiction(settings)
 
 
-def _of_build(one: PerftestSettings, tools: ToolFacts) -> str:
-    if one.tool not in PERFTEST:
-        return f"{one.tool[:80]!r} is no test of perftest that gdrtop knows"
+def _wrong_build(settings: PerftestSettings, tools: ToolFacts) -> str:
+    if settings.tool not in PERFTEST:
+        return f"{settings.tool[:80]!r} is not a perftest test that gdrtop knows"
     build = tools.perftest
-    reason = missing(tools, one.tool) or (_without_ipv6(build) if one.over_ipv6 else "")
-    if reason or one.gpu is None:
+    reason = missing(tools, settings.tool) or (_without_ipv6(build) if settings.over_ipv6 else "")
+    if reason or settings.gpu is None:
         return reason
     if isinstance(build, Unknown):
-        return f"whether perftest can use GPU memory is not known: {build}"
+        return f"gdrtop cannot tell whether perftest can use GPU memory: {build}"
     if isinstance(build.cuda, Unknown):
-        return f"whether perftest can use GPU memory is not known: {build.cuda}"
+        return f"gdrtop cannot tell whether perftest can use GPU memory: {build.cuda}"
     if not build.cuda:
         return f"this perftest is built without CUDA ({build.evidence})"
-    if not one.gpu.dmabuf:
+    if not settings.gpu.dmabuf:
         return ""
     if isinstance(build.dmabuf, Unknown):
-        return f"whether perftest can use DMA-BUF is not known: {build.dmabuf}"
+        return f"gdrtop cannot tell whether perftest can use DMA-BUF: {build.dmabuf}"
     return "" if build.dmabuf else f"this perftest is built without DMA-BUF ({build.evidence})"
 
 
 def _without_ipv6(build: Maybe[Perftest]) -> str:
-    """Why it cannot meet its server at an IPv6 address: it asks for IPv4 ones (AF_INET) unless it is told."""
+    """Return why it cannot meet its server at an IPv6 address: by default it asks for IPv4 ones (AF_INET)."""
     known = build if isinstance(build, Unknown) else build.ipv6_addr
     instead = "give the peer's IPv4 address, or a name that has one"
     if isinstance(known, Unknown):
-        return f"whether this perftest can connect to an IPv6 address is not known ({known}): {instead}"
+        return f"gdrtop cannot tell whether this perftest can connect to an IPv6 address ({known}): {instead}"
     return "" if known else f"this perftest cannot connect to an IPv6 address (no --ipv6-addr): {instead}"
 
 
-def _of_words(one: PerftestSettings) -> str:
-    if not is_rdma_device(one.device):
-        return f"{one.device[:80]!r} is no name of an RDMA device"
-    if one.gpu is not None and not is_bdf(one.gpu.bdf):
-        return f"{one.gpu.bdf[:80]!r} is no PCI address"
+def _wrong_value(settings: PerftestSettings) -> str:
+    if not is_rdma_device(settings.device):
+        return f"{settings.device[:80]!r} is not an RDMA device name"
+    if settings.gpu is not None and not is_bdf(settings.gpu.bdf):
+        return f"{settings.gpu.bdf[:80]!r} is not a PCI address"
     return (
-        between("the port", one.port, 1, 254)
-        or between("the GID index", one.gid_index, 0, 255)
-        or between("the GPU's number", None if one.gpu is None else one.gpu.index, 0, 255)
-        or between("the size", one.size_bytes, 1, _LARGEST_BYTES)
-        or between("the duration", one.duration_s, 1 if one.is_endless else 2, 86_400)
-        or between("the number of iterations", one.iterations, 5, 100_000_000)
-        or between("the number of queue pairs", one.queue_pairs, 1, 16_384)
-        or between("the TCP port", one.tcp_port, 1024, 65_535)
+        out_of_range("the port", settings.port, 1, 254)
+        or out_of_range("the GID index", settings.gid_index, 0, 255)
+        or out_of_range("the GPU's number", None if settings.gpu is None else settings.gpu.index, 0, 255)
+        or out_of_range("the size", settings.size_bytes, 1, _LARGEST_BYTES)
+        or out_of_range("the duration", settings.duration_s, 1 if settings.is_endless else 2, 86_400)
+        or out_of_range("the number of iterations", settings.iterations, 5, 100_000_000)
+        or out_of_range("the number of queue pairs", settings.queue_pairs, 1, 16_384)
+        or out_of_range("the TCP port", settings.tcp_port, 1024, 65_535)
     )
 
 
-def _of_method(one: PerftestSettings) -> str:
-    if one.all_sizes and (one.duration_s is not None or one.is_endless):
-        return "all sizes are measured by iterations: not with a duration"
-    if one.all_sizes and one.size_bytes is not None:
-        return "all sizes, or one"
-    if one.iterations is not None and (one.duration_s is not None or one.is_endless):
-        return "a number of iterations, or a duration"
-    if one.is_latency and (one.is_endless or one.is_bidirectional or one.queue_pairs != 1):
-        return "a latency test has an end, one direction and one queue pair"
-    if one.is_endless and one.is_bidirectional and one.tool == "ib_send_bw":
-        return "ib_send_bw does not run without end in both directions"
+def _contradiction(settings: PerftestSettings) -> str:
+    has_duration = settings.duration_s is not None or settings.is_endless
+    if settings.all_sizes and has_duration:
+        return "all sizes are measured by iterations, not for a duration"
+    if settings.all_sizes and settings.size_bytes is not None:
+        return "choose all sizes or one size, not both"
+    if settings.iterations is not None and has_duration:
+        return "choose a number of iterations or a duration, not both"
+    if settings.is_latency and (
+        settings.is_endless or settings.is_bidirectional or settings.queue_pairs != 1
+    ):
+        return "a latency test must end, and has one direction and one queue pair"
+    if settings.is_endless and settings.is_bidirectional and settings.tool == "ib_send_bw":
+        return "ib_send_bw cannot run endlessly in both directions"
     return ""

@@ -1,16 +1,18 @@
 """The text that perftest's bandwidth and latency tests print, line by line.
 
-perftest src/perftest_parameters.{c,h}: RESULT_FMT*, REPORT_FMT*, ctx_print_test_info; src/cuda_memory.c: the
-lines before the table with GPU memory. The table's header names columns and unit, so it alone says how a row
-is read: a row without a header before it is no sample. The older "MB/sec" is MiB/s, for the divisor is
-0x100000 as with the later "MiB/sec".
+perftest src/perftest_parameters.{c,h}: RESULT_FMT*, REPORT_FMT*, ctx_print_test_info; src/cuda_memory.c:
+the lines before the table with GPU memory. The table's header names columns and unit, so only it says how
+to read a row: a row without a header before it is not a sample. The older "MB/sec" is MiB/s, because the
+divisor is 0x100000 as with the later "MiB/sec".
 """
 
 from __future__ import annotations
 
 import re
 
-from probes.bandwidth.tools.failures import Memory, Output, failures_in
+from probes.bandwidth.tools.failure_patterns import FIRST_PATTERNS, LAST_PATTERNS
+from probes.bandwidth.tools.failures import Output, failures_in
+from probes.bandwidth.tools.perftest_failures import PATTERNS
 from probes.bandwidth.tools.samples import (
     BY_DMABUF,
     BY_PEERMEM,
@@ -25,10 +27,10 @@ from probes.bandwidth.tools.samples import (
     Fact,
     Latency,
     Sample,
+    clean_line,
     in_gbps,
-    number_of,
-    shown,
-    whole_of,
+    parse_int,
+    parse_number,
 )
 
 _TITLE = re.compile(
@@ -57,27 +59,28 @@ _SETTING = re.compile(rf"(?P<name>{'|'.join(_SETTINGS)})\s{{0,20}}:\s{{0,20}}(?P
 _GPU_NAME = re.compile(r"^\[pid = \d{1,10}, dev = \d{1,6}\] device name = \[(?P<name>.{1,128})\]\s*$")
 _ENDS_OF_CUDA = re.compile(r"^(?:initializing CUDA|destroying current CUDA Ctx)")
 _DMABUF = re.compile(r"^Calling ibv_reg_(?:dmabuf_mr\(|mr_ex with dmabuf)")
-_WANTS_DMABUF = re.compile(r"^using DMA-BUF for GPU buffer")
+_EXPORTS_DMABUF = re.compile(r"^using DMA-BUF for GPU buffer")
 _ALLOCATED = re.compile(r"^allocated GPU buffer")
+_FAILURES = (*FIRST_PATTERNS, *PATTERNS, *LAST_PATTERNS)
 _INTEGRATED = re.compile(r"^CUDA device integrated: 1\b")
 
 
 class PerftestOutput:
-    """Reads a test's output; stdout and stderr may come mixed, and several runs after each other."""
+    """Reads a test's output, in which stdout and stderr may be mixed; several runs may follow each other."""
 
     def __init__(self) -> None:
         self._verb = ""
         self._is_bidirectional = False
         self._columns: tuple[re.Match[str], ...] = ()
-        self._memory_told = self._connection_told = False
+        self._memory_reported = self._connection_reported = False
         self._no_peak = False
-        self._no_gpu()
+        self._forget_gpu()
 
-    def _no_gpu(self) -> None:
+    def _forget_gpu(self) -> None:
         self._gpu = self._dmabuf = self._registered = self._integrated = False
 
     def feed(self, line: str) -> tuple[Output, ...]:
-        """What a line tells; nothing for most lines."""
+        """Return what a line reports: nothing for most lines."""
         line = line[:LINE_LIMIT].rstrip("\r\n")
         stripped = line.strip()
         if not stripped.strip("-"):
@@ -90,75 +93,76 @@ class PerftestOutput:
         if stripped.startswith("#bytes"):
             return self._header(line)
         if "Waiting for client to connect" in line:
-            return (Fact(About.PHASE, WAITING, shown(line)),)
+            return (Fact(About.PHASE, WAITING, clean_line(line)),)
         if stripped.startswith("remote address:"):
             return self._connected(line)
         if "BW peak won't be measured" in line:
             self._no_peak = True
             return ()
         settings = tuple(
-            Fact(_SETTINGS[one["name"]], one["value"].removesuffix("[B]"), shown(line))
-            for one in _SETTING.finditer(line)
+            Fact(_SETTINGS[setting["name"]], setting["value"].removesuffix("[B]"), clean_line(line))
+            for setting in _SETTING.finditer(line)
         )
         if settings:
             return settings
-        return self._of_gpu(line) or self._trouble(line)
+        return self._of_gpu(line) or self._failure(line)
 
     def _title(self, title: re.Match[str], line: str) -> tuple[Output, ...]:
         self._verb = title["verb"]
         self._is_bidirectional = "Bidirectional" in title["rest"]
         self._columns = ()
-        self._memory_told = self._connection_told = False
-        return (Fact(About.TEST, shown(line), shown(line)),)
+        self._memory_reported = self._connection_reported = False
+        return (Fact(About.TEST, clean_line(line), clean_line(line)),)
 
     def _connected(self, line: str) -> tuple[Output, ...]:
-        if self._connection_told:  # each queue pair has such a line
+        if self._connection_reported:  # each queue pair has such a line
             return ()
-        self._connection_told = True
-        return (*self._memory(line), Fact(About.PHASE, CONNECTED, shown(line)))
+        self._connection_reported = True
+        return (*self._memory(line), Fact(About.PHASE, CONNECTED, clean_line(line)))
 
     def _header(self, line: str) -> tuple[Output, ...]:
         self._columns = tuple(_COLUMN.finditer(line))
-        return (*self._memory(line), Fact(About.PHASE, MEASURING, shown(line)))
+        return (*self._memory(line), Fact(About.PHASE, MEASURING, clean_line(line)))
 
     def _memory(self, line: str) -> tuple[Output, ...]:
-        """Memory is registered before the ends exchange addresses: what was not said by then is not so."""
-        if self._memory_told:
+        """Report the memory. It is registered before the ends exchange addresses: no lines can follow."""
+        if self._memory_reported:
             return ()
-        self._memory_told = True
+        self._memory_reported = True
         if self._integrated:
-            return (Fact(About.MEMORY, INTEGRATED_MEMORY, shown(line)),)
+            return (Fact(About.MEMORY, INTEGRATED_MEMORY, clean_line(line)),)
         if not self._gpu:
-            return (Fact(About.MEMORY, HOST_MEMORY, shown(line)),)
+            return (Fact(About.MEMORY, HOST_MEMORY, clean_line(line)),)
         by = BY_DMABUF if self._registered or self._dmabuf else BY_PEERMEM
-        return Fact(About.MEMORY, GPU_MEMORY, shown(line)), Fact(About.REGISTERED, by, shown(line))
+        return Fact(About.MEMORY, GPU_MEMORY, clean_line(line)), Fact(About.REGISTERED, by, clean_line(line))
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         if _ENDS_OF_CUDA.match(line):
-            self._no_gpu()
+            self._forget_gpu()
         name = _GPU_NAME.match(line)
         if name:
-            return (Fact(About.GPU, shown(name["name"]), shown(line)),)
+            return (Fact(About.GPU, clean_line(name["name"]), clean_line(line)),)
         if _INTEGRATED.match(line):
             self._integrated = True
         elif _ALLOCATED.match(line):
             self._gpu = True
-        elif _WANTS_DMABUF.match(line):
+        elif _EXPORTS_DMABUF.match(line):
             self._gpu = self._dmabuf = True
         elif _DMABUF.match(line):
             self._gpu = self._registered = True
         return ()
 
-    def _trouble(self, line: str) -> tuple[Output, ...]:
-        return failures_in(line, Memory(self._gpu or None, self._dmabuf or None))
+    def _failure(self, line: str) -> tuple[Output, ...]:
+        memory = BY_DMABUF if self._dmabuf else BY_PEERMEM if self._gpu else ""
+        return failures_in(line, _FAILURES, memory)
 
     def _row(self, line: str) -> tuple[Output, ...]:
         fields = line.split()
         if not self._columns or len(fields) != len(self._columns):
-            return self._trouble(line)
+            return self._failure(line)
         numbers: list[float] = []
         for field in fields:
-            number = number_of(field)
+            number = parse_number(field)
             if number is None:
                 return ()
             numbers.append(number)
@@ -168,9 +172,9 @@ class PerftestOutput:
         for column, field, number in zip(self._columns, fields, numbers, strict=True):
             name = column.group()
             if name == "#bytes":
-                size = whole_of(field)
+                size = parse_int(field)
             elif name == "#iterations":
-                iterations = whole_of(field)
+                iterations = parse_int(field)
             elif column["bw"] == "average":
                 average = _gbps(number, column["unit"])
             elif column["bw"] == "peak":
@@ -186,13 +190,13 @@ class PerftestOutput:
         if size is None or iterations is None:
             return ()
         if iterations and rate == 0 and average == 0:
-            return ()  # messages have gone, but at the first second of an endless test no clock is set yet
-        # With -D and --run_infinitely nobody measures the peak, and 0.00 is printed in its place.
+            return ()  # in the first second of an endless test messages flow, but no clock is set yet
+        # With -D and --run_infinitely perftest does not measure the peak, and prints 0.00 in its place.
         has_peak = not self._no_peak and (bool(peak) or not average)
         return (
             Sample(
                 what=self._verb,
-                raw=shown(line),
+                raw=clean_line(line),
                 size_bytes=size,
                 gbps=average,
                 peak_gbps=peak if has_peak else None,

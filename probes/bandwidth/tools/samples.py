@@ -107,7 +107,7 @@ def in_gbps(number: float, unit: str) -> float:
     return number * _GBPS_OF[unit]
 
 
-def number_of(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """A finite number that is not negative, also as "1e+05"; None for "N/A", "nan", "inf" and other text."""
     if not _NUMBER.fullmatch(text):
         return None
@@ -115,11 +115,11 @@ def number_of(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def whole_of(text: str) -> int | None:
+def parse_int(text: str) -> int | None:
     """A whole number; None for other text."""
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def shown(line: str) -> str:
+def clean_line(line: str) -> str:
     """A line as evidence: cleaned and bounded."""
     return printable(line.strip(), _RAW_LIMIT)

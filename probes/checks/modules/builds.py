@@ -63,8 +63,8 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     missing = missing_modules(examination)
     has_no_driver = not isinstance(missing, Unknown) and "nvidia" in missing
     return found(
-        f"{', '.join(late)} was built for other kernels, not for {release}. Usually the kernel was updated "
-        "and its headers were not installed.",
+        f"{', '.join(late)} was built for other kernels, not for {release}. This usually means that the "
+        "kernel was updated without its headers.",
         *(
             Evidence(f"{_DKMS}/{name}", f"built for {join_limited(elsewhere[name], 4)}")
             for name in late
@@ -133,7 +133,7 @@ def driver_half_updated(examination: Examination) -> Outcome:
         return passed(*evidence)
     steps = (
         *matching_fabric_manager(examination, on_disk),
-        instruction("Drain the node: the driver can only be exchanged while nothing uses a GPU"),
+        instruction("Drain the node. The driver can be replaced only while nothing uses a GPU."),
         reboot_step(),
         instruction("Hold the driver packages so that they are not updated automatically"),
     )

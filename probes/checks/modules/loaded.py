@@ -153,7 +153,7 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
     blocker = "" if isinstance(facts, Unknown) else explain(facts, row.name)
     is_explained = bool(blocker) and not blocker.startswith("on disk")
     return found(
-        f"{row.name} is not loaded: {blocker[:LINE_LIMIT]}." if is_explained else row.why,
+        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why,
         state,
         Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_load_or_install(examination, module, row.package),

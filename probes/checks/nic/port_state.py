@@ -5,16 +5,18 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
-from probes.queries.port_condition import Condition, condition_of
+from probes.queries.evidence_list import SHOWN, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.ports import (
     NO_PORTS,
+    Condition,
     Port,
-    alike,
+    by_board,
+    condition_of,
     cost_of_loss,
     devices_of,
-    names,
+    need_ports,
+    port_names,
     ports_of,
 )
 from probes.snapshot.examination import Examination
@@ -24,21 +26,18 @@ _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband"
 _IBPORTSTATE = "ibportstate(8) of infiniband-diags"
 
 
-def _sorted_out(examination: Examination, wanted: Condition) -> Outcome | list[Port]:
-    """The ports in this condition; else the outcome."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
+def _ports_in(examination: Examination, wanted: Condition) -> list[Port]:
+    """Return the ports in a condition; without any, end the check."""
+    ports = need_ports(examination)
     if not ports:
-        return passed(NO_PORTS)
+        end_with(passed(NO_PORTS))
     conditions = [(port, condition_of(port)) for port in ports]
     chosen = [port for port, condition in conditions if condition is wanted]
-    if chosen:
-        return chosen
-    for _, condition in conditions:
-        if isinstance(condition, Unknown):
-            return unknown_without("the port states", condition)
-    return passed(*first_n(_state(port) for port in ports))
+    if not chosen:
+        for _, condition in conditions:
+            need(condition, "the port states")
+        end_with(passed(*first_n(_state(port) for port in ports)))
+    return chosen
 
 
 def _state(port: Port) -> Evidence:
@@ -67,21 +66,19 @@ _LOST = (
 )
 def port_without_signal(examination: Examination) -> Outcome:
     """Find ports that are down although they are enabled."""
-    chosen = _sorted_out(examination, Condition.NO_SIGNAL)
-    if isinstance(chosen, Outcome):
-        return chosen
-    look = [
+    chosen = _ports_in(examination, Condition.NO_SIGNAL)
+    show = [
         Step(f"Show cable, optics and signal of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m"))
         for port in chosen
         if not isinstance(port.device.bdf, Unknown)
     ][:2]
     return found(
-        f"{names(chosen)}: no signal from the other end. The cable, optics or switch port is faulty, or "
+        f"{port_names(chosen)}: no signal from the other end. The cable, optics or switch port is faulty, or "
         "nothing is plugged in.",
         *first_n(_physical(port) for port in chosen),
         fix=Plan(
             "Bring the link up",
-            (*look, instruction("Reseat or replace the cable, and check the switch port.", needs_root=False)),
+            (*show, instruction("Reseat or replace the cable, and check the switch port.", needs_root=False)),
             note="If the port is not meant to be used, exclude this check with --skip.",
         ),
         severity=cost_of_loss(examination, chosen),
@@ -108,11 +105,9 @@ def _are_wrong(examination: Examination, chosen: list[Port]) -> bool:
 )
 def port_disabled(examination: Examination) -> Outcome:
     """Find InfiniBand ports whose physical state is Disabled."""
-    chosen = _sorted_out(examination, Condition.DISABLED)
-    if isinstance(chosen, Outcome):
-        return chosen
+    chosen = _ports_in(examination, Condition.DISABLED)
     return found(
-        f"{names(chosen)}: disabled by an admin, on this node or at the switch.",
+        f"{port_names(chosen)}: disabled by an admin, on this node or at the switch.",
         *first_n(_physical(port) for port in chosen),
         fix=Plan("Enable the port", enable_steps(chosen)),
         severity=cost_of_loss(examination, chosen),
@@ -131,11 +126,9 @@ def port_disabled(examination: Examination) -> Outcome:
 )
 def netdev_down(examination: Examination) -> Outcome:
     """Find RoCE ports whose netdev is set down."""
-    chosen = _sorted_out(examination, Condition.NETDEV_DOWN)
-    if isinstance(chosen, Outcome):
-        return chosen
+    chosen = _ports_in(examination, Condition.NETDEV_DOWN)
     return found(
-        f"{names(chosen)}: a RoCE port follows its netdev, and the netdev is set down.",
+        f"{port_names(chosen)}: a RoCE port follows its netdev, and the netdev is set down.",
         *first_n(
             Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
             for port in chosen
@@ -157,11 +150,9 @@ def netdev_down(examination: Examination) -> Outcome:
 )
 def no_subnet_manager(examination: Examination) -> Outcome:
     """Find ports in state INIT without a subnet manager."""
-    chosen = _sorted_out(examination, Condition.NO_SUBNET_MANAGER)
-    if isinstance(chosen, Outcome):
-        return chosen
+    chosen = _ports_in(examination, Condition.NO_SUBNET_MANAGER)
     return found(
-        f"{names(chosen)}: the link is up, but no subnet manager has configured the port.",
+        f"{port_names(chosen)}: the link is up, but no subnet manager has configured the port.",
         *first_n(Evidence(f"{port.path}/sm_lid", "0x0") for port in chosen),
         *first_n(_state(port) for port in chosen[:1]),
         fix=_subnet_manager(chosen[0]),
@@ -181,11 +172,9 @@ def no_subnet_manager(examination: Examination) -> Outcome:
 )
 def subnet_manager_stalled(examination: Examination) -> Outcome:
     """Find ports in state ARMED, or in INIT with a known subnet manager."""
-    chosen = _sorted_out(examination, Condition.STALLED)
-    if isinstance(chosen, Outcome):
-        return chosen
+    chosen = _ports_in(examination, Condition.STALLED)
     return found(
-        f"{names(chosen)}: the subnet manager stopped halfway, is overloaded or refuses this port.",
+        f"{port_names(chosen)}: the subnet manager stopped halfway, is overloaded or refuses this port.",
         *first_n(_state(port) for port in chosen),
         fix=_subnet_manager(chosen[0]),
         severity=cost_of_loss(examination, chosen),
@@ -216,23 +205,20 @@ def _subnet_manager(port: Port) -> Plan:
 )
 def link_layer_wrong(examination: Examination) -> Outcome:
     """Find ports that are down and have another link layer than most ports of the same board."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
+    ports = need_ports(examination)
     odd = _of_another_layer(ports)
     if odd:
         layer = known(odd[0].facts.link_layer, "")
         return found(
-            f"{names(odd)}: {layer} without a link, unlike most ports of the same board. The link type of "
-            "the card is wrong, or the cable is in the wrong switch.",
+            f"{port_names(odd)}: {layer} without a link, unlike most ports of the same board. The link type "
+            "of the card is wrong, or the cable is in the wrong switch.",
             *first_n(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
             severity=cost_of_loss(examination, odd),
             devices=devices_of(odd),
         )
     for port in ports:
-        if isinstance(port.facts.link_layer, Unknown):
-            return unknown_without("the link layers of the ports", port.facts.link_layer)
+        need(port.facts.link_layer, "the link layers of the ports")
     return passed(
         *first_n(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in ports)
         or (NO_PORTS,)
@@ -241,7 +227,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
 
 def _of_another_layer(ports: tuple[Port, ...]) -> list[Port]:
     odd: list[Port] = []
-    for board in alike(ports).values():
+    for board in by_board(ports).values():
         layers = [known(port.facts.link_layer, "") for port in board]
         usual = max(sorted(set(layers)), key=layers.count)
         # Half and half is a plan: one fabric for compute, the other for storage.

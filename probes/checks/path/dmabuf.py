@@ -171,7 +171,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     Severity.WARNING,
     "The NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
-    ok="No driver that is too old for DMA-BUF is loaded",
+    ok="The NVIDIA driver is new enough for DMA-BUF, or not loaded",
     impact=STAGED,
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
@@ -257,7 +257,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
         return passed(_probe_evidence(supporting, "supported"))
     if need(map_known(examination.node.kernel, lambda kernel: kernel.dma_shared_buffer), _CONFIG):
         return passed(Evidence(source, "CONFIG_DMA_SHARED_BUFFER=y"))
-    steps = (instruction("Boot a kernel of the distribution, or build this one with the option"),)
+    steps = (instruction("Boot a kernel of the distribution, or build this kernel with the option"),)
     return found(
         "Without this option neither the GPU driver nor the NIC driver has DMA-BUF."
         f"{_peermem_note(examination)}",

@@ -56,7 +56,7 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
         examination,
         "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."
         if blocker is None
-        else f"Something blocks nvidia_peermem: {blocker[:LINE_LIMIT]}.",
+        else f"nvidia_peermem cannot be loaded ({blocker[:LINE_LIMIT]}).",
         state_evidence(module),
         Evidence("modinfo -n nvidia_peermem", path),
         fix=load_plan(examination, PEERMEM) if blocker is None else None,

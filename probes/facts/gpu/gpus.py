@@ -72,14 +72,14 @@ _VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
 
 
 def is_vgpu(gpu: Gpu) -> Maybe[bool]:
-    """Whether this is a vGPU, by its profile's name or by NVML."""
+    """Return whether this is a vGPU, by its profile's name or by NVML."""
     if _VGPU_PROFILE.search(gpu.name):
         return True
     return gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.is_vgpu
 
 
 def parse_version(text: str) -> tuple[str, Flavour] | None:
-    """Driver version and flavour of /proc/driver/nvidia/version (nv-procfs.c).
+    """Return driver version and flavour of /proc/driver/nvidia/version (nv-procfs.c).
 
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release Build …", or
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  …".
@@ -92,7 +92,7 @@ def parse_version(text: str) -> tuple[str, Flavour] | None:
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """The "Name: value" lines of the driver's /proc files."""
+    """Return the "Name: value" lines of the driver's /proc files."""
     fields = {}
     for line in text.splitlines()[:400]:
         name, colon, value = line.partition(":")
@@ -102,7 +102,7 @@ def parse_fields(text: str) -> dict[str, str]:
 
 
 def _why_not(nvml: Unknown) -> str:
-    """The sentence for an NVML that does not answer."""
+    """Return the sentence for an NVML that does not answer."""
     return nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
 
 
@@ -185,7 +185,7 @@ def _decimal(text: Maybe[str], path: str) -> Maybe[int]:
 
 
 def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[NvmlGpu]]:
-    """What NVML says, by BDF; a GPU without a BDF is the only one left."""
+    """Return what NVML says, by BDF; a GPU without a BDF is the only one left."""
     answers: dict[str, Maybe[NvmlGpu]] = {}
     nameless: list[Unknown] = []
     bdfs = {function.bdf for function in functions}
@@ -203,7 +203,7 @@ def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[Nv
 
 
 def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> GpuFacts:
-    """Joins PCI functions, /proc/driver/nvidia and NVML; `nvml` is NVML's answer where it is known already.
+    """Join PCI functions, /proc/driver/nvidia and NVML; `nvml` is NVML's answer where it is known already.
 
     NVML counts GPUs in BDF order; where some are hidden from this container its indices differ from the
     places on the bus, and the GPUs that it does not list come after those that it does.
@@ -225,7 +225,7 @@ def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> Gp
 
 
 def _unplaced(host: Host, nvml: Maybe[NvmlFacts]) -> tuple[str, ...]:
-    """What the driver lists where sysfs shows no GPU: a sandbox that hides /sys, a dump without vendors."""
+    """Return what the driver lists where sysfs shows no GPU: a sandbox that hides /sys, a dump without vendors."""
     listed = known(host.names(f"{_PROC}/gpus"), ())
     answered = () if isinstance(nvml, Unknown) else nvml.gpus
     named = (gpu.source if isinstance(gpu, Unknown) else gpu.bdf for gpu in answered)

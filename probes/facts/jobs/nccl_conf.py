@@ -30,7 +30,7 @@ class NcclConf:
 
 
 def read_nccl_conf(host: Host, path: str = NCCL_CONF) -> Maybe[NcclConf]:
-    """The file's variables; NOT_THERE: there is no such file."""
+    """Return the file's variables; NOT_THERE: there is no such file."""
     content = host.read_bytes(path)
     if isinstance(content, Unknown):
         return content
@@ -38,7 +38,7 @@ def read_nccl_conf(host: Host, path: str = NCCL_CONF) -> Maybe[NcclConf]:
 
 
 def parse_nccl_conf(text: str) -> NcclConf:
-    """The NAME=value lines; the first of a name counts, as with setenv that does not overwrite."""
+    """Return the NAME=value lines; the first of a name counts, as with setenv that does not overwrite."""
     values: dict[str, str] = {}
     ignored: list[str] = []
     for line in text.split("\n"):

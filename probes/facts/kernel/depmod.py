@@ -38,7 +38,7 @@ class ModuleFile:
 
 
 def read_tree(host: Host, release: Maybe[str]) -> ModuleTree:
-    """The files of the tree that modprobe would use for this release."""
+    """Return the files of the tree that modprobe would use for this release."""
     if isinstance(release, Unknown):
         nothing = Unknown(Reason.NOT_RECORDED, release.source, "which kernel is running is not known")
         return ModuleTree("", nothing, b"", nothing, nothing)
@@ -52,7 +52,7 @@ def read_tree(host: Host, release: Maybe[str]) -> ModuleTree:
 
 
 def find_module(tree: ModuleTree, name: str) -> Maybe[ModuleFile]:
-    """The .ko of module `name` (underscores) and what must be loaded before it.
+    """Return the .ko of module `name` (underscores) and what must be loaded before it.
 
     A line of modules.dep is `PATH: PATH…`, the paths below the tree's directory, the last of them to be
     loaded first (modules.dep(5)). NOT_THERE: depmod knows no such module; NOT_RECORDED: no modules.dep.
@@ -72,7 +72,7 @@ def find_module(tree: ModuleTree, name: str) -> Maybe[ModuleFile]:
 
 
 def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:
-    """Whether modules.builtin, one path a line, lists the module (Documentation/kbuild/kbuild.rst)."""
+    """Return whether modules.builtin, one path a line, lists the module (Documentation/kbuild/kbuild.rst)."""
     if isinstance(tree.builtin, Unknown):
         return tree.builtin
     wanted = f"{name}.ko".encode("utf-8", errors="replace")
@@ -80,7 +80,7 @@ def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:
 
 
 def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
-    """The module that exports a symbol, from the line `alias symbol:NAME MODULE` of modules.symbols.
+    """Return the module that exports a symbol, from the line `alias symbol:NAME MODULE` of modules.symbols.
 
     NOT_THERE: the file is there and no module exports it; NOT_RECORDED: there is no such file.
     """
@@ -101,7 +101,7 @@ def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
 
 
 def module_name(path: bytes) -> str:
-    """The module in a file: `updates/dkms/nvidia-peermem.ko.zst` is nvidia_peermem."""
+    """Return the module in a file: `updates/dkms/nvidia-peermem.ko.zst` is nvidia_peermem."""
     name = path.rpartition(b"/")[2].partition(b".ko")[0]
     return printable(name.decode("utf-8", errors="replace").replace("-", "_"), 128)
 
@@ -135,7 +135,7 @@ def _read(host: Host, path: str) -> Maybe[bytes]:
 
 
 def _line_of(folded: bytes, name: bytes) -> int:
-    """Where the line about module `name` begins; -1: there is none."""
+    """Return where the line about module `name` begins; -1: there is none."""
     wanted = name + b".ko"
     at = folded.find(wanted)
     while at >= 0:

@@ -40,7 +40,7 @@ class DkmsFacts:
 
 
 def probe(host: Host) -> Maybe[DkmsFacts]:
-    """Reads the tree of DKMS; NOT_THERE: no DKMS, modules come ready-made or from the kernel."""
+    """Read the tree of DKMS; NOT_THERE: no DKMS, modules come ready-made or from the kernel."""
     names = host.names(DIRECTORY)
     if isinstance(names, Unknown):
         return names
@@ -56,7 +56,7 @@ def probe(host: Host) -> Maybe[DkmsFacts]:
 
 
 def _installed(host: Host, name: str, entries: tuple[str, ...]) -> dict[str, list[str]]:
-    """Version -> kernels, by the targets "VERSION/KERNEL/ARCH" of the links."""
+    """Return version -> kernels, by the targets "VERSION/KERNEL/ARCH" of the links."""
     found: dict[str, list[str]] = {}
     for entry in [entry for entry in entries if entry.startswith("kernel-")][:_MAX_KERNELS]:
         target = known(host.link(f"{DIRECTORY}/{name}/{entry}"), "").strip("/").split("/")

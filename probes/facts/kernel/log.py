@@ -189,7 +189,7 @@ _CHANCE = re.compile(
 
 
 def probe(host: Host) -> Maybe[KernelLogFacts]:
-    """Runs dmesg, else journalctl.
+    """Run dmesg, else journalctl.
 
     NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host runs no commands (a dump).
     """
@@ -210,7 +210,7 @@ def probe(host: Host) -> Maybe[KernelLogFacts]:
 
 
 def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
-    """The whole log's newest lines as dmesg prints them, the oldest first; unknown as in `probe`."""
+    """Return the whole log's newest lines as dmesg prints them, the oldest first; unknown as in `probe`."""
     answer = host.run(_DMESG, _SECONDS)
     if isinstance(answer, Unknown):
         return answer
@@ -229,7 +229,7 @@ def _refusal(host: Host, name: str, stderr: str) -> Unknown:
 
 
 def parse_log(text: str, source: str = "", only_warnings: bool = False) -> KernelLogFacts:
-    """The messages in a kernel log, as dmesg or journalctl print it."""
+    """Return the messages in a kernel log, as dmesg or journalctl print it."""
     counts: dict[LogKind, int] = {}
     kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
     since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has its time since boot")
@@ -266,7 +266,7 @@ _MOST_JOINED = 3
 
 
 def _joined(lines: Iterable[tuple[Maybe[float], str]]) -> Iterator[tuple[Maybe[float], str]]:
-    """The lines, with the message "The NVIDIA GPU …" of several lines as one."""
+    """Return the lines, with the message "The NVIDIA GPU …" of several lines as one."""
     held: list[tuple[Maybe[float], str]] = []
     for seconds, line in lines:
         if held and line.startswith("NVRM: ") and len(held) < _MOST_JOINED and not _BEGINS.match(line):
@@ -284,7 +284,7 @@ def _joined(lines: Iterable[tuple[Maybe[float], str]]) -> Iterator[tuple[Maybe[f
 
 
 def recognise(line: str, seconds: Maybe[float]) -> KernelMessage | None:
-    """What a line, without its time, means to GPUDirect RDMA; None: nothing."""
+    """Return what a line, without its time, means to GPUDirect RDMA; None: nothing."""
     line = line[:_LINE_LIMIT]
     if _CHANCE.search(line) is None:
         return None
@@ -307,7 +307,7 @@ def recognise(line: str, seconds: Maybe[float]) -> KernelMessage | None:
 
 
 def full_bdf(text: str) -> str:
-    """The BDF as sysfs has it, of "0000:9b:00", "00000000:9B:00.0", or "9b:00.0" in domain 0."""
+    """Return the BDF as sysfs has it, of "0000:9b:00", "00000000:9B:00.0", or "9b:00.0" in domain 0."""
     if re.fullmatch(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text):
         text = f"0000:{text}"
     domain, _, rest = text.lower().partition(":")

@@ -73,7 +73,7 @@ class LoadingRules:
     unread: tuple[str, ...] = ()  # files that are there and could not be read: they may say anything
 
     def blacklisted(self, module: str) -> str | None:
-        """The place that blacklists the module, the strongest first."""
+        """Return the place that blacklists the module, the strongest first."""
         if module in self.boot.kernel:
             return f"{CMDLINE}: module_blacklist={module}"
         if module in self.config.blacklist:
@@ -81,12 +81,12 @@ class LoadingRules:
         return f"{CMDLINE}: modprobe.blacklist={module}" if module in self.boot.modprobe else None
 
     def install_line(self, module: str) -> InstallLine | None:
-        """The first line whose pattern fits: the one that counts (kmod_module_get_install_commands)."""
+        """Return the first line whose pattern fits: the one that counts (kmod_module_get_install_commands)."""
         return next((line for line in self.config.install if fnmatchcase(module, line.pattern)), None)
 
 
 def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
-    """The rules in force, and which files could not be read."""
+    """Return the rules in force, and which files could not be read."""
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
     softdeps: dict[str, str] = {}
@@ -155,7 +155,7 @@ def parse_cmdline(cmdline: str) -> BootBlacklist:
 
 
 def parse_load_list(text: str) -> tuple[str, ...]:
-    """The modules a file of modules-load.d or /etc/modules names: one a line, options behind it."""
+    """Return the modules a file of modules-load.d or /etc/modules names: one a line, options behind it."""
     modules = []
     for line in text.split("\n"):
         line = line.strip()
@@ -169,7 +169,7 @@ def _underscored(name: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, those that end in a backslash joined with the next, comments as well."""
+    """Return lines with their numbers, those that end in a backslash joined with the next, comments as well."""
     joined, first = "", 0
     for number, line in enumerate(text.split("\n"), start=1):
         first = first or number
@@ -183,7 +183,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _files(host: Host, directories: tuple[str, ...]) -> Iterator[tuple[str, Maybe[str]]]:
-    """The files `*.conf` sorted by name; of two with one name, that of the earlier directory."""
+    """Return the files `*.conf` sorted by name; of two with one name, that of the earlier directory."""
     chosen: dict[str, str] = {}
     for directory in directories:
         names = host.names(directory)
@@ -212,7 +212,7 @@ def _load_files(host: Host) -> Iterator[tuple[str, Maybe[str]]]:
 
 
 def _text(host: Host, path: str) -> Maybe[str]:
-    """A file's text with its lines where they are, so that they can be numbered."""
+    """Return a file's text with its lines where they are, so that they can be numbered."""
     content = host.read_bytes(path)
     if isinstance(content, Unknown):
         return content

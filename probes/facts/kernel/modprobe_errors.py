@@ -88,7 +88,7 @@ def explain(argv: Sequence[str], printed: Sequence[str], kernel_lines: Maybe[Seq
 
 
 def _not_inserted(module: str, why: str, kernel_lines: Maybe[Sequence[str]]) -> str:
-    """Why the kernel refused a module; `module` may be a dependency of what was asked for."""
+    """Return why the kernel refused a module; `module` may be a dependency of what was asked for."""
     if not isinstance(kernel_lines, Unknown):
         for line in kernel_lines:
             for pattern, told in _KERNEL_WORDS:

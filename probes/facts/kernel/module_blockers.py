@@ -22,7 +22,7 @@ def explain(facts: ModuleFacts, name: str) -> str:
 
 
 def bar(facts: ModuleFacts, module: KernelModule) -> str | None:
-    """Why modprobe could not load this module by name; None: nothing seen here speaks against trying."""
+    """Return why modprobe could not load this module by name; None: nothing seen here speaks against trying."""
     if facts.loading_disabled:
         return "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     if module.kernel_forbids:
@@ -46,7 +46,7 @@ def bar(facts: ModuleFacts, module: KernelModule) -> str | None:
 
 
 def _obstacle(facts: ModuleFacts, module: KernelModule) -> str:
-    """What keeps a module out, the hardest obstacle first."""
+    """Return what keeps a module out, the hardest obstacle first."""
     barred = bar(facts, module)
     if barred is not None:
         return barred
@@ -66,13 +66,13 @@ def _replaced(install_line: str) -> str:
 
 
 def loads_nothing(install_line: str) -> bool:
-    """Whether an install line's command is false(1) or true(1), as those are that keep a module out."""
+    """Return whether an install line's command is false(1) or true(1), as those are that keep a module out."""
     command = install_line.partition(": ")[2].split()[2:3]
     return bool(command) and command[0].rpartition("/")[2] in ("false", "true", ":")
 
 
 def _without_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:
-    """Why a peer-memory module can only answer "Invalid argument"; None: nothing speaks for that."""
+    """Return why a peer-memory module can only answer "Invalid argument"; None: nothing speaks for that."""
     for symbol in facts.symbols:
         if symbol.symbol != PEER_MEMORY_SYMBOL:
             continue

@@ -62,7 +62,7 @@ _FIELD = re.compile(r"([a-z_]{1,20}):\s+(\S.*)")
 
 
 def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> ModuleFileFacts:
-    """Runs modinfo once; looks into the Module.symvers of the kernel `release` and of OFED."""
+    """Run modinfo once; looks into the Module.symvers of the kernel `release` and of OFED."""
     symbols: list[ExportedSymbol] = []
     unread: list[str] = []
     if not isinstance(release, Unknown) and _RELEASE.fullmatch(release):
@@ -80,7 +80,7 @@ def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> Mo
 
 
 def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
-    """The other kernels below /lib/modules whose modules.dep has nvidia_peermem."""
+    """Return the other kernels below /lib/modules whose modules.dep has nvidia_peermem."""
     names = host.names("/lib/modules")
     kernels = [name for name in known(names, ()) if name != release and _RELEASE.fullmatch(name)]
     found = []
@@ -92,7 +92,7 @@ def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
 
 
 def _symvers(host: Host, release: str) -> list[str]:
-    """Where the driver's build looks for the symbols, in that order (kernel-open/conftest.sh)."""
+    """Return where the driver's build looks for the symbols, in that order (kernel-open/conftest.sh)."""
     below = ["x86_64", "aarch64"]
     directories = [
         f"/lib/modules/{release}/build",
@@ -118,7 +118,7 @@ def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
 
 
 def parse_modinfo(text: str) -> dict[str, ModuleFile]:
-    """The modules in the output of modinfo: blocks of "field:  value" that begin with "filename:"."""
+    """Return the modules in the output of modinfo: blocks of "field:  value" that begin with "filename:"."""
     found: dict[str, ModuleFile] = {}
     fields: dict[str, str] = {}
     name = ""
@@ -166,7 +166,7 @@ def _module_file(fields: dict[str, str]) -> ModuleFile:
 
 
 def parse_symvers(content: bytes, symbol: str, path: str = "") -> ExportedSymbol | None:
-    """The line "0xCRC, symbol, module, EXPORT_SYMBOL…" of a Module.symvers, its columns parted by tabs."""
+    """Return the line "0xCRC, symbol, module, EXPORT_SYMBOL…" of a Module.symvers, its columns parted by tabs."""
     pattern = rb"^0x([0-9a-fA-F]{1,8})\t" + re.escape(symbol.encode()) + rb"\t([^\t\n]{1,256})\tEXPORT_SYMBOL"
     match = re.search(pattern, content, re.M)
     if match is None:

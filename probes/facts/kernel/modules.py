@@ -181,7 +181,7 @@ class LoadedModule:
 
 
 def probe(host: Host) -> ModuleFacts:
-    """Reads /proc/modules, /sys/module, /lib/modules/RELEASE and modprobe.d."""
+    """Read /proc/modules, /sys/module, /lib/modules/RELEASE and modprobe.d."""
     release = read_release(host)
     tree = read_tree(host, release)
     rules = read_rules(host, read_cmdline(host))
@@ -238,7 +238,7 @@ def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
 
 
 def parse_proc_modules(text: str, names: tuple[str, ...] = LADDER) -> dict[str, LoadedModule]:
-    """The lines of /proc/modules about `names`: `name size refcnt users state address (taints)`.
+    """Return the lines of /proc/modules about `names`: `name size refcnt users state address (taints)`.
 
     The fourth column lists who uses the module, not what it depends on, with a comma behind each and
     `[permanent]` for what cannot be unloaded (kernel/module/procfs.c, m_show).
@@ -326,7 +326,7 @@ def _module(
 def _state_without_line(
     host: Host, name: str, loaded: Maybe[dict[str, LoadedModule]], tree: ModuleTree
 ) -> Maybe[ModuleState]:
-    """The state of a module that /proc/modules does not list, or where there is no such file."""
+    """Return the state of a module that /proc/modules does not list, or where there is no such file."""
     listed = is_builtin(tree, name)
     if not isinstance(listed, Unknown):
         if listed:
@@ -359,7 +359,7 @@ def _integer(host: Host, path: str) -> Maybe[int]:
 
 
 def _parameters(host: Host, directory: str) -> dict[str, Maybe[str]]:
-    """The parameters that may be read; of many, the first by name."""
+    """Return the parameters that may be read; of many, the first by name."""
     names = host.names(directory)
     values: dict[str, Maybe[str]] = {}
     for name in known(names, ())[:MAX_PARAMETERS]:

@@ -47,7 +47,7 @@ class PcieErrorFacts:
 
 
 def probe(host: Host, bdfs: Iterable[str]) -> PcieErrorFacts:
-    """Reads aer_dev_* of the functions, of at most 512."""
+    """Read aer_dev_* of the functions, of at most 512."""
     chosen = [bdf for bdf in dict.fromkeys(bdfs) if _BDF.fullmatch(bdf)][:MAX_FUNCTIONS]
     return PcieErrorFacts({bdf: _function(host, bdf) for bdf in chosen})
 
@@ -66,7 +66,7 @@ def _counts(host: Host, path: str) -> Maybe[ErrorCounts]:
 
 
 def parse_counts(text: str, path: str = "") -> Maybe[ErrorCounts]:
-    """The lines "RxErr 3" … "TOTAL_ERR_COR 3" of an aer_dev_ file."""
+    """Return the lines "RxErr 3" … "TOTAL_ERR_COR 3" of an aer_dev_ file."""
     total: int | None = None
     by_name: dict[str, int] = {}
     for line in text.split("\n")[:_MAX_NAMES]:

@@ -127,12 +127,12 @@ _ASPM = ("off", "L0s", "L1", "L0s L1")
 
 
 def is_gone(content: bytes) -> bool:
-    """Whether nobody answered: that reads as ones (PCI_ERROR_RESPONSE), and no vendor is 0xffff."""
+    """Return whether nobody answered: that reads as ones (PCI_ERROR_RESPONSE), and no vendor is 0xffff."""
     return content[:4] == b"\xff\xff\xff\xff"
 
 
 def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe[ConfigSpace]:
-    """The capabilities in a configuration space of 256 or 4096 bytes, whatever is in it."""
+    """Return the capabilities in a configuration space of 256 or 4096 bytes, whatever is in it."""
     if len(content) < HEADER_BYTES:
         return Unknown(Reason.MALFORMED, source, f"{len(content)} bytes are no PCI header")
     if is_gone(content):
@@ -161,7 +161,7 @@ def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe
 
 
 def capabilities(content: bytes) -> dict[int, int]:
-    """Capability id -> offset, of the list that begins at the byte at 0x34; a loop ends it."""
+    """Return capability id -> offset, of the list that begins at the byte at 0x34; a loop ends it."""
     if len(content) <= HEADER_BYTES or not _word(content, _STATUS) & _CAPABILITY_LIST_BIT:
         return {}
     if content[_HEADER_TYPE] & 0x7F > 1:  # CardBus has its pointer elsewhere
@@ -177,7 +177,7 @@ def capabilities(content: bytes) -> dict[int, int]:
 
 
 def extended_capabilities(content: bytes) -> dict[int, int]:
-    """Extended capability id -> offset, of the list that begins at 0x100; a loop ends it."""
+    """Return extended capability id -> offset, of the list that begins at 0x100; a loop ends it."""
     found: dict[int, int] = {}
     offset = CONVENTIONAL_BYTES
     for _ in range(_MOST_EXTENDED):
@@ -247,7 +247,7 @@ def _acs(content: bytes, offset: int, source: str) -> Maybe[Acs]:
 
 
 def acs_flags(register: int) -> AcsFlags:
-    """The seven bits of an ACS capability or control register."""
+    """Return the seven bits of an ACS capability or control register."""
     return AcsFlags(*(bool(register >> bit & 1) for bit in range(7)))
 
 

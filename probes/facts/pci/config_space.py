@@ -31,7 +31,7 @@ class ConfigSpaceFacts:
 
 
 def probe(host: Host, bdfs: Iterable[str]) -> ConfigSpaceFacts:
-    """Reads `config` of the functions, of at most 512; each function fails for itself.
+    """Read `config` of the functions, of at most 512; each function fails for itself.
 
     Unknown, by reason: NEEDS_ROOT and NOT_RECORDED (a dump) where there are 64 bytes only, NOT_THERE where
     the function sleeps or is gone from sysfs, DRIVER_ERROR where it does not answer on the bus.
@@ -41,7 +41,7 @@ def probe(host: Host, bdfs: Iterable[str]) -> ConfigSpaceFacts:
 
 
 def path_functions(pci: PciFacts) -> tuple[str, ...]:
-    """The BDFs worth reading: GPUs, NICs, their DMA functions, NVSwitches, and every bridge above them.
+    """Return the BDFs worth reading: GPUs, NICs, their DMA functions, NVSwitches, and every bridge above them.
 
     Virtual functions have no settings of their own there but ATS, and a node has hundreds of them.
     """
@@ -70,7 +70,7 @@ def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
 
 
 def _asleep(host: Host, directory: str) -> Unknown | None:
-    """Why a function must be left alone: reading its configuration wakes it (pci_config_pm_runtime_get)."""
+    """Return why a function must be left alone: reading its configuration wakes it (pci_config_pm_runtime_get)."""
     for name, words in (("power/runtime_status", ("suspended", "suspending")), ("power_state", ("D3cold",))):
         state = known(host.read(f"{directory}/{name}", 4096), "")
         if state in words:

@@ -92,13 +92,13 @@ _SEPARATORS = re.compile(r"[:.]")
 
 
 def is_for_guests(driver: Maybe[str]) -> bool:
-    """Whether a driver keeps a device for virtual machines: vfio-pci, mlx5_vfio_pci, nvgrace_gpu_vfio_pci."""
+    """Return whether a driver keeps a device for virtual machines: vfio-pci, mlx5_vfio_pci, nvgrace_gpu_vfio_pci."""
     name = known(driver, "").replace("-", "_")
     return name.endswith("vfio_pci") or name == "pci_stub"
 
 
 def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
-    """What a function is, by its class code (pci_ids.h) and vendor."""
+    """Return what a function is, by its class code (pci_ids.h) and vendor."""
     if isinstance(class_code, Unknown):
         return PciKind.OTHER
     base, nvidia = class_code >> 16, vendor_id == _NVIDIA
@@ -112,7 +112,7 @@ def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
 
 
 def chain_of(sysfs_path: str) -> tuple[str, tuple[str, ...]]:
-    """Host bridge and BDFs from the root port down, of a resolved sysfs path.
+    """Return host bridge and BDFs from the root port down, of a resolved sysfs path.
 
     A host bridge below a device (VMD: "pci10000:e0" below "0000:00:0e.0") begins a chain of its own,
     and so does a function below anything else that is no PCI function.
@@ -134,19 +134,19 @@ def chain_of(sysfs_path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def parse_uevent(text: str) -> dict[str, str]:
-    """The KEY=value lines of a uevent file."""
+    """Return the KEY=value lines of a uevent file."""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
 def parse_speed(text: str) -> float | None:
-    """GT/s of "16.0 GT/s PCIe" (kernel ≥ 5.7) or "16 GT/s"; None for "Unknown" and anything else."""
+    """Return GT/s of "16.0 GT/s PCIe" (kernel ≥ 5.7) or "16 GT/s"; None for "Unknown" and anything else."""
     match = re.match(r"(\d{1,3}(?:\.\d{1,2})?) GT/s", text)
     # No link runs at 0 GT/s: that, too, says that nobody knows.
     return (float(match.group(1)) or None) if match else None
 
 
 def parse_resource(text: str) -> tuple[PciBar, ...]:
-    """The BARs in a `resource` file: lines of start, end, flags in hex; the first six are BARs."""
+    """Return the BARs in a `resource` file: lines of start, end, flags in hex; the first six are BARs."""
     bars = []
     for index, line in enumerate(text.splitlines()[:6]):
         try:
@@ -277,7 +277,7 @@ def _function(host: Host, bdf: str) -> PciFunction:
 
 
 def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
-    """Names the NUMA node that holds all near CPUs, where the kernel has no `numa_node` file to ask.
+    """Name the NUMA node that holds all near CPUs, where the kernel has no `numa_node` file to ask.
 
     A `numa_node` of -1 stays unknown: NCCL and the driver go by it, whatever the CPUs say.
     """
@@ -321,7 +321,7 @@ def sort_key(bdf: str) -> tuple[int, ...]:
 
 
 def probe(host: Host) -> Maybe[PciFacts]:
-    """Reads /sys/bus/pci/devices; `config` is never read, for that wakes sleeping devices."""
+    """Read /sys/bus/pci/devices; `config` is never read, for that wakes sleeping devices."""
     names = host.names(_DEVICES)
     if isinstance(names, Unknown):
         return names

@@ -12,12 +12,12 @@ _ENCODING = {1: 0.8, 2: 0.8, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 236 / 
 
 
 def generation(speed_gtps: float) -> int | None:
-    """The PCIe generation of a speed in GT/s a lane."""
+    """Return the PCIe generation of a speed in GT/s a lane."""
     return _GENERATIONS.get(speed_gtps)
 
 
 def link_gbps(speed_gtps: float, width: int) -> float:
-    """10^9 bits a second each way that a link of `width` lanes carries, packet headers included."""
+    """Return 10^9 bits a second each way that a link of `width` lanes carries, packet headers included."""
     return speed_gtps * width * _ENCODING.get(generation(speed_gtps) or 3, 128 / 130)
 
 
@@ -28,14 +28,14 @@ def _most(a: Maybe[float], b: Maybe[float]) -> Maybe[float]:
 
 
 def most_of(lower: PciLink, upper: PciLink | None) -> tuple[Maybe[float], Maybe[float]]:
-    """Greatest speed (GT/s) and width that both ends of a link can do; of one end where only one says."""
+    """Return greatest speed (GT/s) and width that both ends of a link can do; of one end where only one says."""
     if upper is None:
         return lower.max_speed_gtps, lower.max_width
     return _most(lower.max_speed_gtps, upper.max_speed_gtps), _most(lower.max_width, upper.max_width)
 
 
 def capacity(lower: PciLink, upper: PciLink | None) -> Maybe[float]:
-    """10^9 bits a second each way that the link between two functions can carry at its best."""
+    """Return 10^9 bits a second each way that the link between two functions can carry at its best."""
     speed, width = most_of(lower, upper)
     if isinstance(speed, Unknown) or isinstance(width, Unknown):
         return Unknown(Reason.NOT_THERE, "max_link_speed", "the link's speed or width is not given")
@@ -43,7 +43,7 @@ def capacity(lower: PciLink, upper: PciLink | None) -> Maybe[float]:
 
 
 def now_of(lower: PciLink, upper: PciLink | None, idles: bool) -> tuple[Maybe[float], Maybe[float]]:
-    """Speed (GT/s) and width as a link is now; the best speed where its lower end slows down when idle.
+    """Return speed (GT/s) and width as a link is now; the best speed where its lower end slows down when idle.
 
     GPUs do so, other functions do not, and no link changes its width to save power.
     """
@@ -56,7 +56,7 @@ def now_of(lower: PciLink, upper: PciLink | None, idles: bool) -> tuple[Maybe[fl
 
 
 def carried(lower: PciLink, upper: PciLink | None, idles: bool) -> Maybe[float]:
-    """10^9 bits a second each way that a link carries as it is; at its best where that is not told."""
+    """Return 10^9 bits a second each way that a link carries as it is; at its best where that is not told."""
     speed, width = (
         _most(*one) for one in zip(now_of(lower, upper, idles), most_of(lower, upper), strict=True)
     )

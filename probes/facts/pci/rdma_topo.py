@@ -30,12 +30,12 @@ class RdmaTopoFacts:
 
 
 def is_dma_function(function: PciFunction) -> bool:
-    """Whether this is the DMA function of a ConnectX, which sits beside the GPU on a Direct NIC platform."""
+    """Return whether this is the DMA function of a ConnectX, which sits beside the GPU on a Direct NIC platform."""
     return function.vendor_id == _MELLANOX and function.device_id == _DMA_FUNCTION
 
 
 def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
-    """Asks it; NOT_THERE: not installed, or no platform that it judges."""
+    """Ask it; NOT_THERE: not installed, or no platform that it judges."""
     if not any(
         is_dma_function(one) or (one.kind is PciKind.BRIDGE and one.vendor_id == _MELLANOX)
         for one in pci.functions.values()
@@ -46,7 +46,7 @@ def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
 
 
 def parse(output: str) -> Maybe[RdmaTopoFacts]:
-    """The lines "OK", "FAIL" and "E:" of its output; its exit status says no more."""
+    """Return the lines "OK", "FAIL" and "E:" of its output; its exit status says no more."""
     source = " ".join(ARGV)
     right: list[str] = []
     failed: list[str] = []

@@ -102,13 +102,13 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def parse_numbered(text: str) -> str | None:
-    """The word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
+    """Return the word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
     match = re.fullmatch(r"\d{1,3}: ?(.{1,40})", text)
     return match.group(1) if match else None
 
 
 def parse_rate(text: str) -> tuple[float, str] | None:
-    """Gb/s and the words behind, of "400 Gb/sec (4X NDR)".
+    """Return Gb/s and the words behind, of "400 Gb/sec (4X NDR)".
 
     A kernel prints a speed it does not know as SDR: an XDR link of an old one is "10 Gb/sec (4X SDR)"
     (drivers/infiniband/core/sysfs.c, rate_show).
@@ -141,7 +141,7 @@ def _gid_netdev(host: Host, path: str) -> Maybe[str]:
 
 
 def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
-    """The GIDs in index order; the reason where none could be read. Empty entries have no attributes."""
+    """Return the GIDs in index order; the reason where none could be read. Empty entries have no attributes."""
     gids: list[Gid] = []
     failure: Unknown | None = None
     missing = empty = 0
@@ -240,7 +240,7 @@ def _numa_node(host: Host, path: str) -> Maybe[int]:
 
 
 def pci_function(path: str) -> str | None:
-    """The part of a resolved sysfs path that ends at its last PCI function.
+    """Return the part of a resolved sysfs path that ends at its last PCI function.
 
     A subfunction's RDMA device is below an auxiliary device, …/0000:03:00.0/mlx5_core.sf.4
     (Documentation/networking/device_drivers/ethernet/mellanox/mlx5).
@@ -299,7 +299,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
 
 
 def _without_function(host: Host, name: str, path: str) -> str:
-    """Why a device has no PCI function: rxe and siw are software, others are not fully recorded."""
+    """Return why a device has no PCI function: rxe and siw are software, others are not fully recorded."""
     place = known(host.resolve(path), "")
     if name.startswith(_SOFTWARE) or place.startswith("/sys/devices/virtual/"):
         return "on no PCI function: a software device"
@@ -307,7 +307,7 @@ def _without_function(host: Host, name: str, path: str) -> str:
 
 
 def probe(host: Host) -> Maybe[RdmaFacts]:
-    """Reads /sys/class/infiniband; NOT_THERE: ib_core is not loaded."""
+    """Read /sys/class/infiniband; NOT_THERE: ib_core is not loaded."""
     names = host.names(_CLASS)
     if isinstance(names, Unknown):
         return names

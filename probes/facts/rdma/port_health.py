@@ -80,7 +80,7 @@ class PortHealthFacts:
 
 
 def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
-    """Reads the counters of every port; each read asks the device's firmware: nothing for every second."""
+    """Read the counters of every port; each read asks the device's firmware: nothing for every second."""
     return PortHealthFacts(
         {
             (device.name, port.number): _port(host, device, port)
@@ -128,13 +128,13 @@ def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
 
 
 def roce_mtu(netdev_mtu_bytes: int) -> int | None:
-    """The RDMA MTU on a netdev of this MTU; None: too small for any (ib_addr.h, iboe_get_mtu)."""
+    """Return the RDMA MTU on a netdev of this MTU; None: too small for any (ib_addr.h, iboe_get_mtu)."""
     payload = netdev_mtu_bytes - _ROCE_HEADER_BYTES
     return next((mtu for mtu in _ROCE_MTUS if payload >= mtu), None)
 
 
 def routable_gids(gids: tuple[Gid, ...]) -> tuple[tuple[int, str], ...]:
-    """(index, IPv4 address) of the GIDs that RoCE v2 can route: what NCCL_IB_GID_INDEX should point to."""
+    """Return (index, IPv4 address) of the GIDs that RoCE v2 can route: what NCCL_IB_GID_INDEX should point to."""
     found = []
     for gid in gids:
         match = _IPV4_GID.fullmatch(gid.gid)
@@ -193,7 +193,7 @@ def _roce_mtu(port: RdmaPort, netdev_mtu: Maybe[int]) -> Maybe[int]:
 
 
 def parse_counter(text: str, bits: int = 64) -> ErrorCounter | None:
-    """A counter of so many bits; None for text that is no number."""
+    """Return a counter of so many bits; None for text that is no number."""
     if not re.fullmatch(r"[0-9]{1,20}", text):
         return None
     # Some drivers fill wider counters than the MAD has room for: those have not stopped.
@@ -254,7 +254,7 @@ def _number(host: Host, path: str) -> Maybe[int]:
 
 
 def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:
-    """The priorities of OFED's netdev directory ecn/roce_rp/enable/N that hold a 1."""
+    """Return the priorities of OFED's netdev directory ecn/roce_rp/enable/N that hold a 1."""
     names = host.names(directory)
     if isinstance(names, Unknown):
         return names

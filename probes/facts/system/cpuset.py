@@ -25,13 +25,13 @@ class CpusetFacts:
 
 
 def probe(host: Host) -> Maybe[CpusetFacts]:
-    """Reads /proc/self/status (proc_pid_status(5))."""
+    """Read /proc/self/status (proc_pid_status(5))."""
     text = host.read(STATUS)
     return text if isinstance(text, Unknown) else parse_status(text)
 
 
 def parse_status(text: str) -> CpusetFacts:
-    """The lines "Cpus_allowed_list:" and "Mems_allowed_list:"."""
+    """Return the lines "Cpus_allowed_list:" and "Mems_allowed_list:"."""
     return CpusetFacts(_list(text, "Cpus_allowed_list"), _list(text, "Mems_allowed_list"))
 
 

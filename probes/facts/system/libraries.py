@@ -56,7 +56,7 @@ class LibraryFacts:
 
 
 def probe(host: Host) -> LibraryFacts:
-    """Follows the links in the loader's directories; what ld.so.conf adds to them is not followed."""
+    """Follow the links in the loader's directories; what ld.so.conf adds to them is not followed."""
     return LibraryFacts({soname: _installed(host, soname) for soname in LIBRARIES})
 
 
@@ -70,7 +70,7 @@ def _installed(host: Host, soname: str) -> tuple[InstalledLibrary, ...]:
 
 
 def version_of(path: str) -> Maybe[str]:
-    """The version in the name of a library's file: "libnccl.so.2.21.5" is 2.21.5.
+    """Return the version in the name of a library's file: "libnccl.so.2.21.5" is 2.21.5.
 
     A number alone ("libnccl.so.2") is that of the interface.
     """

@@ -97,7 +97,7 @@ def _login_default(host: Host) -> Maybe[MemlockLimit]:
 
 
 def parse_limits(text: str) -> Maybe[MemlockLimit]:
-    """The line "Max locked memory  8388608  unlimited  bytes" of /proc/PID/limits."""
+    """Return the line "Max locked memory  8388608  unlimited  bytes" of /proc/PID/limits."""
     match = re.search(
         r"^Max locked memory +([0-9]{1,20}|unlimited) +([0-9]{1,20}|unlimited) +bytes", text, re.M
     )
@@ -108,7 +108,7 @@ def parse_limits(text: str) -> Maybe[MemlockLimit]:
 
 
 def parse_limits_conf(text: str, path: str) -> tuple[LimitsLine, ...]:
-    """The memlock lines, `DOMAIN TYPE memlock VALUE`, the value in KiB (limits.conf(5))."""
+    """Return the memlock lines, `DOMAIN TYPE memlock VALUE`, the value in KiB (limits.conf(5))."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         words = line.partition("#")[0].split()
@@ -130,7 +130,7 @@ _FACTORS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 4
 
 
 def parse_unit_limit(value: str) -> Maybe[MemlockLimit]:
-    """The value of LimitMEMLOCK=: "infinity", "64M", or SOFT:HARD (systemd.exec(5))."""
+    """Return the value of LimitMEMLOCK=: "infinity", "64M", or SOFT:HARD (systemd.exec(5))."""
     sizes = []
     for part in value.split(":"):
         match = re.fullmatch(r"([0-9]{1,19})([BKMGTPE]?)", part.strip())

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.system.network_dependencies import (
-    NETWORK_FILE_SYSTEM,
+from probes.facts.system.network_dependencies import NETWORK_FILE_SYSTEM, server_of
+from probes.facts.system.routes import (
     Address,
     carriers,
     default_routes,
     parse_routes,
     parse_routes_v6,
-    server_of,
     with_lower,
 )
 from probes.host.protocol import Host

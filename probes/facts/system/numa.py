@@ -51,7 +51,7 @@ def parse_list(text: str) -> tuple[int, ...] | None:
 
 
 def list_from_map(text: str) -> str | None:
-    """The list of a CPU map, comma-separated words of 32 bits in hex, most significant first."""
+    """Return the list of a CPU map, comma-separated words of 32 bits in hex, most significant first."""
     words = text.strip().split(",")
     if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) > 512:
         return None
@@ -93,7 +93,7 @@ def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int
 
 
 def probe(host: Host) -> Maybe[NumaFacts]:
-    """Reads /sys/devices/system/node; a distance list names the online nodes in their order."""
+    """Read /sys/devices/system/node; a distance list names the online nodes in their order."""
     names = host.names(_NODES)
     if isinstance(names, Unknown):
         return names

@@ -34,7 +34,7 @@ class Package:
 
 
 def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
-    """The package of each file; NOT_THERE: no package has it.
+    """Return the package of each file; NOT_THERE: no package has it.
 
     Asks nobody where there is no file to ask for. What dpkg does not know rpm may: some systems have both.
     """
@@ -72,7 +72,7 @@ def _of_dpkg(path: str, owner: str | None, versions: Maybe[dict[str, str]]) -> M
 
 
 def parse_dpkg_owners(text: str) -> dict[str, str]:
-    """File → package of `dpkg-query --search`; of several packages the first, of diversions nothing."""
+    """Return file → package of `dpkg-query --search`; of several packages the first, of diversions nothing."""
     owners = {}
     for line in text.splitlines():
         packages, colon, path = line.rpartition(": ")
@@ -83,7 +83,7 @@ def parse_dpkg_owners(text: str) -> dict[str, str]:
 
 
 def parse_dpkg_versions(text: str) -> dict[str, str]:
-    """Package → version of `dpkg-query --show`; of several architectures the first."""
+    """Return package → version of `dpkg-query --show`; of several architectures the first."""
     versions: dict[str, str] = {}
     for match in filter(None, map(_SHOWN.fullmatch, text.splitlines())):
         versions.setdefault(match["package"], printable(match["version"], _VERSION_LIMIT))
@@ -98,7 +98,7 @@ def _rpm(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
 
 
 def parse_rpm(answer: CommandOutput, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
-    """File → package and version, where each file has a line; a file of several packages spoils the order."""
+    """Return file → package and version, where each file has a line; a file of several packages spoils the order."""
     lines = answer.stdout.splitlines()
     if len(lines) != len(paths):
         told = printable(" ".join(answer.stderr.split()), _VERSION_LIMIT) or f"{len(lines)} lines"

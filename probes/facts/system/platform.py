@@ -93,7 +93,7 @@ _CGROUP_CONTAINER = re.compile(
 
 
 def probe(host: Host) -> PlatformFacts:
-    """Reads /proc, /sys/class/dmi, /etc/os-release and the session's environment."""
+    """Read /proc, /sys/class/dmi, /etc/os-release and the session's environment."""
     vendor = _dmi(host, "sys_vendor")
     name = _dmi(host, "product_name")
     machine = f"{known(vendor, '')} {known(name, '')}".strip()
@@ -116,13 +116,13 @@ def probe(host: Host) -> PlatformFacts:
 
 
 def in_container(platform: Maybe[PlatformFacts]) -> bool:
-    """Whether this is known to be a container or a pod."""
+    """Return whether this is known to be a container or a pod."""
     place = platform if isinstance(platform, Unknown) else platform.environment
     return place in (Environment.CONTAINER, Environment.KUBERNETES_POD)
 
 
 def is_guest(platform: Maybe[PlatformFacts]) -> Maybe[bool]:
-    """Whether this runs in a virtual machine, be it in a container there."""
+    """Return whether this runs in a virtual machine, be it in a container there."""
     if isinstance(platform, Unknown):
         return platform
     if not isinstance(platform.hypervisor, Unknown) or platform.environment is Environment.VIRTUAL_MACHINE:
@@ -133,7 +133,7 @@ def is_guest(platform: Maybe[PlatformFacts]) -> Maybe[bool]:
 
 
 def hypervisor_of(machine: str) -> str | None:
-    """The hypervisor whose guests call themselves `machine`, DMI vendor and product; None: no guest."""
+    """Return the hypervisor whose guests call themselves `machine`, DMI vendor and product; None: no guest."""
     machine = machine.lower()
     if _METAL_INSTANCE.search(machine):
         return None
@@ -141,7 +141,7 @@ def hypervisor_of(machine: str) -> str | None:
 
 
 def parse_cpuinfo(text: str) -> Processor:
-    """Architecture and hypervisor bit from the first processor of /proc/cpuinfo."""
+    """Return architecture and hypervisor bit from the first processor of /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in text.lstrip("\n").split("\n\n", 1)[0].split("\n"):
         key, colon, value = line.partition(":")
@@ -169,7 +169,7 @@ def parse_os_release(text: str) -> Maybe[str]:
 
 
 def parse_cgroup(text: str) -> Environment | None:
-    """The kind of place that the cgroup paths of process 1 betray; with cgroup v2 often nothing."""
+    """Return the kind of place that the cgroup paths of process 1 betray; with cgroup v2 often nothing."""
     if _CGROUP_POD.search(text):
         return Environment.KUBERNETES_POD
     return Environment.CONTAINER if _CGROUP_CONTAINER.search(text) else None
@@ -215,7 +215,7 @@ def _processor(host: Host) -> Processor:
 
 
 def _guest(host: Host, machine: str, processor: Processor | None) -> Guest:
-    """What Xen, DMI and the CPU say, in this order; /proc/cpuinfo is slow on big nodes, so it comes last."""
+    """Return what Xen, DMI and the CPU say, in this order; /proc/cpuinfo is slow on big nodes, so it comes last."""
     kind = host.read("/sys/hypervisor/type")
     if not isinstance(kind, Unknown) and kind:
         # The privileged domain of Xen runs on a hypervisor too, and has the hardware to itself.

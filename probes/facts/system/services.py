@@ -75,7 +75,7 @@ _SECONDS = 2.0
 
 
 def probe(host: Host) -> ServiceFacts:
-    """Reads unit files, control groups and names of processes; asks systemctl about what has no process."""
+    """Read unit files, control groups and names of processes; asks systemctl about what has no process."""
     units = read_units(host, tuple(f"{name}.service" for name in SERVICES))
     running, otherwise = _running(host)
     services = {
@@ -115,7 +115,7 @@ def _with_state(service: Service, state: Maybe[ServiceState]) -> Service:
 
 
 def _enabled_script(host: Host, name: str) -> Maybe[bool]:
-    """A script is started by a link S??NAME in the directory of a runlevel (3 and 5: the usual ones)."""
+    """Return a script is started by a link S??NAME in the directory of a runlevel (3 and 5: the usual ones)."""
     seen: Maybe[bool] = Unknown(Reason.NOT_THERE, "/etc/rc3.d")
     for directory in ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d"):
         names = host.names(directory)
@@ -127,7 +127,7 @@ def _enabled_script(host: Host, name: str) -> Maybe[bool]:
 
 
 def _running(host: Host) -> tuple[frozenset[str], Unknown]:
-    """The services that have a process, in a control group of their own or by its name; what the others are.
+    """Return the services that have a process, in a control group of their own or by its name; what the others are.
 
     A driver container runs Fabric Manager outside of any service: the name alone tells.
     """
@@ -143,7 +143,7 @@ def _running(host: Host) -> tuple[frozenset[str], Unknown]:
 
 
 def _in_groups(host: Host) -> frozenset[str] | None:
-    """The services whose control group is not empty; None: services have no control groups here."""
+    """Return the services whose control group is not empty; None: services have no control groups here."""
     for directory in _CGROUPS:
         if isinstance(host.names(directory), Unknown):
             continue
@@ -168,7 +168,7 @@ def _ask_systemd(host: Host, names: Sequence[str]) -> Maybe[dict[str, Maybe[Serv
 
 
 def parse_show(text: str) -> dict[str, Maybe[ServiceState]]:
-    """Unit -> state, of blocks of Key=value lines with an empty line between them (systemctl(1), show)."""
+    """Return unit -> state, of blocks of Key=value lines with an empty line between them (systemctl(1), show)."""
     words = {state.value: state for state in ServiceState}
     words["reloading"] = ServiceState.ACTIVE
     found: dict[str, Maybe[ServiceState]] = {}

@@ -54,13 +54,13 @@ class Setting:
 
 
 def read_units(host: Host, names: tuple[str, ...]) -> tuple[UnitFile, ...]:
-    """The units in the order of the names."""
+    """Return the units in the order of the names."""
     wanted = wanted_units(host)
     return tuple(_unit(host, name, wanted) for name in names)
 
 
 def wanted_units(host: Host) -> Maybe[frozenset[str]]:
-    """The names of all units that another one wants or requires by a link."""
+    """Return the names of all units that another one wants or requires by a link."""
     found: set[str] = set()
     seen = False
     for directory in UNIT_DIRECTORIES:
@@ -88,7 +88,7 @@ def _unit(host: Host, name: str, wanted: Maybe[frozenset[str]]) -> UnitFile:
 
 
 def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[Setting]:
-    """A setting of a unit, drop-ins included; NOT_THERE: none of its files has it."""
+    """Return a setting of a unit, drop-ins included; NOT_THERE: none of its files has it."""
     files = [path for d in UNIT_DIRECTORIES if isinstance(host.size(path := f"{d}/{unit}"), int)][:1]
     if not files:
         return Unknown(Reason.NOT_THERE, f"{UNIT_DIRECTORIES[0]}/{unit}", "no such unit")
@@ -96,7 +96,7 @@ def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[Setting
 
 
 def manager_setting(host: Host, key: str) -> Maybe[Setting]:
-    """A setting of the system manager: system.conf and system.conf.d (systemd-system.conf(5))."""
+    """Return a setting of the system manager: system.conf and system.conf.d (systemd-system.conf(5))."""
     files = [path for d in CONFIG_DIRECTORIES if isinstance(host.size(path := f"{d}/system.conf"), int)][:1]
     return _last(host, (*files, *_drop_ins(host, CONFIG_DIRECTORIES, "system.conf")), "Manager", key)
 
@@ -142,7 +142,7 @@ def _service_files(host: Host) -> Iterator[str]:
 
 
 def _modprobed(command: str) -> tuple[str, ...]:
-    """The modules that a command line loads: words behind "modprobe" that are no options or parameters."""
+    """Return the modules that a command line loads: words behind "modprobe" that are no options or parameters."""
     _, modprobe, behind = command.partition("modprobe")
     words = re.split(r"[;&|]", behind)[0].replace("'", " ").replace('"', " ").split() if modprobe else []
     if any(word in ("-r", "--remove") for word in words):
@@ -184,7 +184,7 @@ def _last(host: Host, paths: tuple[str, ...], section: str, key: str) -> Maybe[S
 
 
 def parse_unit(text: str, section: str, key: str) -> tuple[str, ...]:
-    """The values of a key in one section of a unit file, in order (systemd.syntax(7))."""
+    """Return the values of a key in one section of a unit file, in order (systemd.syntax(7))."""
     values = []
     here = ""
     for raw in text.replace("\\\n", " ").split("\n"):

@@ -28,7 +28,7 @@ def listening(host: Host) -> Maybe[dict[int, str]]:
 
 
 def free_port(host: Host, first: int, most: int = 100) -> Maybe[int]:
-    """The first of `most` ports from `first` on that nobody listens on."""
+    """Return the first of `most` ports from `first` on that nobody listens on."""
     taken = listening(host)
     if isinstance(taken, Unknown):
         return taken

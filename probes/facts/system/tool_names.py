@@ -1,10 +1,71 @@
-"""The names of the tools that measure: light, for the command line knows them before any node is opened."""
+"""The programs of the bandwidth tools: light, because the command line needs them before it opens a node.
+
+To add a tool: add its programs here, and write probes/bandwidth/tools/TOOL.py with a `TOOL` object and
+probes/simulation/bandwidth/TOOL.py with a function `start`.
+"""
 
 from __future__ import annotations
 
-PERFTEST = ("ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_write_lat", "ib_read_lat", "ib_send_lat")
+from typing import NamedTuple
+
+
+class BenchProgram(NamedTuple):
+    """One program that measures."""
+
+    name: str
+    tool: str  # the package it comes with: "nccl-tests"; its modules are named nccl_tests.py
+    option: str  # `gdrtop bench --test OPTION`
+    label: str  # on the setup screen
+    use: str  # what it is good for, one line
+
+
+_PERFTEST = "measures RDMA bandwidth and latency, of GPU memory if built with CUDA"
+_NCCL = "nccl-tests: measures the collectives of a training job"
+
+PROGRAMS = (
+    BenchProgram("ib_write_bw", "perftest", "write", "RDMA write, bandwidth", _PERFTEST),
+    BenchProgram("ib_read_bw", "perftest", "read", "RDMA read, bandwidth", _PERFTEST),
+    BenchProgram("ib_send_bw", "perftest", "send", "RDMA send, bandwidth", _PERFTEST),
+    BenchProgram("ib_write_lat", "perftest", "write-lat", "RDMA write, latency", _PERFTEST),
+    BenchProgram("ib_read_lat", "perftest", "read-lat", "RDMA read, latency", _PERFTEST),
+    BenchProgram("ib_send_lat", "perftest", "send-lat", "RDMA send, latency", _PERFTEST),
+    BenchProgram(
+        "gdrcopy_copybw",
+        "gdrcopy",
+        "gdrcopy",
+        "CPU copies to and from GPU memory",
+        "measures CPU copies to GPU memory; not the NIC's path",
+    ),
+    BenchProgram(
+        "gdrcopy_sanity",
+        "gdrcopy",
+        "gdrcopy-sanity",
+        "CPU access to GPU memory, correctness",
+        "tests CPU copies to GPU memory; not the NIC's path",
+    ),
+    BenchProgram(
+        "nvbandwidth",
+        "nvbandwidth",
+        "nvbandwidth",
+        "CUDA copies between host and GPU",
+        "measures copies between GPUs and host; no NIC involved",
+    ),
+    BenchProgram("all_reduce_perf", "nccl-tests", "all-reduce", "NCCL all-reduce", _NCCL),
+    BenchProgram("all_gather_perf", "nccl-tests", "all-gather", "NCCL all-gather", _NCCL),
+    BenchProgram("reduce_scatter_perf", "nccl-tests", "reduce-scatter", "NCCL reduce-scatter", _NCCL),
+    BenchProgram("alltoall_perf", "nccl-tests", "alltoall", "NCCL alltoall", _NCCL),
+    BenchProgram("sendrecv_perf", "nccl-tests", "sendrecv", "NCCL sendrecv", _NCCL),
+)
+TOOL_OF = {program.name: program.tool for program in PROGRAMS}
+
+
+def programs_of(tool: str) -> tuple[str, ...]:
+    """Return the names of a tool's programs."""
+    return tuple(program.name for program in PROGRAMS if program.tool == tool)
+
+
+TEST_TOOLS = tuple(TOOL_OF)
+PERFTEST = programs_of("perftest")
+GDRCOPY = programs_of("gdrcopy")
+NCCL_TESTS = programs_of("nccl-tests")
 SANITY = "gdrcopy_sanity"
-GDRCOPY = ("gdrcopy_copybw", SANITY)
-NVBANDWIDTH = "nvbandwidth"
-NCCL_TESTS = ("all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf", "sendrecv_perf")
-TEST_TOOLS = (*PERFTEST, *GDRCOPY, NVBANDWIDTH, *NCCL_TESTS)

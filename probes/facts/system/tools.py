@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.tcp_ports import listening
-from probes.facts.system.tool_names import NCCL_TESTS, PERFTEST
+from probes.facts.system.tool_names import PERFTEST, PROGRAMS
 from probes.host.protocol import Host
 
 # As probes/host/command.py: only what lies here is run.
@@ -27,11 +27,7 @@ PERFTEST_BUILD = (
 )
 
 TOOLS = {
-    **dict.fromkeys(PERFTEST, "measures RDMA bandwidth and latency, of GPU memory where built with CUDA"),
-    "gdrcopy_sanity": "tests CPU copies to GPU memory; not the NIC's path",
-    "gdrcopy_copybw": "measures CPU copies to GPU memory; not the NIC's path",
-    "nvbandwidth": "measures copies between GPUs and host; no NIC involved",
-    **dict.fromkeys(NCCL_TESTS, "nccl-tests: measures what a training job will see"),
+    **{program.name: program.use for program in PROGRAMS},
     "numactl": "binds a test to the NUMA node of its GPU",
     "rdma_topo": "rdma-core: judges ACS on GPU–NIC paths",
     "lspci": "shows PCI functions and their capabilities",
@@ -83,7 +79,7 @@ class ToolFacts:
 
 
 def probe(host: Host) -> ToolFacts:
-    """Looks for the files, and asks three harmless tools for their version."""
+    """Look for the files, and asks three harmless tools for their version."""
     paths = {name: _find(host, name) for name in TOOLS}
     return ToolFacts(
         paths=paths,
@@ -137,13 +133,13 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
 
 
 def _listener(host: Host) -> Maybe[str | None]:
-    """The file of /proc/net in which a TCP socket listens on perftest's port; None: there is none."""
+    """Return the file of /proc/net in which a TCP socket listens on perftest's port; None: there is none."""
     ports = listening(host)
     return ports if isinstance(ports, Unknown) else ports.get(PERFTEST_PORT)
 
 
 def cuda_in_program(program: bytes) -> tuple[bool, bool]:
-    """Whether a perftest program can use GPU memory, and by DMA-BUF.
+    """Return whether a perftest program can use GPU memory, and by DMA-BUF.
 
     With CUDA it is linked to libcuda.so.1 or, since 2025, opens libcuda.so; DMA-BUF needs the function
     cuMemGetHandleForAddressRange (perftest src/cuda_loader.c). Either name stands in the file.
@@ -153,7 +149,7 @@ def cuda_in_program(program: bytes) -> tuple[bool, bool]:
 
 
 def parse_usage(text: str) -> tuple[Maybe[bool], Maybe[bool]]:
-    """The same from its usage text; Unknown where it is no usage text."""
+    """Return the same from its usage text; Unknown where it is no usage text."""
     if "--size" not in text and "--ib-dev" not in text:
         unknown = Unknown(Reason.MALFORMED, "--help", "no usage text")
         return unknown, unknown
@@ -175,18 +171,18 @@ def _version(
 
 
 def parse_version(text: str) -> str | None:
-    """The number of "Version: 6.06", as perftest prints it."""
+    """Return the number of "Version: 6.06", as perftest prints it."""
     match = re.search(r"Version: ?([0-9]{1,3}(?:\.[0-9]{1,4}){1,3})", text)
     return match[1] if match else None
 
 
 def parse_ofed(text: str) -> str | None:
-    """The release of "MLNX_OFED_LINUX-24.10-0.7.0.0:" or "OFED-internal-25.01-0.6.0:"."""
+    """Return the release of "MLNX_OFED_LINUX-24.10-0.7.0.0:" or "OFED-internal-25.01-0.6.0:"."""
     match = re.search(r"^([A-Za-z][A-Za-z_-]{2,40}-[0-9][0-9A-Za-z._-]{1,60}):?\s*$", text, re.M)
     return match[1] if match else None
 
 
 def parse_fabric_manager(text: str) -> str | None:
-    """The number of "Fabric Manager version is : 570.124.06"."""
+    """Return the number of "Fabric Manager version is : 570.124.06"."""
     match = re.search(r"version is ?: ?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})", text)
     return match[1] if match else None

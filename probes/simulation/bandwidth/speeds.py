@@ -11,7 +11,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from probes.bandwidth.model.limits import Bound, of_gpu, of_host, of_pair, payload_share
+from probes.bandwidth.model.limits import (
+    Bound,
+    limit_of_gpu_copies,
+    limit_of_host_memory,
+    limit_of_pair,
+    payload_share,
+)
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.link_speed import link_gbps
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -52,9 +58,9 @@ def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
     """Gb/s of large messages at this end, one way; `nic_reads`: the NIC fetches from the memory."""
     examination, nic, port = place.examination, place.nic, place.port
     limit = (
-        of_host(examination, nic, port, is_loopback)
+        limit_of_host_memory(examination, nic, port, is_loopback)
         if place.gpu is None
-        else of_pair(examination, place.gpu, nic, port, is_loopback)
+        else limit_of_pair(examination, place.gpu, nic, port, is_loopback)
     )
     ports = _least(one for one in limit.bounds if not one.is_pcie) * PORT_SHARE
     links = _least(one for one in limit.bounds if one.is_pcie)
@@ -182,7 +188,7 @@ def jittered(figure: float, seed: int, what: str, at: float) -> float:
 
 def to_gpu_gbps(examination: Examination, gpu: str) -> float:
     """Gb/s of copies between the host and a GPU by its own engines."""
-    limit = of_gpu(examination, gpu)
+    limit = limit_of_gpu_copies(examination, gpu)
     if not limit.bounds:
         return C2C_GBPS
     least = _least(limit.bounds) * 0.955

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import fault
 from probes.simulation.node.network import route_over
 from probes.simulation.node.ports import netdev_of
 from probes.simulation.node.tree import Tree
@@ -14,4 +14,6 @@ def _ssh_over_nic(tree: Tree) -> None:
     route_over(tree, netdev_of(tree, nic))
 
 
-FAULTS = (Fault("ssh-over-nic", frozenset(), spoil=_ssh_over_nic),)
+FAULTS = (
+    fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", _ssh_over_nic, finds=()),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
+from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.simulation.node.processes import NCCL_VERSION, library_directory
 from probes.simulation.node.tree import Tree
 
@@ -16,7 +16,6 @@ PERFTEST_PROGRAM = (
 _BUILT_FROM_SOURCE = "/usr/local/bin"
 _DIRECTORIES = {"gdrcopy": "/usr/bin"}  # NVIDIA's repository has a package of it, but not of the others
 _PACKAGES = {f"/usr/bin/{name}": ("gdrcopy-tests", "2.5-1") for name in GDRCOPY}
-_PROGRAMS = {"gdrcopy": GDRCOPY, "nvbandwidth": (NVBANDWIDTH,), "nccl-tests": NCCL_TESTS}
 _DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 _DPKG_DISTRIBUTIONS = ("Ubuntu", "Debian")
 
@@ -27,7 +26,7 @@ def add_software(tree: Tree) -> None:
         tree.add(f"/usr/bin/{name}", PERFTEST_PROGRAM)
         tree.commands.setdefault(name, lambda argv, seconds: "Version: 6.23\n")
     for package in tree.description.tests:
-        for name in _PROGRAMS[package]:
+        for name in programs_of(package):
             tree.add(f"{_DIRECTORIES.get(package, _BUILT_FROM_SOURCE)}/{name}", b"\x7fELF")
     add_packages(tree, _PACKAGES)
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):

@@ -13,7 +13,7 @@ from probes.host.local import LocalHost
 from probes.host.protocol import READ_LIMIT_BYTES, Host
 from probes.host.usage import ProcessUsage
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
+from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.facts.jobs.processes import parse_program
+from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import parse_config, unpack
 from probes.facts.node import probe_node
 from probes.facts.pci.capabilities import ConfigSpace
@@ -24,10 +24,10 @@ from probes.host.command import CommandOutput
 from probes.host.local import LocalHost
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
-from probes.recording.redaction_rules import FILES
-from probes.recording.redaction_tokens import NOBODY
-from probes.recording.redaction_words import is_known
+from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.table import FILES
+from probes.recording.redaction.tokens import NOBODY
+from probes.recording.redaction.words import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names

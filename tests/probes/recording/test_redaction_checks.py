@@ -4,12 +4,12 @@ import pytest
 
 from probes.base.unknown import Maybe
 from probes.checks.registry import findings
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Severity, Status
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
-from probes.recording.redaction_words import is_known
+from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.words import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
@@ -38,7 +38,7 @@ Judged = tuple[State, Maybe[GdrPath | None], dict[str, tuple[Status, Severity, t
 def judged(moments: list[Moment]) -> Judged:
     examination = examine(ReplayHost(read(archive_of(moments))))
     found = findings(examination)
-    verdict = summed_up(examination.verdict, found)
+    verdict = summarize(examination.verdict, found)
     return verdict.state, verdict.path, {one.id: (one.status, one.severity, one.devices) for one in found}
 
 

@@ -56,7 +56,7 @@ def test_nobodys_client_goes_to_a_strangers_server() -> None:
     ending, trouble = meeting.ending()
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "another process now listens on TCP port 18515" in trouble.told
+    assert "another process now listens on TCP port 18515" in trouble.text
     assert scene.started == []
 
 
@@ -87,7 +87,7 @@ def test_a_server_that_dies_first_is_told_in_its_own_words() -> None:
     ending, trouble, _ = meet(scene, Request(memory=MemoryPath.PEERMEM))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "nvidia_peermem" in trouble.told
+    assert "nvidia_peermem" in trouble.text
     assert trouble.raw == "Couldn't allocate MR with error=14"
     assert scene.log == ["start 0"]
 
@@ -99,7 +99,7 @@ def test_a_server_that_dies_in_the_middle_takes_the_client_with_it() -> None:
     ending, trouble, _ = meet(scene)
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "did not answer" in trouble.told
+    assert "did not answer" in trouble.text
     assert scene.log[-1] == "end 1"
 
 
@@ -108,7 +108,7 @@ def test_a_program_that_could_not_be_begun_says_so() -> None:
     ending, trouble, _ = meet(scene)
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "not installed" in trouble.told
+    assert "not installed" in trouble.text
 
 
 def test_a_test_that_ends_well_without_a_figure_has_failed() -> None:
@@ -116,7 +116,7 @@ def test_a_test_that_ends_well_without_a_figure_has_failed() -> None:
     ending, trouble, _ = meet(scene, Request(tool="ib_read_lat"))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "without a figure" in trouble.told
+    assert "without a figure" in trouble.text
 
 
 def test_one_that_passes_its_limit_of_time_says_so() -> None:
@@ -124,7 +124,7 @@ def test_one_that_passes_its_limit_of_time_says_so() -> None:
     ending, trouble, _ = meet(Scene([late]), Request(setup=Mode.SERVER))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "limit of time" in trouble.told
+    assert "limit of time" in trouble.text
 
 
 def test_a_client_that_came_before_its_far_server_comes_again() -> None:
@@ -142,7 +142,7 @@ def test_what_an_early_client_said_is_no_reason_for_a_later_failure() -> None:
     ending, trouble, _ = meet(scene, Request(setup=Mode.BOTH_ENDS, peer="node2"))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "GID index" in trouble.told
+    assert "GID index" in trouble.text
 
 
 def test_a_client_does_not_come_for_ever() -> None:
@@ -151,7 +151,7 @@ def test_a_client_does_not_come_for_ever() -> None:
     ending, trouble, _ = meet(scene, Request(setup=Mode.BOTH_ENDS, peer="node2"))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "nothing answers at node2:18515" in trouble.told
+    assert "nothing answers at node2:18515" in trouble.text
     assert len(scene.started) == 6
 
 

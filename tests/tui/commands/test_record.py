@@ -94,7 +94,8 @@ def test_every_command_prints_of_a_recording_what_it_prints_of_the_node(
     file = str(tmp_path / "node.tar.gz")
     record(SimulatedHost(name, clock=clock), file, 1, False, sys.stderr, clock, lambda _: clock_ahead(clock))
     clock.now = 1000.0
-    monkeypatch.setattr("tui.cli.open_host", lambda options: host)
+    for command in ("topo", "modules"):
+        monkeypatch.setattr(f"tui.commands.{command}.open_host", lambda options: host)
     live = {
         arguments: printed(capsys, *arguments)
         for arguments in (("topo",), ("topo", "--json"), ("modules",), ("modules", "--json"))
@@ -248,7 +249,7 @@ def test_of_a_damaged_file_what_is_left_is_shown_and_the_loss_is_said(
     assert main(["topo", "--replay", str(file)]) == 0
     told = capsys.readouterr()
     assert "RECORDED" in told.out
-    assert "damaged: its first" in told.err
+    assert "damaged: only the first" in told.err
 
 
 def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +263,7 @@ def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.
     file = str(tmp_path / "node.tar.gz")
     told = record(SimulatedHost("cloud-vm", clock=clock), file, 60, False, sys.stderr, clock, wait)
     assert told.moments == 4
-    assert "interrupted" in capsys.readouterr().err
+    assert "Interrupted." in capsys.readouterr().err
     host = replayed(tmp_path / "node.tar.gz")
     assert len(host.recording.moments) == 4
     assert not host.recording.damage
@@ -308,7 +309,7 @@ def test_what_was_killed_can_be_replayed_as_far_as_it_came(tmp_path: Path) -> No
     (left,) = tmp_path.iterdir()
     assert left.name == f".node.tar.gz.{process.pid}.part"
     assert left.stat().st_mode & 0o777 == 0o600
-    assert replayed(left).recording.damage.startswith("damaged: its first")
+    assert replayed(left).recording.damage.startswith("damaged: only the first")
 
 
 def wait_for_a_moment(directory: Path) -> None:
@@ -350,7 +351,7 @@ def test_a_signal_ends_a_real_one_early_with_status_0(number: int, tmp_path: Pat
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
-    assert "interrupted: recorded" in told
+    assert "Interrupted.\nrecorded" in told
     assert not replayed(file).recording.damage
 
 

@@ -138,7 +138,7 @@ async def test_a_damaged_recording_says_so() -> None:
     async with replay_app(content[:-2500]).run_test(size=(120, 40), notifications=True) as pilot:
         await until(pilot, lambda: overview(pilot).readings >= 1)
         told = [notification.message for notification in pilot.app._notifications]
-        assert any("damaged: its first" in message for message in told)
+        assert any("damaged: only the first" in message for message in told)
 
 
 async def test_a_recording_can_not_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

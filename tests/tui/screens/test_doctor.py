@@ -140,7 +140,7 @@ async def test_plain_words_agree_with_a_verdict_that_serves_no_gpu() -> None:
         await opened(pilot, clock)
         assert "0 of 8 GPUs" in seen(pilot, "summary")
         await pilot.press("e")
-        assert "no GPU can use the direct path (no CUDA program starts" in seen(pilot, "details")
+        assert "no GPU can use the direct path (CUDA programs fail to start" in seen(pilot, "details")
 
 
 async def test_while_a_word_is_typed_the_footer_names_no_key_that_would_write_it() -> None:

@@ -9,15 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, NVBANDWIDTH, PERFTEST
+from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 
-TESTS = {
-    **{tool.removeprefix("ib_").removesuffix("_bw").replace("_", "-"): tool for tool in PERFTEST},
-    "gdrcopy": GDRCOPY[0],
-    "gdrcopy-sanity": GDRCOPY[1],
-    NVBANDWIDTH: NVBANDWIDTH,
-    **{tool.removesuffix("_perf").replace("_", "-"): tool for tool in NCCL_TESTS},
-}
+TESTS = {program.option: program.name for program in PROGRAMS}
 """Word of the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
 MEMORIES = {path.value: path for path in MemoryPath}
 DESCRIPTION = """\

@@ -9,7 +9,7 @@ from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import Rating, rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Result
 from probes.bandwidth.results.headline import headline
-from probes.bandwidth.tools.other_commands import NcclSettings
+from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Sample
 from widgets.bandwidth.chart import draw_chart

@@ -90,11 +90,11 @@ class DoctorState(ExaminedListState):
 
     def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
         """Draw the verdict and the number of findings."""
-        from probes.checks.summary import summed_up
+        from probes.checks.summary import summarize
         from widgets.doctor import findings as findings_drawing
         from widgets.node import verdict as verdict_drawing
 
-        verdict = summed_up(examination.verdict, self.findings)
+        verdict = summarize(examination.verdict, self.findings)
         origin = verdict_drawing.origin_run(examination.node.origin)
         drawn = verdict_drawing.draw(verdict)
         head: Line = (Run("Doctor ", Tone.TITLE), origin, Run(" "), *drawn)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.history import History
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import ProcessFacts
@@ -183,7 +183,7 @@ class OverviewState:
         if self._judged is None or self._findings is None:
             self.verdict = self._judged  # without counts it says that the checks run
         else:
-            self.verdict = summed_up(self._judged, self._findings)
+            self.verdict = summarize(self._judged, self._findings)
 
     # Selection
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from probes.bandwidth.model.limits import (
     Bound,
     Limit,
-    of_both_ends,
-    of_gpu,
-    of_host,
-    of_pair,
-    of_test,
+    limit_of_gpu_copies,
+    limit_of_host_memory,
+    limit_of_pair,
+    limit_of_two_ends,
     payload_share,
 )
 from probes.bandwidth.model.rating import Judgement, Rating, best_of, rate
@@ -65,7 +64,7 @@ def least(limit: Limit) -> Bound:
 
 
 def test_the_port_limits(tmp_path: Path) -> None:
-    limit = of_pair(tree(tmp_path), GPU, "mlx5_0")
+    limit = limit_of_pair(tree(tmp_path), GPU, "mlx5_0")
     assert least(limit).name == "port 1 of mlx5_0"
     assert least(limit).nominal_gbps == 400.0
     assert limit.gbps == pytest.approx(400 * 4096 / 4122)
@@ -74,57 +73,58 @@ def test_the_port_limits(tmp_path: Path) -> None:
 
 
 def test_a_nics_link_that_runs_low_limits(tmp_path: Path) -> None:
-    limit = of_pair(tree(tmp_path, nic_speed="16.0 GT/s PCIe", nic_width=8), GPU, "mlx5_0")
+    limit = limit_of_pair(tree(tmp_path, nic_speed="16.0 GT/s PCIe", nic_width=8), GPU, "mlx5_0")
     assert least(limit).name == "PCIe link of mlx5_0"
     assert least(limit).nominal_gbps == pytest.approx(126.03, abs=0.01)
     assert "Gen4 x8" in least(limit).why
 
 
 def test_an_idle_gpus_link_does_not(tmp_path: Path) -> None:
-    bound = of_pair(tree(tmp_path), GPU, "mlx5_0").bounds[1]
+    bound = limit_of_pair(tree(tmp_path), GPU, "mlx5_0").bounds[1]
     assert "Gen5 x16" in bound.why
     assert "max_link_speed" in bound.evidence[0].source
 
 
 @pytest.mark.parametrize(("netdev", "rdma"), [(9000, 4096), (1500, 1024)])
 def test_small_packets_leave_less_for_data(tmp_path: Path, netdev: int, rdma: int) -> None:
-    limit = of_host(tree(tmp_path, mtu=netdev), "mlx5_0")
+    limit = limit_of_host_memory(tree(tmp_path, mtu=netdev), "mlx5_0")
     assert limit.gbps == pytest.approx(400 * rdma / (rdma + 82))
     assert f"{rdma} bytes" in least(limit).why
 
 
 def test_loopback_is_not_bound_by_packets(tmp_path: Path) -> None:
-    limit = of_host(tree(tmp_path, mtu=1500), "mlx5_0", is_loopback=True)
+    limit = limit_of_host_memory(tree(tmp_path, mtu=1500), "mlx5_0", is_loopback=True)
     assert limit.gbps == 400.0
     assert "one port is both ends" in limit.notes[0]
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     examination = tree(tmp_path)
-    for limit in (of_pair(examination, GPU, "mlx5_9"), of_pair(examination, "0000:ff:00.0", "mlx5_0")):
+    for gpu, nic in ((GPU, "mlx5_9"), ("0000:ff:00.0", "mlx5_0")):
+        limit = limit_of_pair(examination, gpu, nic)
         assert limit.unknown
         assert rate(sample(100.0), limit).verdict is Rating.UNKNOWN
-    assert isinstance(of_host(examination, "mlx5_9").gbps, Unknown)
-    assert of_host(examination, "mlx5_0", port=2).unknown == ("port 2 of mlx5_0",)
-    assert isinstance(of_gpu(examination, "0000:ff:00.0").gbps, Unknown)
+    assert isinstance(limit_of_host_memory(examination, "mlx5_9").gbps, Unknown)
+    assert limit_of_host_memory(examination, "mlx5_0", port=2).unknown == ("port 2 of mlx5_0",)
+    assert isinstance(limit_of_gpu_copies(examination, "0000:ff:00.0").gbps, Unknown)
 
 
 def test_simulated_nodes() -> None:
     examination = examine(SimulatedHost("hgx-h100"))
     gpu = examination.topology.gpus[0].id
     near, far = examination.topology.best_nics[gpu][0], examination.topology.best_nics[gpu][-1]
-    assert of_pair(examination, gpu, near).notes == ()
-    assert len(of_pair(examination, gpu, far).notes) == 2
-    assert of_gpu(examination, gpu).gbps == pytest.approx(504.12 * 256 / 280, abs=0.1)
+    assert limit_of_pair(examination, gpu, near).notes == ()
+    assert len(limit_of_pair(examination, gpu, far).notes) == 2
+    assert limit_of_gpu_copies(examination, gpu).gbps == pytest.approx(504.12 * 256 / 280, abs=0.1)
 
 
 def test_a_gpu_on_its_cpus_links_is_not_bound_by_pcie() -> None:
     examination = examine(SimulatedHost("gb200"))
     gpu = examination.topology.gpus[0].id
-    limit = of_pair(examination, gpu, examination.topology.best_nics[gpu][0])
+    limit = limit_of_pair(examination, gpu, examination.topology.best_nics[gpu][0])
     assert not [bound for bound in limit.bounds if "GPU" in bound.name]
     assert "chip-to-chip" in limit.notes[0]
-    assert isinstance(of_gpu(examination, gpu).gbps, Unknown)
+    assert isinstance(limit_of_gpu_copies(examination, gpu).gbps, Unknown)
 
 
 def test_of_a_test() -> None:
@@ -132,9 +132,9 @@ def test_of_a_test() -> None:
     settings = perftest_defaults(examination, examination.topology.gpus[0].id)
     assert isinstance(settings, PerftestSettings)
     assert settings.gpu is not None
-    assert of_test(examination, settings) == of_pair(examination, settings.gpu.bdf, settings.device)
+    assert settings.limit(examination) == limit_of_pair(examination, settings.gpu.bdf, settings.device)
     host = replace(settings, gpu=None)
-    assert of_test(examination, host, True) == of_host(examination, settings.device, 1, True)
+    assert host.limit(examination, True) == limit_of_host_memory(examination, settings.device, 1, True)
 
 
 def test_payload() -> None:
@@ -217,8 +217,8 @@ def test_more_is_never_worse(gbps: float, nominal: float, both: bool, host: floa
 def test_both_ways_a_link_of_both_ends_carries_half_each_way() -> None:
     examination = examine(SimulatedHost("dgx-a100"))
     gpu = examination.topology.gpus[0].id
-    near, far = of_pair(examination, gpu, "mlx5_0"), of_pair(examination, gpu, "mlx5_4")
-    one_way, both_ways = (of_both_ends(near, far, both) for both in (False, True))
+    near, far = limit_of_pair(examination, gpu, "mlx5_0"), limit_of_pair(examination, gpu, "mlx5_4")
+    one_way, both_ways = (limit_of_two_ends(near, far, both) for both in (False, True))
 
     def nominal(limit: Limit, name: str) -> float:
         found = next(one.nominal_gbps for one in limit.bounds if one.name == name)
@@ -233,5 +233,5 @@ def test_both_ways_a_link_of_both_ends_carries_half_each_way() -> None:
     assert "both ends share it" in judged.why
     # Two functions of one card have one link, by whatever name.
     card = replace(near.bounds[1], part="0000:18:00")
-    of_one = of_both_ends(Limit((card,)), Limit((replace(card, name="PCIe link of mlx5_1"),)), True)
+    of_one = limit_of_two_ends(Limit((card,)), Limit((replace(card, name="PCIe link of mlx5_1"),)), True)
     assert len(of_one.bounds) == 1

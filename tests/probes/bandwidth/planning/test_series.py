@@ -253,7 +253,7 @@ def test_numbers_out_of_their_range_are_refused(number: int) -> None:
 
 
 def test_an_unknown_tool_is_refused() -> None:
-    assert "no test that gdrtop knows" in refused(Request(tool="rm"))
+    assert "not a test that gdrtop knows" in refused(Request(tool="rm"))
 
 
 def test_a_test_of_all_sizes_ends_by_itself() -> None:

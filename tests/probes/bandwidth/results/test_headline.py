@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from probes.bandwidth.results.headline import headline, stalls
-from probes.bandwidth.tools.other_commands import NcclSettings, NvbandwidthSettings
+from probes.bandwidth.tools.nccl_tests import NcclSettings
+from probes.bandwidth.tools.nvbandwidth import NvbandwidthSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Latency, Sample
 

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failure_patterns import COMPLETION_STATUS, MR_ERRORS, MR_OLD, TEXTS
-from probes.bandwidth.tools.failures import Memory, explain, failure_in
+from probes.bandwidth.tools.failures import failure_in
+from probes.bandwidth.tools.perftest_failures import REGISTRATION_ERRORS
+from probes.bandwidth.tools.samples import BY_DMABUF
 from tests.machines import machine_file
+from tests.probes.bandwidth.all_failures import PATTERNS, explain
 
 CUDA = (
     "initializing CUDA",
@@ -64,7 +66,7 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
         (("ssh: connect to host node2 port 22: Connection refused",), "port 22: Connection refused"),
         (("timeout: failed to run command ‘ib_write_bw’: No such file or directory",), "ib_write_bw is not"),
         (("stdbuf: failed to run command 'ib_write_bw': No such file or directory",), "ib_write_bw is not"),
-        (("env: ‘numactl’: No such file or directory",), "numactl is not installed where it was to run"),
+        (("env: ‘numactl’: No such file or directory",), "numactl is not installed on the node of this test"),
         (("bash: line 1: timeout: command not found",), "timeout is not installed"),
         (("numactl: execution of `ib_write_bw': No such file or directory",), "ib_write_bw is not installed"),
         (("Couldn't listen to port 18515",), "another port (--port)"),
@@ -80,10 +82,10 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
     ],
 )
 def test_lines(lines: tuple[str, ...], told: str) -> None:
-    trouble = explain(lines, 1)
-    assert trouble is not None
-    assert told in trouble.told
-    assert trouble.raw
+    failure = explain(lines, 1)
+    assert failure is not None
+    assert told in failure.text
+    assert failure.raw
 
 
 @pytest.mark.parametrize(
@@ -111,37 +113,34 @@ def test_lines(lines: tuple[str, ...], told: str) -> None:
     ],
 )
 def test_numactls_own_lines_name_the_reason_and_how_to_do_without(lines: tuple[str, ...], told: str) -> None:
-    trouble = explain(lines, 1)
-    assert trouble is not None
-    assert told in trouble.told
-    assert "--no-bind" in trouble.told
-    assert "it needs root" not in trouble.told
+    failure = explain(lines, 1)
+    assert failure is not None
+    assert told in failure.text
+    assert "--no-bind" in failure.text
+    assert "it needs root" not in failure.text
 
 
 def test_options_are_named_as_gdrtop_has_them() -> None:
-    texts = [told for _, _, told in TEXTS] + [*COMPLETION_STATUS.values()]
-    texts += [told for of_errno in (*MR_ERRORS.values(), MR_OLD) for told in of_errno]
-    assert not [
-        told for told in texts if re.search(r"(?<![\w-])(?<!ulimit )-[a-zA-Z]\b|--use_cuda_dmabuf\)", told)
-    ]
+    own = re.compile(r"(?<![\w-])(?<!ulimit )-[a-zA-Z]\b|--use_cuda_dmabuf\)")
+    assert not [row.text for row in PATTERNS if own.search(row.text)]
 
 
 def test_what_was_asked_for_decides_where_the_lines_do_not() -> None:
     line = "Couldn't allocate MR with error=14"
     unsure = explain((line,), 1)
     assert unsure is not None
-    assert "with GPU memory" in unsure.told
-    asked = explain((line,), 1, Memory(gpu=True, dmabuf=True))
+    assert "with GPU memory" in unsure.text
+    asked = explain((line,), 1, BY_DMABUF)
     assert asked is not None
-    assert asked.told == MR_ERRORS[14][1]
+    assert asked.text == REGISTRATION_ERRORS[14][1]
 
 
 def test_no_room_with_dmabuf_is_no_matter_of_locked_memory() -> None:
     """The kernel counts no pages of a dma-buf as locked."""
-    trouble = explain((*DMABUF, "Couldn't allocate MR with error=12"), 1)
-    assert trouble is not None
-    assert "BAR1" in trouble.told
-    assert "ulimit" not in trouble.told
+    failure = explain((*DMABUF, "Couldn't allocate MR with error=12"), 1)
+    assert failure is not None
+    assert "BAR1" in failure.text
+    assert "ulimit" not in failure.text
 
 
 @pytest.mark.parametrize(
@@ -156,9 +155,9 @@ def test_no_room_with_dmabuf_is_no_matter_of_locked_memory() -> None:
     ],
 )
 def test_only_a_status(status: int, told: str) -> None:
-    trouble = explain(("nothing known",), status)
-    assert trouble is not None
-    assert told in trouble.told
+    failure = explain(("nothing known",), status)
+    assert failure is not None
+    assert told in failure.text
 
 
 def test_a_good_end() -> None:
@@ -170,24 +169,24 @@ def test_a_good_end() -> None:
 
 
 def test_a_long_log_keeps_its_first_error() -> None:
-    trouble = explain(["IB device mlx5_9 not found", *["nothing"] * 100_000], 1)
-    assert trouble is not None
-    assert "mlx5_9" in trouble.told
+    failure = explain(["IB device mlx5_9 not found", *["nothing"] * 100_000], 1)
+    assert failure is not None
+    assert "mlx5_9" in failure.text
 
 
 def test_real_failures() -> None:
     lines = machine_file("perftest/moc-bm-gpu-socket-init-fail.log").read_text().splitlines()
-    trouble = explain(lines, 1)
-    assert trouble is not None
-    assert "no server listens on this port" in trouble.told
+    failure = explain(lines, 1)
+    assert failure is not None
+    assert "no server listens on this port" in failure.text
     lines = machine_file("perftest/gke-h200-rdma-write_bw.txt").read_text().splitlines()
-    trouble = explain(lines, 1)
-    assert trouble is not None
-    assert "same sizes" in trouble.told
+    failure = explain(lines, 1)
+    assert failure is not None
+    assert "same sizes" in failure.text
 
 
 def test_sentences_are_one_line_without_a_full_stop() -> None:
-    for _, _, told in TEXTS:
+    for told in (row.text for row in PATTERNS):
         assert told == told.strip()
         assert not told.endswith(".")
         assert "\n" not in told
@@ -213,8 +212,8 @@ _WORDS = st.sampled_from(
     st.integers(-70, 300),
 )
 def test_no_text_crashes_it(lines: list[str], status: int) -> None:
-    trouble = explain(lines, status)
-    assert status == 0 or trouble is not None
-    assert trouble is None or (trouble.told + trouble.raw).isprintable()
+    failure = explain(lines, status)
+    assert status == 0 or failure is not None
+    assert failure is None or (failure.text + failure.raw).isprintable()
     for line in lines:
-        failure_in(line)
+        failure_in(line, PATTERNS)

@@ -121,7 +121,7 @@ def test_no_mixture_of_faults_makes_a_check_fail(faults: list[str], node: str) -
     except NoSuchFault:  # one of them needs what this node has not
         reject()
     for one in found.values():
-        assert "a fault of gdrtop" not in one.cause, (one.id, one.evidence)
+        assert "a bug in gdrtop" not in one.cause, (one.id, one.evidence)
 
 
 # The ladder

@@ -11,7 +11,8 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpu.gpus import Flavour, GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
-from probes.facts.jobs.processes import MappedLibrary, Process, ProcessFacts
+from probes.facts.jobs.process_files import MappedLibrary
+from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.facts.kernel.log import parse_log
 from probes.facts.pci.functions import PciKind
 from probes.queries.finding import Finding, Severity, Status

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 from probes.bandwidth.planning.defaults import perftest_defaults
 from probes.bandwidth.tools.command import Command
-from probes.bandwidth.tools.failures import Failure, Memory, explain
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.bandwidth.tools.samples import About, Fact, Sample
 from probes.facts.system.tools import ToolFacts
 from probes.simulation.host import SimulatedHost, SimulatedTest
 from probes.snapshot.examination import Examination, examine
+from tests.probes.bandwidth.all_failures import explain
 
 LONGEST_SECONDS = 300.0
 
@@ -79,7 +80,7 @@ class Run:
     def status(self) -> int | None:
         return self.test.exit_status
 
-    def trouble(self, memory: Memory | None = None) -> Failure | None:
+    def trouble(self, memory: str = "") -> Failure | None:
         return explain(self.lines, self.status, memory)
 
     def told(self) -> list[Sample | Fact | Failure]:

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failures import explain
 from probes.facts.system.tool_names import TEST_TOOLS
+from tests.probes.bandwidth.all_failures import explain
 from tests.probes.simulation.bandwidth.node import Node
 
 KNOWN = [

@@ -59,7 +59,7 @@ def test_a_server_here_is_not_found_there() -> None:
     node.finish(client)
     trouble = client.trouble()
     assert trouble is not None
-    assert "nothing answers at peer:18515" in trouble.told
+    assert "nothing answers at peer:18515" in trouble.text
     assert server.status is None
 
 

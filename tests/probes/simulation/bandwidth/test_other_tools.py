@@ -4,20 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from probes.bandwidth.model.limits import of_gpu
+from probes.bandwidth.model.limits import limit_of_gpu_copies
 from probes.bandwidth.tools.command import Command, Refused
 from probes.bandwidth.tools.failures import Failure
-from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
-from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
-from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
-from probes.bandwidth.tools.other_commands import (
-    GdrcopySettings,
-    NcclSettings,
-    NvbandwidthSettings,
-    gdrcopy,
-    nccl_tests,
-    nvbandwidth,
-)
+from probes.bandwidth.tools.gdrcopy import GdrcopyOutput, GdrcopySettings
+from probes.bandwidth.tools.nccl_tests import NcclSettings, NcclTestsOutput
+from probes.bandwidth.tools.nvbandwidth import NvbandwidthOutput, NvbandwidthSettings
 from probes.bandwidth.tools.samples import DONE, About, Fact, Sample
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.snapshot.rates import port_rates, read
@@ -48,7 +40,7 @@ def values(found: list[Told], about: About) -> list[str]:
 def nccl(name: str, gpus: int, **changes: object) -> tuple[Run, list[Told]]:
     node = Node(name)
     settings = NcclSettings(tuple(range(gpus)), **{"begin_bytes": 1 << 20, "end_bytes": 1 << 28, **changes})  # type: ignore[arg-type]
-    one = run(node, nccl_tests(settings, node.tools()))
+    one = run(node, settings.command(node.tools()))
     return one, told(one.lines, NcclTestsOutput())
 
 
@@ -60,14 +52,14 @@ def test_copies_of_the_cpu() -> None:
     node = Node("hgx-h100")
     near, far = (
         samples(
-            told(run(node, gdrcopy(GdrcopySettings(5, numa_node=numa), node.tools())).lines, GdrcopyOutput())
+            told(run(node, GdrcopySettings(5, numa_node=numa).command(node.tools())).lines, GdrcopyOutput())
         )
         for numa in (1, 0)
     )
     assert [one.what for one in near] == ["CPU writes GPU memory", "CPU reads GPU memory"]
     write, reading = (one.gbps or 0 for one in near)
     assert reading < 0.1 * write
-    limit = of_gpu(node.examination(), node.examination().topology.gpus[5].id).gbps
+    limit = limit_of_gpu_copies(node.examination(), node.examination().topology.gpus[5].id).gbps
     assert isinstance(limit, float)
     assert 0.1 * limit < write < limit
     assert (far[0].gbps or 0) < 0.75 * write
@@ -76,7 +68,7 @@ def test_copies_of_the_cpu() -> None:
 
 def test_the_suite_of_gdrcopy_passes() -> None:
     node = Node("hgx-h100")
-    one = run(node, gdrcopy(GdrcopySettings(0, "gdrcopy_sanity"), node.tools()))
+    one = run(node, GdrcopySettings(0, "gdrcopy_sanity").command(node.tools()))
     found = told(one.lines, GdrcopyOutput())
     assert one.status == 0
     assert values(found, About.TOTAL) == values(found, About.PASSED)
@@ -94,11 +86,11 @@ def test_the_suite_of_gdrcopy_passes() -> None:
 )
 def test_gdrcopy_fails(tool: str, fault: str, cause: str) -> None:
     node = Node(f"hgx-h100+{fault}")
-    one = run(node, gdrcopy(GdrcopySettings(0, tool), node.tools()))
+    one = run(node, GdrcopySettings(0, tool).command(node.tools()))
     trouble = one.trouble()
     assert one.status == 1
     assert trouble is not None
-    assert cause in trouble.told
+    assert cause in trouble.text
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200"])
@@ -108,7 +100,7 @@ def test_nvbandwidth_as_text_and_as_json(name: str) -> None:
     names = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
     figures = []
     for as_json in (False, True):
-        one = run(node, nvbandwidth(NvbandwidthSettings(names, as_json=as_json), node.tools()))
+        one = run(node, NvbandwidthSettings(names, as_json=as_json).command(node.tools()))
         assert one.status == 0
         assert one.trouble() is None
         found = samples(told(one.lines, NvbandwidthOutput()))
@@ -122,14 +114,14 @@ def test_nvbandwidth_as_text_and_as_json(name: str) -> None:
     for key, gbps in figures[0].items():
         assert figures[1][key] == pytest.approx(gbps, rel=0.01)
     to_gpu = figures[0][names[0], "CPU 0 → GPU 0"]
-    limit = of_gpu(node.examination(), node.examination().topology.gpus[0].id).gbps
+    limit = limit_of_gpu_copies(node.examination(), node.examination().topology.gpus[0].id).gbps
     assert to_gpu < limit if isinstance(limit, float) else to_gpu > 1000
     assert figures[0][names[2], "GPU 0 → GPU 1"] > 2000  # NVLink
 
 
 def test_a_gpu_in_a_slow_slot_is_seen() -> None:
     node = Node("hgx-h100+pcie-link-limited-by-slot")
-    one = run(node, nvbandwidth(NvbandwidthSettings(("host_to_device_memcpy_ce",)), node.tools()))
+    one = run(node, NvbandwidthSettings(("host_to_device_memcpy_ce",)).command(node.tools()))
     figures = {each.variant: each.gbps or 0 for each in samples(told(one.lines, NvbandwidthOutput()))}
     assert figures["CPU 0 → GPU 6"] < 0.6 * figures["CPU 0 → GPU 5"]
 
@@ -137,18 +129,18 @@ def test_a_gpu_in_a_slow_slot_is_seen() -> None:
 def test_one_gpu_alone_is_waived_for_what_takes_two() -> None:
     node = Node("hgx-h100")
     settings = NvbandwidthSettings(("device_to_device_memcpy_read_ce",), gpus=(3,))
-    one = run(node, nvbandwidth(settings, node.tools()))
+    one = run(node, settings.command(node.tools()))
     assert len(values(told(one.lines, NvbandwidthOutput()), About.WAIVED)) == 1
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_nvbandwidth_without_cuda(as_json: bool) -> None:
     node = Node("hgx-h100+fabric-manager-down")
-    one = run(node, nvbandwidth(NvbandwidthSettings(as_json=as_json), node.tools()))
+    one = run(node, NvbandwidthSettings(as_json=as_json).command(node.tools()))
     trouble = one.trouble()
     assert one.status == 1
     assert trouble is not None
-    assert "CUDA_ERROR_SYSTEM_NOT_READY" in trouble.told
+    assert "CUDA_ERROR_SYSTEM_NOT_READY" in trouble.text
     assert any(isinstance(each, Failure) for each in told(one.lines, NvbandwidthOutput()))
 
 
@@ -217,10 +209,10 @@ def test_a_node_without_an_active_nic_does_not_take_sockets() -> None:
         assert isinstance(path, str)
         node.host.tree.add(path, "1: DOWN\n")
     settings = NcclSettings((0, 1), begin_bytes=1 << 20, end_bytes=1 << 22, over_network=True)
-    one = run(node, nccl_tests(settings, node.tools()))
+    one = run(node, settings.command(node.tools()))
     trouble = one.trouble()
     assert trouble is not None
-    assert "no usable RDMA NIC" in trouble.told
+    assert "no usable RDMA NIC" in trouble.text
     assert not samples(told(one.lines, NcclTestsOutput()))
 
 
@@ -236,7 +228,7 @@ def test_collectives_fail(name: str, changes: dict[str, object], cause: str) -> 
     trouble = one.trouble()
     assert one.status not in (0, None)
     assert trouble is not None
-    assert cause in trouble.told
+    assert cause in trouble.text
     assert not samples(found)
 
 
@@ -252,7 +244,7 @@ def test_the_ports_carry_what_the_collective_sends_until_it_is_ended() -> None:
     settings = NcclSettings(
         (0, 1), begin_bytes=1 << 30, end_bytes=1 << 30, iterations=1000, over_network=True
     )
-    command = nccl_tests(settings, node.tools())
+    command = settings.command(node.tools())
     assert isinstance(command, Command)
     facts = node.examination().node
     one = node.begin(command.argv)
@@ -275,5 +267,5 @@ def test_the_ports_carry_what_the_collective_sends_until_it_is_ended() -> None:
 )
 def test_what_is_not_installed_is_refused(name: str, missing: str) -> None:
     tools = Node(name).tools()
-    made = (nvbandwidth(NvbandwidthSettings(), tools), gdrcopy(GdrcopySettings(0), tools))
+    made = (NvbandwidthSettings().command(tools), GdrcopySettings(0).command(tools))
     assert Refused(f"{missing} is not installed") in made

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.model.limits import of_test
 from probes.bandwidth.model.rating import Rating, best_of, rate
 from probes.bandwidth.tools.samples import (
     BY_DMABUF,
@@ -44,7 +43,7 @@ def test_the_pair_that_fits_is_near_its_line(name: str, gpu: int | None) -> None
         assert run.trouble() is None
     sample = best_of(pair.client.samples())
     assert sample is not None
-    limit = of_test(pair.node.examination(), pair.settings, is_loopback=True)
+    limit = pair.settings.limit(pair.node.examination(), is_loopback=True)
     assert rate(sample, limit).verdict is Rating.NEAR
     assert isinstance(limit.gbps, float)
     assert 0.9 * limit.gbps < (sample.gbps or 0) < limit.gbps
@@ -162,10 +161,10 @@ def test_without_end_a_row_comes_every_few_seconds_until_it_is_ended() -> None:
     assert server.status == 1
     gone = server.trouble()
     assert gone is not None
-    assert "peer ended" in gone.told
+    assert "peer ended" in gone.text
     ended = client.trouble()
     assert ended is not None
-    assert ended.told == "it was ended"
+    assert ended.text == "it was ended"
 
 
 def test_a_client_whose_server_dies_gets_no_answer() -> None:
@@ -180,7 +179,7 @@ def test_a_client_whose_server_dies_gets_no_answer() -> None:
     assert (server.status, client.status) == (-9, 1)
     trouble = client.trouble()
     assert trouble is not None
-    assert "did not answer" in trouble.told
+    assert "did not answer" in trouble.text
 
 
 def test_what_was_printed_before_the_end_is_not_lost() -> None:
@@ -209,7 +208,7 @@ def test_a_waiting_server_holds_its_tcp_port() -> None:
     trouble = second.trouble()
     assert second.status == 1
     assert trouble is not None
-    assert "TCP port is taken" in trouble.told
+    assert "TCP port is taken" in trouble.text
     client = node.begin(asks.argv)
     node.clock.now += 0.4  # nobody asks the programs meanwhile
     assert not listens(node)
@@ -230,7 +229,7 @@ def test_a_server_that_was_ended_frees_its_port() -> None:
     assert any(line == "Couldn't connect to 127.0.0.1:18515" for line in client.lines)
     trouble = client.trouble()
     assert trouble is not None
-    assert "nothing answers at 127.0.0.1:18515" in trouble.told
+    assert "nothing answers at 127.0.0.1:18515" in trouble.text
 
 
 def test_two_tests_on_two_ports_at_once() -> None:

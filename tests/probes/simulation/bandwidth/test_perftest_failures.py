@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.tools.command import Refused
-from probes.bandwidth.tools.failures import Failure, Memory
+from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.samples import About
 from probes.simulation.faults.catalogue import FAULTS
@@ -18,7 +18,7 @@ def trouble_of(run: Run) -> Failure:
     assert run.status not in (None, 0), run.lines
     trouble = run.trouble()
     assert trouble is not None
-    assert not trouble.told.startswith(GENERIC), run.lines
+    assert not trouble.text.startswith(GENERIC), run.lines
     return trouble
 
 
@@ -59,7 +59,7 @@ def test_the_cause_is_told(name: str, gpu: int | None, changes: dict[str, object
         return settings_on(node, gpu, **asked, **rest)  # type: ignore[arg-type]
 
     pair = play(name, settings)
-    assert told in trouble_of(pair.client).told
+    assert told in trouble_of(pair.client).text
     # The server fails for the same cause, or says that its client did.
     assert pair.server.status == 1 or any("Waiting for client" in line for line in pair.server.lines)
 
@@ -103,8 +103,8 @@ def test_ends_that_were_called_differently(change: dict[str, object], told: str)
     node.wait(0.3, server)
     client = node.begin(both(node, settings)[1].argv)
     node.finish(server, client)
-    assert told in trouble_of(client).told
-    assert "peer ended" in trouble_of(server).told
+    assert told in trouble_of(client).text
+    assert "peer ended" in trouble_of(server).text
 
 
 def test_one_end_without_memory_ends_the_other() -> None:
@@ -114,8 +114,8 @@ def test_one_end_without_memory_ends_the_other() -> None:
         lambda node: settings_on(node, 0, dmabuf=False),
         lambda settings: replace(settings, gpu=None),
     )
-    assert "nvidia_peermem" in trouble_of(pair.client).told
-    assert "peer ended" in trouble_of(pair.server).told
+    assert "nvidia_peermem" in trouble_of(pair.client).text
+    assert "peer ended" in trouble_of(pair.server).text
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_build_that_lacks_an_option(fault: str, told: str) -> None:
     run = node.begin(argv)
     node.finish(run)
     assert run.status == 1
-    assert told in trouble_of(run).told
+    assert told in trouble_of(run).text
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_options_that_are_refused(words: str, told: str) -> None:
     run = node.begin(f"ib_write_bw -d mlx5_0 {words} 127.0.0.1")
     node.finish(run)
     assert run.status == 1
-    assert told in trouble_of(run).told
+    assert told in trouble_of(run).text
 
 
 def test_a_tool_that_is_not_installed() -> None:
@@ -161,9 +161,9 @@ def test_a_tool_that_is_not_installed() -> None:
     run = node.begin("ib_write_bw -d mlx5_0")
     node.finish(run)
     assert run.status == 127
-    trouble = run.trouble(Memory())
+    trouble = run.trouble()
     assert trouble is not None
-    assert "ib_write_bw is not installed" in trouble.told
+    assert "ib_write_bw is not installed" in trouble.text
 
 
 @pytest.mark.parametrize("argv", ["", "iperf3 -s", "/opt/evil/ib_write_bw", "env A=b", "bash -c ib_write_bw"])
@@ -177,15 +177,15 @@ def test_what_is_no_test_is_not_played(argv: str) -> None:
 
 def test_a_stranger_on_the_port() -> None:
     pair: Pair = play("hgx-h100+perftest-port-in-use")
-    assert "TCP port is taken" in trouble_of(pair.server).told
-    assert "peer ended" in trouble_of(pair.client).told
+    assert "TCP port is taken" in trouble_of(pair.server).text
+    assert "peer ended" in trouble_of(pair.client).text
 
 
 def test_a_host_that_nobody_knows() -> None:
     node = Node("hgx-h100")
     run = node.begin("ib_write_bw -d mlx5_0 nowhere.example")
     node.finish(run)
-    assert trouble_of(run).told == "the host name cannot be resolved"
+    assert trouble_of(run).text == "the host name cannot be resolved"
 
 
 def test_what_an_action_mends_is_mended_for_the_next_test() -> None:
@@ -200,6 +200,6 @@ def test_what_an_action_mends_is_mended_for_the_next_test() -> None:
         node.finish(server, client)
         return client
 
-    assert "nvidia_peermem" in trouble_of(run()).told
+    assert "nvidia_peermem" in trouble_of(run()).text
     assert node.host.perform(("modprobe", "nvidia-peermem")).exit_status == 0
     assert run().status == 0

@@ -2,7 +2,6 @@
 
 import pytest
 
-from probes.bandwidth.model.limits import of_test
 from probes.bandwidth.model.rating import Rating, best_of, rate
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.simulation.bandwidth.speeds import of_size
@@ -57,7 +56,7 @@ def test_acs_redirects_cost_half() -> None:
 )
 def test_what_limits_is_reached_but_for_its_overhead(fault: str, nic: str, least: float, most: float) -> None:
     pair = played(f"hgx-h100+{fault}", None, nic)
-    limit = of_test(pair.node.examination(), pair.settings, is_loopback=True)
+    limit = pair.settings.limit(pair.node.examination(), is_loopback=True)
     assert isinstance(limit.gbps, float)
     assert least < gbps_of(pair) / limit.gbps < most
     assert gbps_of(pair) < 0.75 * measured("hgx-h100", None, nic)
@@ -80,7 +79,7 @@ def test_the_judgement_of_a_slow_way_names_it() -> None:
     host = best_of(played("hgx-h100", None, "mlx5_8").client.samples())
     sample = best_of(pair.client.samples())
     assert sample is not None
-    judgement = rate(sample, of_test(pair.node.examination(), pair.settings, is_loopback=True), host)
+    judgement = rate(sample, pair.settings.limit(pair.node.examination(), is_loopback=True), host)
     assert judgement.verdict is Rating.BELOW
     assert "the way to the GPU limits" in judgement.why
     assert "between sockets" in judgement.why

@@ -1,11 +1,11 @@
-"""Identifiers in what a node answers: counted, and on request each replaced by a token.
+"""Identifiers in the answers of a node: counted and, on request, replaced by tokens.
 
-A redacted recording is made by allow-list: of each source it has only what redaction_rules.py names, and of
-texts only known words. The same value gets the same token wherever it stands, in questions as in answers, and
-a token has the shape of what it stands for, so that the probes read the recording as they read the node.
+Redaction is an allowlist: of each source, only what table.py names is kept, and of texts only known words. A
+value gets the same token everywhere, in questions and in answers, and a token has the shape of its value, so
+that probes read the recording like the node.
 
-With or without redaction a recording holds no passwords: of processes' environments only the variables that a
-probe keeps, of command lines no arguments, and of files that users name only what NCCL reads.
+With or without redaction, a recording has no passwords: it has only the environment variables that probes
+keep, no arguments of command lines, and of files that users choose only what NCCL reads.
 """
 
 from __future__ import annotations
@@ -15,38 +15,33 @@ import re
 from typing import Any
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.processes import parse_program
+from probes.facts.jobs.process_files import parse_program
 from probes.host.command import CommandOutput
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction_rules import (
-    COMMANDS,
-    ENVIRONMENT,
-    chosen_by_others,
-    host_name,
-    is_variable,
-    row_of,
-    usage,
-)
-from probes.recording.redaction_tokens import USER, Tokens
-from probes.recording.redaction_words import PROGRAMS
+from probes.recording.redaction.network import host_name
+from probes.recording.redaction.output import help_text
+from probes.recording.redaction.processes import is_variable
+from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, read_by_nccl, row_of
+from probes.recording.redaction.tokens import USER, Tokens
+from probes.recording.redaction.words import PROGRAMS
 
 _PROCESS_FILE = re.compile(r"/proc/([0-9]+)/([a-z]+)")
 _OPEN_FILE = re.compile(r"/proc/[^/]+/fd/[0-9]+")
 _DEVICE_FILE = re.compile(r"/dev/(?:nvidia[\w/-]*|infiniband/[\w]+)")
 _ENVIRONMENT = re.compile(r"/proc/.*/environ")
-# Not of the system, or as another user sees it: read because a variable, an nccl.conf or a link leads there.
+# Files outside the system or of another user, read because a variable, an nccl.conf or a link points there.
 _CHOSEN = re.compile(r"/proc/[^/]+/(?:root|cwd)/.*|/(?!(?:proc|sys|dev|boot|usr|lib|run|var)/).*", re.S)
 _OF_PATHS = ("file", "names", "link", "resolve", "size", "readable", "writable")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
-# Of a process that has neither a GPU nor an RDMA device open: whether it is a program or a kernel thread.
+# Stands for the command line of a process without GPU or RDMA device: a program, not a kernel thread.
 NO_COMMAND_LINE = b"(not recorded)\0"
 
 
 class Identifiers(Tokens):
-    """What identifies a node, its users and its devices in a recording; with `redact` replaced there."""
+    """The identifiers of a node, its users and its devices in a recording; replaced if `redact` is set."""
 
     def __init__(self, redact: bool = False) -> None:
         super().__init__()
@@ -54,18 +49,18 @@ class Identifiers(Tokens):
         self._jobs: set[str] = set()  # pids whose maps, environment or limits were read
 
     def host(self, name: str) -> str:
-        """A host's name as the recording has it."""
+        """Return a host name as it appears in the recording."""
         return host_name(self, name) if self.redact else name
 
     def label(self, label: str) -> str:
-        """The origin of what is recorded, a directory or a simulated node, as the recording has it."""
+        """Return the origin's label, a directory or a simulated node, as it appears in the recording."""
         return self.text(label) if self.redact else label
 
     def take(self, moment: Moment) -> Moment:
-        """The moment as the recording has it."""
+        """Return the moment as it is recorded."""
         self._learn(moment)
         moment = dataclasses.replace(moment, answers=self._without_secrets(moment.answers))
-        # Without redaction, too: what kinds of identifiers it holds is reported.
+        # Also without redaction: the kinds of identifiers in the recording are reported.
         answers = {
             redacted: self._answer(question, answer)
             for question, answer in moment.answers.items()
@@ -74,7 +69,7 @@ class Identifiers(Tokens):
         return dataclasses.replace(moment, answers=answers) if self.redact else moment
 
     def _learn(self, moment: Moment) -> None:
-        """Names of hosts and users, which are replaced wherever they stand; the processes that matter."""
+        """Remember names of hosts and users, which are replaced everywhere, and the processes that matter."""
         for question, answer in moment.answers.items():
             of = question.of[0] if question.of else ""
             match = _PROCESS_FILE.fullmatch(of)
@@ -91,7 +86,7 @@ class Identifiers(Tokens):
                     self.name(USER, answer)
 
     def _without_secrets(self, answers: dict[Question, Maybe[Any]]) -> dict[Question, Maybe[Any]]:
-        """Of open files, environments and command lines no more than what a probe keeps of them."""
+        """Reduce open files, environments and command lines to what probes keep of them."""
         kept = {
             question: answer for question, answer in answers.items() if not _is_other_file(question, answer)
         }
@@ -106,19 +101,19 @@ class Identifiers(Tokens):
             elif match and match[2] == "cmdline" and answer and not self.redact:
                 kept[question] = known(parse_program(answer), "").encode() + b"\0"
             elif _CHOSEN.fullmatch(question.of[0]):
-                kept[question] = chosen_by_others(question.of[0], answer)
+                kept[question] = read_by_nccl(question.of[0], answer)
         return kept
 
     # Questions and answers
 
     def _question(self, question: Question) -> Question | None:
-        """A question as the recording has it; None: it is not in it."""
+        """Return a question as it is recorded; None if it is left out."""
         kind, of = question
         if kind in _OF_PATHS:
             row = row_of(of[0])
             return None if row is None else Question(kind, (self.text(of[0]),))
         if kind == "run":
-            # Options come from gdrtop, all other words may come from the node.
+            # Options come from gdrtop; all other words may come from the node.
             argv = tuple(word if word.startswith("-") else self.text(word) for word in of[1:])
             program = of[0].rpartition("/")[2]
             return Question(kind, (program, *argv)) if program in PROGRAMS else None
@@ -148,7 +143,7 @@ class Identifiers(Tokens):
         return row.rule(self, content)
 
     def _output(self, argv: tuple[str, ...], output: CommandOutput) -> CommandOutput:
-        rule = usage if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
+        rule = help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
         redacted = self._question(Question("run", argv))
         return CommandOutput(
             redacted.of if redacted else (),
@@ -171,7 +166,7 @@ class Identifiers(Tokens):
 
 
 def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
-    """Whether this is an open file that is no GPU or RDMA device; a busy node has hundreds of thousands."""
+    """Return whether this is an open file other than a GPU or RDMA device; a busy node has many."""
     if question.kind != "link" or not isinstance(answer, str) or not _OPEN_FILE.fullmatch(question.of[0]):
         return False
     return _DEVICE_FILE.fullmatch(answer) is None

@@ -1,8 +1,8 @@
-"""Text with nothing in it but known words, numbers and tokens.
+"""Text that consists of known words, numbers and tokens only.
 
-A word is kept where it is in the vocabulary (redaction_words.py), has a form that names nobody ("mlx5_0",
-"6.8.0", "16.0"), or is a short number. Every other word is replaced by a token: the same one for the same
-word wherever it stands, and with the shape of what it stands for where it has one (address, GUID, UUID).
+A word is kept if it is in the vocabulary (words.py), has a form that identifies nothing ("mlx5_0", "6.8.0",
+"16.0"), or is a short number. Every other word is replaced by a token, the same one everywhere; addresses,
+GUIDs and UUIDs get tokens of the same shape.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-from probes.recording.redaction_words import IPV4, VERSION, is_known, known_suffix
+from probes.recording.redaction.words import IPV4, VERSION, is_known, known_suffix
 
 HOST, USER, GUID, UUID = "host name", "user name", "GUID", "UUID"
 SERIAL, IP, MAC = "serial number", "IP address", "MAC address"
@@ -30,7 +30,7 @@ FIRST_UID = 1_000_000  # real user ids become larger ones; root stays 0
 
 _SEPARATORS = r" \t\n\r\f\v\"'()\[\]{}<>=,;|*&#!?$^~`\\/:"
 _HEX2, _HEX4, _HEX = "[0-9A-Fa-f]{2}", "[0-9A-Fa-f]{4}", "[0-9A-Fa-f]"
-# A shape ends where a separator or the full stop of a sentence follows; ":" is a part of some shapes.
+# A shape ends at a separator or at the period of a sentence; ":" is part of some shapes.
 _END = rf"(?!\.?[^{_SEPARATORS}.])"
 _ENDS = rf"{_END}(?!:{_HEX})"
 _SHAPES = {
@@ -59,7 +59,7 @@ _CACHED_WORDS = 65536
 
 
 class Tokens:
-    """The values that were met, each with its token, and text in which they are replaced."""
+    """The values found so far with their tokens, and text in which they are replaced."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, int]] = {}
@@ -87,16 +87,16 @@ class Tokens:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many different values there are, by kind."""
+        """Return the number of different values by kind."""
         return {kind: len(values) for kind, values in sorted(self._values.items()) if values}
 
     @property
     def replaced(self) -> tuple[str, ...]:
-        """The words that were replaced because they are not known."""
+        """Return the words that were replaced because they are unknown."""
         return tuple(self._values.get(OTHER, ()))
 
     def text(self, text: str) -> str:
-        """Text with every word replaced that is not known."""
+        """Return text with every unknown word replaced."""
         return _PATTERN.sub(self._replace, text)
 
     def _replace(self, found: re.Match[str]) -> str:
@@ -104,17 +104,17 @@ class Tokens:
         return self._replacements[found.lastgroup](found.group())
 
     def keeps(self, text: str) -> bool:
-        """Whether nothing of a text would be replaced."""
+        """Return whether a text would be kept unchanged."""
         counts = {kind: len(values) for kind, values in self._values.items()}
         is_kept = self.text(text) == text
-        for kind, values in self._values.items():  # what was only asked about is not met
+        for kind, values in self._values.items():  # values that were only checked do not count
             for value in list(values)[counts.get(kind, 0) :]:
                 del values[value]
                 self._words.pop(value, None)
         return is_kept
 
     def name(self, kind: str, value: str) -> str:
-        """The token of a value known to be a name; from now on the same word has it elsewhere, too."""
+        """Return the token of a value known to be a name; the same word gets it everywhere from now on."""
         if value.lower() in NOBODY:
             return value
         token = self._words.get(value.lower(), "")
@@ -125,16 +125,16 @@ class Tokens:
         return token
 
     def token(self, kind: str, value: str) -> str:
-        """The token of a value in this place, whatever it means elsewhere."""
+        """Return the token of a value in this place, whatever it means elsewhere."""
         return _TOKENS.get(kind, "redacted-{}").format(self.number(kind, value))
 
     def number(self, kind: str, value: str) -> int:
-        """The number of a value among those of its kind, from 1 on."""
+        """Return the number of a value among those of its kind, starting at 1."""
         values = self._values.setdefault(kind, {})
         return values.setdefault(value, len(values) + 1)
 
     def user_id(self, text: str) -> str:
-        """A numeric user id; root stays root, and -1 nobody."""
+        """Return the token of a numeric user id; 0 and -1 stay."""
         if not text.isdecimal():
             return self._word(text)
         if int(text) in (0, 0xFFFF_FFFE, 0xFFFF_FFFF):
@@ -159,18 +159,18 @@ class Tokens:
         return token
 
     def _of_known_host(self, word: str) -> str:
-        """A full name that begins with the name of a host that is known."""
+        """Return the token of a full name that starts with a known host name; "" otherwise."""
         short, _, domain = word.partition(".")
         token = self._words.get(short.lower(), "")
         return f"{token}.{self.name(HOST, domain)}" if domain and token.startswith("host-") else ""
 
     def _unknown_version(self, word: str) -> str:
-        """A version with a suffix of its own, "5.15.0-acme", keeps its number."""
+        """Keep the number of a version with an unknown suffix, "5.15.0-acme"."""
         match = None if IPV4.match(word) else VERSION.match(word)
         return f"{match[0]}-{self.token(OTHER, word.lower())}" if match else ""
 
     def _with_suffix(self, word: str) -> str:
-        """A file keeps its kind: ".conf", ".service"."""
+        """Keep a known suffix: ".conf", ".service"."""
         suffix = known_suffix(word)
         return self.token(OTHER, word.lower()) + suffix
 
@@ -196,7 +196,7 @@ class Tokens:
         return f"0x{self.number(GUID, key):016x}" if key.strip("0") else text
 
     def _bare(self, text: str) -> str:
-        """An identifier without separators, by its length: MAC, GUID, machine id, container id."""
+        """Replace an identifier without separators, by its length: MAC, GUID, machine id, container id."""
         key = text.lower()
         if not key.strip("0"):
             return text
@@ -208,7 +208,7 @@ class Tokens:
         return f"{number:012x}{'0' * 52}" if kind == CONTAINER else f"{number:0{len(key)}x}"
 
     def _gid(self, text: str) -> str:
-        """A subnet prefix and a port's GUID, or an IP address."""
+        """Replace a subnet prefix with a port's GUID, or an IP address."""
         groups = text.lower().split(":")
         if not any(group.strip("0") for group in groups):
             return text
@@ -221,7 +221,7 @@ class Tokens:
         return ipaddress.IPv6Address(self._ipv6(text)).exploded
 
     def _ipoib(self, text: str) -> str:
-        """Four bytes of flags and queue pair, then a GID."""
+        """Replace four bytes of flags and queue pair, then a GID."""
         return _grouped(f"{self.number(MAC, text.lower()):040x}", 2)
 
     def _mac(self, text: str) -> str:
@@ -240,7 +240,7 @@ class Tokens:
             return self._unknown(text)
         if parts[0] in (0, 127, 255):
             return text
-        # 198.18.0.0/15 is set aside for tests of equipment (RFC 2544) and is nobody's address.
+        # 198.18.0.0/15 is reserved for benchmarks (RFC 2544), so no host has such an address.
         number = self.number(IP, text)
         return f"198.{18 + (number >> 16) % 2}.{(number >> 8) & 255}.{number & 255}"
 
@@ -249,7 +249,7 @@ class Tokens:
         try:
             address = ipaddress.IPv6Address(bare)
         except ValueError:
-            # "12:34:56" is a time; anything else of that form is taken apart.
+            # "12:34:56" is a time; other text of that form is taken apart.
             return ":".join(self.text(part) for part in text.split(":"))
         if int(address) < 2:  # "::" and "::1"
             return text
@@ -258,11 +258,11 @@ class Tokens:
         return f"{ipaddress.IPv6Address(prefix + number).compressed}{percent}{self.text(zone)}"
 
     def address(self, value: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-        """An address, as in the kernel's tables, that is the same as in any text."""
+        """Return the token of an address, the same as in any text."""
         return self._ipv4(str(value)) if value.version == 4 else self._ipv6(value.compressed)
 
 
-# Names that tell nobody apart.
+# Names that identify nobody.
 NOBODY = frozenset(
     (
         "",

@@ -1,7 +1,7 @@
-"""The words that a redacted recording keeps: of Linux, PCI, GPUs, RDMA and NCCL, never of a site.
+"""Words that a redacted recording keeps: of Linux, PCI, GPUs, RDMA and NCCL, never of a site.
 
-A word that a check or a screen looks for has to be here; tests/probes/recording/test_redaction_checks.py
-names the missing ones. Names of products are listed one by one, for serial numbers have the same form.
+Words that checks and screens look for must be here; tests/probes/recording/test_redaction_checks.py names
+missing ones. Product names are listed one by one because serial numbers have the same form.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.system.services import SERVICES
 from probes.facts.system.tools import TOOLS
 
-# Where things are: directories and files of the system, and what the kernel calls its attributes.
+# Directories and files of the system, and attributes of the kernel.
 _PATHS = """
     bin boot class dev devices dkms drivers driver etc fs home init.d install kernel lib lib64 local log
     misc mm module modules net opt proc power rc.d rc3.d rc5.d run sbin secrets share src sys system tmp
@@ -58,7 +58,7 @@ _PATHS = """
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
     nvlink nvlinks nvswitch numa
 """
-# Modules, and the companions of GPU and RDMA drivers.
+# Modules, and companions of GPU and RDMA drivers.
 _MODULES = """
     ib_core ib_uverbs ib_umad ib_cm ib_ipoib ib_iser ib_isert ib_srp ib_srpt ib_ucm iw_cm rdma_cm rdma_ucm
     rdma_rxe siw mlx4_core mlx4_ib mlx4_en mlx5_core mlx5_ib mlx5_fpga_tools mlx5_vdpa mlxfw mlxdevm
@@ -77,7 +77,7 @@ _SERVICES = """
     s99nv_peer_mem s99openibd subsystem socket target timer mount unit fabricmanager imex persistenced
     peermem
 """
-# Makers and machines. One by one: a serial number looks like a product.
+# Vendors and machines, one by one: a serial number looks like a product.
 _PRODUCTS = """
     nvidia mellanox broadcom intel amd dell hpe hp lenovo supermicro inc corp corporation ltd technologies
     gigabyte asus asustek asustekcomputer quanta wiwynn inspur foxconn qct tyan ibm cisco fujitsu bull atos
@@ -106,7 +106,7 @@ _SYSTEMS = """
     pciutils numactl ethtool mstflint mft dpkg rpm apt noble-updates jammy-updates bpo ofi aws-ofi-nccl ucx
     ucc openmpi mpich pmix prrte hcoll
 """
-# What the kernel says of links, ports, limits, and of what went wrong.
+# Kernel messages about links, ports, limits and errors; gdrtop's own words for what is unknown.
 _KERNEL = """
     active init armed down up polling disabled linkup sleep linkerrorrecovery phytest
     portconfigurationtraining initialize arm defer unknown dormant notpresent lowerlayerdown testing ca
@@ -194,7 +194,7 @@ _KERNEL = """
     netir_ber_event netir_int saw_mvb saw_egr saw_pvtpm rlw_ctrl rlw_remap rlw_rspcol rlw_rxpipe
     rlw_src_track evt unrecovered
 """
-# NCCL, UCX, libfabric and NVSHMEM: words of their variables' values.
+# Values of NCCL, UCX, libfabric and NVSHMEM variables.
 _SETTINGS = """
     info warn trace version abort init coll p2p shm net graph tuning env alloc call proxy nvls bootstrap reg
     profile ras ring tree collnet collnetdirect collnetchain nvlstree pat ll ll128 simple ib socket efa aws
@@ -204,7 +204,7 @@ _SETTINGS = """
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
 """
-# The programs that run on such nodes; the names of all others are names of somebody's work.
+# Programs of such nodes; other programs can have private names.
 _PROGRAMS = """
     init systemd systemd-journald systemd-udevd systemd-logind sshd bash sh zsh dash sudo tmux screen env
     numactl taskset python python3 python3.8 python3.9 python3.10 python3.11 python3.12 python3.13 pypy3
@@ -268,7 +268,7 @@ _VARIABLES = """
     UCX_NET_DEVICES UCX_RNDV_SCHEME UCX_RNDV_THRESH UCX_TCP_CM_REUSEADDR UCX_TLS UCX_WARN_UNUSED_ENV_VARS
 """
 VARIABLES = frozenset(_VARIABLES.split())
-"""The variables of NCCL, UCX, libfabric and NVSHMEM; one of another name was made up by somebody."""
+"""Variables of NCCL, UCX, libfabric and NVSHMEM; other names are made up by users."""
 
 VOCABULARY = (
     frozenset(
@@ -290,7 +290,7 @@ VOCABULARY = (
     }
 )
 
-# Forms whose every value is as good as any other: devices by number, versions, quantities.
+# Forms whose values identify nothing: numbered devices, versions, quantities.
 _FORMS = re.compile(
     "|".join(
         (
@@ -353,7 +353,7 @@ _SUFFIXES = (
 
 @lru_cache(maxsize=8192)
 def is_known(word: str) -> bool:
-    """Whether a word names nobody."""
+    """Return whether a word identifies nobody."""
     return word.lower() in VOCABULARY or _FORMS.fullmatch(word) is not None or _is_version(word)
 
 
@@ -375,5 +375,5 @@ def _is_version(word: str) -> bool:
 
 
 def known_suffix(word: str) -> str:
-    """The kind of a file, of its name; "" where it has none that is known."""
+    """Return the suffix of a file name; "" if it is unknown."""
     return next((suffix for suffix in _SUFFIXES if word.endswith(suffix)), "")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.tools.failures import Failure
-from probes.bandwidth.tools.nvbandwidth_output import NvbandwidthOutput
-from probes.bandwidth.tools.samples import About, Fact, Sample, number_of
+from probes.bandwidth.tools.nvbandwidth import NvbandwidthOutput
+from probes.bandwidth.tools.samples import About, Fact, Sample, parse_number
 from tests.machines import machine_file, machine_files
 
 FILES = machine_files("bandwidth", "nvbandwidth-*")
@@ -76,7 +76,7 @@ def test_a_sum_in_json_has_all_digits_of_a_double() -> None:
 
 @given(st.floats(min_value=0, allow_nan=False, allow_infinity=False))
 def test_every_number_that_json_can_write_is_read(number: float) -> None:
-    assert number_of(json.dumps(number)) == number
+    assert parse_number(json.dumps(number)) == number
 
 
 def test_the_pairs_of_a_real_matrix() -> None:
@@ -118,9 +118,9 @@ def test_json_that_did_not_pass() -> None:
     waived, failed = {"name": "a", "status": "Waived"}, {"name": "b", "status": "Error", "error": "no peers"}
     told = read(document(waived, failed))
     assert [one.value for one in told if isinstance(one, Fact) and one.about is About.WAIVED] == ["a"]
-    assert [one.told for one in told if isinstance(one, Failure)] == ["nvbandwidth: b: no peers"]
+    assert [one.text for one in told if isinstance(one, Failure)] == ["nvbandwidth: b: no peers"]
     (trouble,) = (one for one in read(document(error="CUDA_ERROR_NO_DEVICE")) if isinstance(one, Failure))
-    assert "CUDA_ERROR_NO_DEVICE" in trouble.told
+    assert "CUDA_ERROR_NO_DEVICE" in trouble.text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.tools.failures import Failure
-from probes.bandwidth.tools.nccl_tests_output import NcclTestsOutput
+from probes.bandwidth.tools.nccl_tests import NcclTestsOutput
 from probes.bandwidth.tools.samples import About, Fact, Sample
 from tests.machines import machine_file, machine_files
 
@@ -74,7 +74,7 @@ def test_exponents_and_wrong_elements() -> None:
     assert [(one.time_us, one.wrong) for one in samples(text)] == [(100_000.0, 0), (99_000.0, 0)]
     assert [one.wrong for one in samples(text.replace(" 0 ", " N/A "))] == [None, 0]
     told = read(f"{HEADER}\n{ROW.format(wrong='1e+05')}")
-    assert [one.told for one in told if isinstance(one, Failure)] == [
+    assert [one.text for one in told if isinstance(one, Failure)] == [
         "100000 elements of a message of 1048576 bytes came out wrong: data was corrupted"
     ]
 

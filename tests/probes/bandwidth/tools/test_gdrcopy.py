@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.tools.failures import Failure
-from probes.bandwidth.tools.gdrcopy_output import GdrcopyOutput
+from probes.bandwidth.tools.gdrcopy import GdrcopyOutput
 from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
 from tests.machines import machine_file, machine_files
 
@@ -75,7 +75,7 @@ def test_the_suite() -> None:
         (About.FAILED, "x"),
         (About.WAIVED, "y"),
     ]
-    assert [one.told for one in told if isinstance(one, Failure)] == [
+    assert [one.text for one in told if isinstance(one, Failure)] == [
         "2 of 28 tests of CPU access to GPU memory failed"
     ]
 
@@ -89,7 +89,7 @@ def test_a_real_suite_that_passed() -> None:
 def test_the_driver_is_missing() -> None:
     (told,) = read("gdr_open error: Is gdrdrv driver installed and loaded?")
     assert isinstance(told, Failure)
-    assert "modprobe gdrdrv" in told.told
+    assert "modprobe gdrdrv" in told.text
 
 
 _KNOWN = st.sampled_from([line for path in FILES for line in path.read_text().splitlines()] or [NEWEST])

@@ -1,0 +1,262 @@
+"""gdrcopy's tests, copybw and sanity: the CPU's own copies to and from GPU memory. They use no NIC.
+
+NVIDIA/gdrcopy README.md: "a CPU driven copy". tests/copybw.cpp: "MB/s" is MiB/s (/1024/1024), and the whole
+buffer is copied unless -c is given; tests/copylat.cpp: one row a size, an average time in old versions,
+median and least in newer ones; tests/testsuites/testsuite.cpp: counts, then the names of what failed and
+what was waived. Errors: src/gdrapi.c, tests/common.hpp. The parser reads old names and forms as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.bandwidth.model.request import Request
+from probes.bandwidth.tools.command import PCI_ORDER, Command, Refused, command, gpu_numbers, out_of_range
+from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
+from probes.bandwidth.tools.samples import (
+    DONE,
+    LINE_LIMIT,
+    MEASURING,
+    About,
+    Fact,
+    Latency,
+    Sample,
+    clean_line,
+    in_gbps,
+    parse_int,
+    parse_number,
+)
+from probes.bandwidth.tools.tool import Load, LocalSettings, LocalTool, Purpose
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.system.tool_names import GDRCOPY, SANITY
+from probes.facts.system.tools import ToolFacts
+from probes.snapshot.examination import Examination
+
+_NOT_PROVEN = "GPUDirect RDMA (no NIC takes part, and RDMA does not need gdrdrv)"
+
+
+@dataclass(frozen=True)
+class GdrcopySettings(LocalSettings):
+    """A test of one GPU."""
+
+    gpu_index: int  # in PCI order
+    tool: str = "gdrcopy_copybw"  # of GDRCOPY
+    size_bytes: int | None = None
+    numa_node: int | None = None  # None: not bound
+
+    seconds = 10.0
+
+    @property
+    def gpu_indices(self) -> tuple[int, ...]:
+        """The one GPU."""
+        return (self.gpu_index,)
+
+    @property
+    def load(self) -> Load:
+        """What the test copies."""
+        return Load(self.size_bytes)
+
+    @property
+    def measures(self) -> bool:
+        """The sanity test only passes or fails."""
+        return self.tool != SANITY
+
+    @property
+    def title(self) -> str:
+        """The program."""
+        return self.tool
+
+    def purpose(self, is_loopback: bool = False) -> Purpose:
+        """Return what the program shows."""
+        if self.tool == SANITY:
+            proves = "whether the CPU can map GPU memory through BAR1 (gdrdrv) and reads back what it wrote"
+        else:
+            proves = "how fast the CPU writes and reads GPU memory through BAR1 (reads are slow by nature)"
+        return Purpose(proves, _NOT_PROVEN)
+
+    def command(self, tools: ToolFacts) -> Command | Refused:
+        """Return the command of the bandwidth test or of the test suite."""
+        if self.tool not in GDRCOPY:
+            return Refused(f"{self.tool[:80]!r} is not a gdrcopy test that gdrtop knows")
+        reason = gpu_numbers(self.gpu_indices) or out_of_range("the size", self.size_bytes, 4, 1 << 30)
+        if reason:
+            return Refused(reason)
+        argv = [self.tool, "-d", str(self.gpu_index)]
+        if self.measures and self.size_bytes is not None:
+            argv += ["-s", str(self.size_bytes)]
+        return command(tools, tuple(argv), self.numa_node, (PCI_ORDER,))
+
+
+_PATTERNS = (
+    FailurePattern(r"gdr_open error|unable to open GDR driver|error opening driver", CAUSE,
+                   "gdrdrv is not loaded, or /dev/gdrdrv is missing or not accessible to you (modprobe"
+                   " gdrdrv; pass the device into a container); GPUDirect RDMA does not need it"),
+    FailurePattern(r"This GPU does not support GPUDirect RDMA", CAUSE,
+                   "this GPU or its driver does not let other devices map its memory, like GeForce and some"
+                   " vGPUs"),
+    FailurePattern(r"Assertion \"[^\"]{1,120}\" failed", SYMPTOM, "the test stopped at a step that failed"),
+)  # fmt: skip
+
+
+_GPU = re.compile(r"^GPU id:(?P<number>\d{1,6})[; ] ?name: ?(?P<rest>.{1,200})$")
+_SELECTS = re.compile(r"^selecting device (?P<number>\d{1,6})\s*$")
+_BUFFER = re.compile(r"^testing size: (?P<size>\d{1,18})\s*$")
+_TEST = re.compile(
+    r"^(?:BAR )?(?P<what>writing|reading) test"
+    r"(?:, size=(?P<size>\d{1,18}) offset=\d{1,18} num_iters=(?P<count>\d{1,18}))?"
+)
+_BANDWIDTH = re.compile(r"^(?:BAR1 )?(?P<what>write|read) BW: (?P<number>\S{1,30}?)(?P<unit>MB/s)\s*$")
+_COUNT = re.compile(r"^(?P<what>\w{1,60}) num iters for each size: (?P<count>\d{1,18})\s*$")
+_COLUMNS = re.compile(r"(?P<of>Avg|Median|Min)\. ?Time\(us\)|(?P<median>Median) Time\(us\)")
+_OF = {"Avg": "average", "Median": "median", "Min": "min"}
+_ROW = re.compile(
+    r"^(?P<what>gdr_copy_\w{2,40}|cuMemcpy_\w{2,40})\s{1,20}(?P<size>\d{1,18})\s(?P<numbers>.{1,200})$"
+)
+_ROUND_TRIP = re.compile(r"^Round-trip latency per iteration is (?P<us>\S{1,30}) us")
+_TOTAL = re.compile(
+    r"^Total: (?P<total>\d{1,9}), Passed: (?P<passed>\d{1,9})"
+    r", Failed: (?P<failed>\d{1,9}), Waived: (?P<waived>\d{1,9})"
+)
+_LIST = re.compile(r"^List of (?P<of>passed|failed|waived) tests:")
+_NAME = re.compile(r"^\s{1,8}(?P<name>\w{1,120})\s*$")
+_VERBOSE = re.compile(r"^&&&& (?P<of>PASSED|FAILED|WAIVED) (?P<name>\w{1,120})")
+
+
+class GdrcopyOutput:
+    """Reads the output of any of gdrcopy's tests: copybw, copylat, sanity, pplat."""
+
+    def __init__(self) -> None:
+        self._buffer: int | None = None
+        self._sizes: dict[str, int | None] = {}
+        self._counts: dict[str, int | None] = {}
+        self._latencies: tuple[str, ...] = ()
+        self._list: About | None = None
+        self._gpus: dict[str, str] = {}
+
+    def feed(self, line: str) -> tuple[Output, ...]:
+        """Return what a line reports: nothing for most lines."""
+        line = line[:LINE_LIMIT].rstrip()
+        if self._list is not None:
+            name = _NAME.match(line)
+            if name:
+                # Of what passed the count is enough.
+                passed = self._list is About.PASSED
+                return () if passed else (Fact(self._list, name["name"], clean_line(line)),)
+            self._list = self._list if not line else None
+        found = self._of_suite(line) or self._of_copies(line) or self._of_gpu(line)
+        return found or failures_in(line, TOOL.patterns)
+
+    def _of_gpu(self, line: str) -> tuple[Output, ...]:
+        gpu = _GPU.match(line)
+        if gpu and len(self._gpus) < 64:
+            self._gpus[gpu["number"]] = gpu["rest"]
+            return ()
+        selected = _SELECTS.match(line)
+        if selected:
+            name = self._gpus.get(selected["number"], "")
+            return (Fact(About.GPU, clean_line(f"{selected['number']} {name}"), clean_line(line)),)
+        buffer = _BUFFER.match(line)
+        if buffer:
+            self._buffer = parse_int(buffer["size"])
+        if line == "closing gdrdrv":
+            return (Fact(About.PHASE, DONE, clean_line(line)),)
+        return ()
+
+    def _of_copies(self, line: str) -> tuple[Output, ...]:
+        test = _TEST.match(line)
+        if test:
+            what = "write" if test["what"] == "writing" else "read"
+            self._sizes[what] = parse_int(test["size"]) if test["size"] else self._buffer
+            self._counts[what] = parse_int(test["count"] or "")
+            return (Fact(About.PHASE, MEASURING, clean_line(line)),)
+        bandwidth = _BANDWIDTH.match(line)
+        if bandwidth:
+            number, what = parse_number(bandwidth["number"]), bandwidth["what"]
+            if number is None:
+                return ()
+            return (
+                Sample(
+                    what=f"CPU {what}s GPU memory",
+                    raw=clean_line(line),
+                    size_bytes=self._sizes.get(what),
+                    gbps=in_gbps(number, bandwidth["unit"]),
+                    iterations=self._counts.get(what),
+                ),
+            )
+        count = _COUNT.match(line)
+        if count:
+            self._counts = {count["what"]: parse_int(count["count"])}
+            self._latencies = ()
+            return (Fact(About.PHASE, MEASURING, clean_line(line)),)
+        if line.startswith("Test") and "Size(B)" in line:
+            self._latencies = tuple(
+                _OF[column["of"] or column["median"]] for column in _COLUMNS.finditer(line)
+            )
+            return ()
+        return self._latency(line)
+
+    def _latency(self, line: str) -> tuple[Output, ...]:
+        row = _ROW.match(line)
+        if row:
+            numbers = [parse_number(field) for field in row["numbers"].split()]
+            times = [number for number in numbers if number is not None]
+            if len(times) != len(numbers) or len(times) != len(self._latencies):
+                return ()
+            latencies = tuple(Latency(of, us) for us, of in zip(times, self._latencies, strict=True))
+            return (
+                Sample(
+                    what=row["what"],
+                    raw=clean_line(line),
+                    size_bytes=parse_int(row["size"]),
+                    iterations=self._counts.get(row["what"]),
+                    latencies=latencies,
+                ),
+            )
+        trip = _ROUND_TRIP.match(line)
+        us = parse_number(trip["us"]) if trip else None
+        if us is None:
+            return ()
+        return (Sample(what="round trip CPU–GPU", raw=clean_line(line), latencies=(Latency("average", us),)),)
+
+    def _of_suite(self, line: str) -> tuple[Output, ...]:
+        total = _TOTAL.match(line)
+        if total:
+            found: list[Output] = [
+                Fact(about, total[about.value], clean_line(line))
+                for about in (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
+            ]
+            if int(total["failed"]):
+                failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
+                found.append(Failure(failed, clean_line(line), SYMPTOM))
+            return tuple(found)
+        listed = _LIST.match(line)
+        if listed:
+            self._list = About(listed["of"])
+        verbose = _VERBOSE.match(line)
+        if verbose and verbose["of"] != "PASSED":
+            return (Fact(About(verbose["of"].lower()), verbose["name"], clean_line(line)),)
+        return ()
+
+
+class Gdrcopy(LocalTool):
+    """gdrcopy_copybw and gdrcopy_sanity."""
+
+    failure_patterns = _PATTERNS
+    binds_to_gpu = True
+
+    def parser(self, program: str) -> GdrcopyOutput:
+        """Return a parser for any of its tests."""
+        return GdrcopyOutput()
+
+    def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> GdrcopySettings:
+        """Return the settings for the one GPU."""
+        return GdrcopySettings(gpus[0].index if gpus else 0, request.tool, request.size_bytes, numa_node)
+
+    def install_hint(self, examination: Examination) -> str:
+        """Return where it comes from: NVIDIA packages it, with its module gdrdrv."""
+        return "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"
+
+
+TOOL = Gdrcopy()

@@ -1,0 +1,310 @@
+"""The *_perf programs of nccl-tests: collectives in one process on this node.
+
+Options: NVIDIA/nccl-tests README.md. Output, of new and old versions (src/common.cu): the header names the
+columns; a row holds size, count, type, then redop and root where the collective has them, then one or two
+groups of time, algbw, busbw and #wrong ("error" in old versions, a difference and not a count; more columns
+with -I). GB are 10^9 bytes. algbw is the size over the time; busbw is what each GPU's link carries,
+whatever their number (doc/PERFORMANCE.md). That a node uses the network between its own GPUs when P2P and
+shared memory are disabled is shown by NVIDIA/nccl-tests issue #206. Errors: src/common.h.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.bandwidth.model.request import Request
+from probes.bandwidth.tools.command import (
+    Command,
+    Refused,
+    command,
+    gpu_numbers,
+    is_rdma_device,
+    out_of_range,
+    visible_gpus,
+)
+from probes.bandwidth.tools.failures import (
+    CAUSE,
+    FOLLOWS,
+    SYMPTOM,
+    Failure,
+    FailurePattern,
+    Output,
+    failures_in,
+)
+from probes.bandwidth.tools.samples import (
+    DONE,
+    LINE_LIMIT,
+    MEASURING,
+    About,
+    Fact,
+    Sample,
+    clean_line,
+    in_gbps,
+    parse_int,
+    parse_number,
+)
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Purpose
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.system.tools import ToolFacts
+from probes.snapshot.examination import Examination
+
+# NVLS (NVLink SHARP) ignores NCCL_P2P_DISABLE (NCCL src/transport/nvls.cc), and unless NCCL's IB transport is
+# requested by name, TCP over some Ethernet port takes its place.
+_OVER_NETWORK = (
+    ("NCCL_P2P_DISABLE", "1"),
+    ("NCCL_SHM_DISABLE", "1"),
+    ("NCCL_NVLS_ENABLE", "0"),
+    ("NCCL_NET", "IB"),
+)
+
+
+@dataclass(frozen=True)
+class NcclSettings(LocalSettings):
+    """A collective over some GPUs."""
+
+    gpus: tuple[int, ...]  # in PCI order
+    tool: str = "all_reduce_perf"
+    begin_bytes: int = 8
+    end_bytes: int = 1 << 30
+    factor: int = 2
+    iterations: int = 20
+    is_checked: bool = True
+    over_network: bool = False  # without P2P, shared memory, NVLS and TCP, so that NCCL uses the NICs
+    devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
+    debug: bool = True  # NCCL prints which transport it uses
+
+    seconds = 25.0
+
+    @property
+    def gpu_indices(self) -> tuple[int, ...]:
+        """The GPUs of its ranks."""
+        return self.gpus
+
+    @property
+    def nics(self) -> tuple[str, ...] | None:
+        """None over the network, if NCCL chooses."""
+        return (self.devices or None) if self.over_network else ()
+
+    @property
+    def title(self) -> str:
+        """The program, and what carries its data."""
+        where = "over the NICs" if self.over_network else "inside this node"
+        return f"{self.tool} {f'over {self.devices[0]}' if self.devices else where}"
+
+    def purpose(self, is_loopback: bool = False) -> Purpose:
+        """Return what the collective shows."""
+        name = self.tool.removesuffix("_perf")
+        if self.over_network:
+            return Purpose(
+                f"how fast {name} is over this node's NICs ('via NET/IB/…/GDRDMA' in its output proves"
+                " GPUDirect RDMA)",
+                "other nodes; the speed of a job, which uses NVLink inside a node",
+            )
+        return Purpose(
+            f"how fast {name} is inside this node, over NVLink or PCIe as in a job",
+            "GPUDirect RDMA (a single node with NVLink or P2P never uses a NIC)",
+        )
+
+    def command(self, tools: ToolFacts) -> Command | Refused:
+        """Return the command; its GPUs are the visible ones, in that order."""
+        invalid = next((name for name in self.devices if not is_rdma_device(name)), None)
+        if invalid is not None:
+            return Refused(f"{invalid[:80]!r} is not an RDMA device name")
+        if not self.gpus:
+            return Refused("no GPU is named")
+        reason = (
+            gpu_numbers(self.gpus)
+            or out_of_range("the least size", self.begin_bytes, 1, 1 << 40)
+            or out_of_range("the greatest size", self.end_bytes, self.begin_bytes, 1 << 40)
+            or out_of_range("the factor", self.factor, 2, 1024)
+            or out_of_range("the number of iterations", self.iterations, 1, 1_000_000)
+        )
+        if self.over_network and len(self.gpus) < 2:
+            reason = reason or "the network needs two GPUs: one alone has no peer to send to"
+        if reason:
+            return Refused(reason)
+        sizes = ("-b", str(self.begin_bytes), "-e", str(self.end_bytes), "-f", str(self.factor))
+        counts = ("-g", str(len(self.gpus)), "-n", str(self.iterations), "-c", str(int(self.is_checked)))
+        environment = list(visible_gpus(self.gpus))
+        if self.over_network:
+            environment += _OVER_NETWORK
+        if self.devices:
+            # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
+            environment.append(("NCCL_IB_HCA", "=" + ",".join(self.devices)))
+        if self.debug:
+            environment.append(("NCCL_DEBUG", "INFO"))
+        return command(tools, (self.tool, *sizes, *counts), None, tuple(environment))
+
+
+_PATTERNS = (
+    FailurePattern(r"Test NCCL failure [^']{0,200}'(?P<a>[^'/]{1,80})", SYMPTOM,
+                   "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN, the first WARN line shows why"),
+    FailurePattern(r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", CAUSE, "CUDA failed: {a}"),
+    FailurePattern(r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", CAUSE,
+                   "{a} values came out wrong: data was corrupted"),
+    FailurePattern(r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)", CAUSE,
+                   "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and"
+                   " NCCL_IB_HCA"),
+    FailurePattern(r"NCCL WARN (?P<a>.{1,160})", SYMPTOM, "NCCL warns: {a}"),
+    FailurePattern(r": Test failure ", FOLLOWS, "the test stopped"),
+)  # fmt: skip
+
+_STARTS = re.compile(r"^# Collective test (?P<what>starting|concluded): (?P<name>\w{1,60}?)(?:_perf)?\s*$")
+_VERSION = re.compile(r"^# nccl-tests version (?P<version>.{1,100})$")
+_LIBRARY = re.compile(r"^NCCL version (?P<version>\S{1,60})")
+_RANK = re.compile(
+    r"^#\s{1,8}Rank\s{1,8}(?P<rank>\d{1,9}) (?:Group\s{1,8}\d{1,9} )?Pid\s{1,8}\d{1,10}"
+    r" on\s{1,64}(?P<host>\S{1,255}) device\s{1,8}(?P<device>\d{1,6})"
+    r" \[(?P<bus>[0-9a-fx:.]{1,20})\] (?P<name>.{1,100})$"
+)
+_AVERAGE = re.compile(r"^# Avg bus bandwidth\s{0,8}: (?P<number>\S{1,30})")
+# Names of plugins may have a blank: "NET/AWS Libfabric/0/GDRDMA".
+_ROUTE = re.compile(
+    r"NCCL INFO .{0,200} via (?P<route>NET/[\w.\- ]{1,40}/\d{1,4}(?:\(\d{1,6}\))?(?:/\w{1,20}|\(PCI\)){0,3}"
+    r"|(?:NET|P2P|SHM|COLLNET|NVLS)[/\w.\-]{0,60})"
+)
+_ROUTES = 16
+_GROUPS = ("out-of-place", "in-place")
+
+
+class NcclTestsOutput:
+    """Reads one run's output, in which NCCL's own lines (NCCL_DEBUG) may be mixed."""
+
+    def __init__(self, what: str = "") -> None:
+        """Set the collective's name, "all_reduce": old versions do not print it."""
+        self._what = what
+        self._group: tuple[str, ...] = ()  # the columns of one group
+        self._groups = 0
+        self._routes: set[str] = set()
+
+    def feed(self, line: str) -> tuple[Output, ...]:
+        """Return what a line reports: nothing for most lines."""
+        line = line[:LINE_LIMIT].rstrip()
+        if line.startswith("#"):
+            return self._comment(line)
+        fields = line.split()
+        if fields and parse_int(fields[0]) is not None:
+            return self._row(line, fields)
+        library = _LIBRARY.match(line)
+        if library:
+            return (Fact(About.VERSION, f"NCCL {clean_line(library['version'])}", clean_line(line)),)
+        route = _ROUTE.search(line)
+        if route:
+            if route["route"] in self._routes or len(self._routes) >= _ROUTES:
+                return ()
+            self._routes.add(route["route"])
+            return (Fact(About.ROUTE, clean_line(route["route"]), clean_line(line)),)
+        return failures_in(line, TOOL.patterns)
+
+    def _comment(self, line: str) -> tuple[Output, ...]:
+        names = line[1:].split()
+        if names[:3] == ["size", "count", "type"]:
+            return self._header(names, line)
+        starts = _STARTS.match(line)
+        if starts:
+            if starts["what"] == "concluded":
+                return (Fact(About.PHASE, DONE, clean_line(line)),)
+            self._what = starts["name"]
+            return (Fact(About.TEST, self._what, clean_line(line)),)
+        version = _VERSION.match(line)
+        if version:
+            return (Fact(About.VERSION, f"nccl-tests {clean_line(version['version'])}", clean_line(line)),)
+        rank = _RANK.match(line)
+        if rank:
+            place = f"{rank['rank']}: {rank['host']} device {rank['device']} {rank['bus']} {rank['name']}"
+            return (Fact(About.RANK, clean_line(place), clean_line(line)),)
+        average = _AVERAGE.match(line)
+        number = parse_number(average["number"]) if average else None
+        if number is not None:
+            gbps = in_gbps(number, "GB/s")
+            return (Sample(what=self._what, raw=clean_line(line), variant="average", bus_gbps=gbps),)
+        return failures_in(line, TOOL.patterns)
+
+    def _header(self, names: list[str], line: str) -> tuple[Output, ...]:
+        self._groups = min(names.count("time"), len(_GROUPS))
+        if not self._groups:
+            self._group = ()
+            return ()
+        first = names.index("time")
+        rest = names[first:]
+        length = len(rest) // names.count("time")
+        group = tuple(rest[:length])
+        self._group = group if "algbw" in group and "busbw" in group else ()
+        return (Fact(About.PHASE, MEASURING, clean_line(line)),)
+
+    def _row(self, line: str, fields: list[str]) -> tuple[Output, ...]:
+        """Read a row, whose groups are its last fields; redop and root before them may be missing."""
+        length = len(self._group)
+        if not length:
+            return ()
+        groups = self._groups
+        while groups and not 3 <= len(fields) - groups * length <= 5:
+            groups -= 1
+        if not groups or parse_int(fields[1]) is None:
+            return ()
+        samples: list[Output] = []
+        start = len(fields) - groups * length
+        for number in range(groups):
+            group = fields[start + number * length : start + (number + 1) * length]
+            sample = self._sample(
+                fields[0], dict(zip(self._group, group, strict=True)), _GROUPS[number], line
+            )
+            if sample is None:
+                return ()
+            samples.append(sample)
+        wrong = [sample.wrong for sample in samples if isinstance(sample, Sample) and sample.wrong]
+        if wrong:
+            text = (
+                f"{max(wrong)} elements of a message of {fields[0]} bytes came out wrong: data was corrupted"
+            )
+            samples.append(Failure(text, clean_line(line), CAUSE))
+        return tuple(samples)
+
+    def _sample(self, size: str, group: dict[str, str], variant: str, line: str) -> Sample | None:
+        time, algorithm, bus = (parse_number(group[name]) for name in ("time", "algbw", "busbw"))
+        if time is None or algorithm is None or bus is None:
+            return None
+        wrong = parse_number(group.get("#wrong", "N/A"))
+        return Sample(
+            what=self._what,
+            raw=clean_line(line),
+            variant=variant,
+            size_bytes=parse_int(size),
+            gbps=in_gbps(algorithm, "GB/s"),
+            bus_gbps=in_gbps(bus, "GB/s"),
+            time_us=time,
+            wrong=None if wrong is None else int(wrong),
+        )
+
+
+class NcclTests(LocalTool):
+    """all_reduce_perf and its siblings."""
+
+    failure_patterns = _PATTERNS
+    is_per_gpu = False
+
+    def parser(self, program: str) -> NcclTestsOutput:
+        """Return a parser for one collective."""
+        return NcclTestsOutput(program.removesuffix("_perf"))
+
+    def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> NcclSettings:
+        """Return the settings of a collective over all these GPUs."""
+        devices = (request.nic,) if request.nic is not None and request.over_network else ()
+        return NcclSettings(
+            tuple(gpu.index for gpu in gpus),
+            request.tool,
+            over_network=request.over_network,
+            devices=devices,
+        )
+
+    def install_hint(self, examination: Examination) -> str:
+        """Return where it comes from: nobody packages it."""
+        return (
+            "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"
+            " /usr/local/bin; NVIDIA's PyTorch containers include them"
+        )
+
+
+TOOL = NcclTests()

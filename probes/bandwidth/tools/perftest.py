@@ -1,0 +1,51 @@
+"""perftest: RDMA bandwidth and latency of host and GPU memory over a NIC, between two ends.
+
+Its commands are in perftest_command.py, its output in perftest_output.py, its errors in perftest_failures.py.
+"""
+
+from __future__ import annotations
+
+from probes.bandwidth.tools.perftest_command import speed_question
+from probes.bandwidth.tools.perftest_failures import PATTERNS
+from probes.bandwidth.tools.perftest_output import PerftestOutput
+from probes.bandwidth.tools.tool import BandwidthTool, Purpose
+from probes.base.unknown import known
+from probes.facts.system.platform import PlatformFacts
+from probes.facts.system.tools import PERFTEST_BUILD
+from probes.snapshot.examination import Examination
+
+GPU_BUILD_HINT = (
+    f"DOCA-OFED has one with CUDA; from source (github.com/linux-rdma/perftest): {PERFTEST_BUILD}"
+)
+_INSTALL = {
+    "apt install": ("ubuntu", "debian"),
+    "dnf install": ("red hat", "rocky", "alma", "centos", "fedora", "oracle"),
+    "zypper install": ("suse",),
+}
+
+
+class Perftest(BandwidthTool):
+    """ib_write_bw and its siblings."""
+
+    failure_patterns = PATTERNS
+
+    def parser(self, program: str) -> PerftestOutput:
+        """Return a parser for any of its tests."""
+        return PerftestOutput()
+
+    def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
+        """Return what a program shows, with any settings."""
+        memory = "GPU memory (DMA-BUF or nvidia-peermem) and host memory" if with_gpu else "host memory"
+        not_proven = "whether NCCL uses this path and this NIC" if with_gpu else "GPU memory"
+        return Purpose(speed_question(program, f"of {memory} over a NIC"), not_proven)
+
+    def install_hint(self, examination: Examination) -> str:
+        """Return the distribution's command, and where to get a build with CUDA."""
+        platform = examination.node.platform
+        name = known(platform.distribution, "").lower() if isinstance(platform, PlatformFacts) else ""
+        installs = (command for command, words in _INSTALL.items() if any(word in name for word in words))
+        command = next(installs, "the distribution's package")
+        return f"{command} perftest (host memory only); {GPU_BUILD_HINT}"
+
+
+TOOL = Perftest()

@@ -1,0 +1,141 @@
+"""What the planner, the runner and the results ask of every bandwidth tool.
+
+A tool is one object: its programs (probes/facts/system/tool_names.py), the settings of a run with the command
+line and the limit they imply, the parser of its output, its failure patterns and how to install it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from probes.bandwidth.model.limits import Limit
+from probes.bandwidth.model.request import Request
+from probes.bandwidth.tools.command import Command, Refused
+from probes.bandwidth.tools.failure_patterns import FIRST_PATTERNS, LAST_PATTERNS
+from probes.bandwidth.tools.failures import FailurePattern, Output
+from probes.facts.gpu.gpus import Gpu
+from probes.facts.system.tools import ToolFacts
+from probes.snapshot.examination import Examination
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a test shows and what it does not, one line each: shown before it runs."""
+
+    proves: str
+    not_proven: str
+
+
+class Load(NamedTuple):
+    """What a test sends."""
+
+    size_bytes: int | None = None  # None: all sizes, or the tool's own
+    queue_pairs: int = 1
+    is_bidirectional: bool = False
+
+
+class Settings(ABC):
+    """The settings of one run of a program."""
+
+    tool: str  # the program
+    is_endless: bool = False  # it prints rows until it is stopped
+
+    @property
+    def load(self) -> Load:
+        """What the test sends."""
+        return Load()
+
+    @property
+    def gpu_indices(self) -> tuple[int, ...]:
+        """The GPUs that the test uses, in PCI order."""
+        return ()
+
+    @property
+    def nics(self) -> tuple[str, ...] | None:
+        """The RDMA devices that the test uses; None: any of this node."""
+        return ()
+
+    @property
+    def required_tests(self) -> tuple[str, ...]:
+        """The `Sample.what` that have to be measured, all of them; () if any sample will do."""
+        return ()
+
+    @property
+    def measures(self) -> bool:
+        """Whether the test gives figures, and not only passed and failed."""
+        return True
+
+    @abstractmethod
+    def purpose(self, is_loopback: bool = False) -> Purpose:
+        """Return what a test with these settings shows."""
+
+
+class LocalSettings(Settings):
+    """The settings of a tool that is a single process on this node."""
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float:
+        """About how long the test takes."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The title of the test without the GPUs."""
+
+    @abstractmethod
+    def command(self, tools: ToolFacts) -> Command | Refused:
+        """Return the command, or the reason why there is none."""
+
+    def limit(self, examination: Examination) -> Limit:
+        """Return what the test can reach at most; without bounds if no link limits it."""
+        return Limit(())
+
+
+class Parser(Protocol):
+    """Reads the output of one run, line by line."""
+
+    def feed(self, line: str) -> tuple[Output, ...]:
+        """Return what a line reports: nothing for most lines."""
+
+
+class BandwidthTool(ABC):
+    """One bandwidth tool."""
+
+    failure_patterns: tuple[FailurePattern, ...] = ()
+
+    @cached_property
+    def patterns(self) -> tuple[FailurePattern, ...]:
+        """Its failure patterns and those that any tool can have, in the order in which they are tried."""
+        return (*FIRST_PATTERNS, *self.failure_patterns, *LAST_PATTERNS)
+
+    @abstractmethod
+    def parser(self, program: str) -> Parser:
+        """Return a parser for one run of a program."""
+
+    @abstractmethod
+    def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
+        """Return what a program shows, with any settings; `with_gpu`: its build can use GPU memory."""
+
+    @abstractmethod
+    def install_hint(self, examination: Examination) -> str:
+        """Return how to install the tool on this node."""
+
+
+class LocalTool(BandwidthTool):
+    """A tool that is a single process on this node."""
+
+    is_per_gpu = True  # one test for each GPU; False: one test for all of them
+    binds_to_gpu = False  # the process belongs on the GPU's NUMA node
+
+    @abstractmethod
+    def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> LocalSettings:
+        """Return the settings of a test of these GPUs."""
+
+    def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
+        """Return what a program shows with its usual settings."""
+        return self.settings(Request(tool=program), (), None).purpose()
