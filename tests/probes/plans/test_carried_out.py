@@ -61,7 +61,7 @@ DONE = [
 
 
 @pytest.mark.parametrize(("action", "name", "told"), DONE, ids=[f"{one[0]} {one[1]}" for one in DONE])
-def test_what_was_done_is_not_offered_again(action: str, name: str, told: str) -> None:
+def test_a_completed_action_is_not_offered_again(action: str, name: str, told: str) -> None:
     host = node(name)
     carry_out(host, offered(host, action).steps)
     afterwards = answer(action, examine(host))
@@ -75,7 +75,7 @@ TAKEN_BACK = [one for one in DONE if one[0] not in ("replace-nv-peer-mem", "pers
 @pytest.mark.parametrize(
     ("action", "name"), [one[:2] for one in TAKEN_BACK], ids=[f"{one[0]} {one[1]}" for one in TAKEN_BACK]
 )
-def test_what_was_taken_back_is_offered_again(action: str, name: str) -> None:
+def test_an_undone_action_is_offered_again(action: str, name: str) -> None:
     host = node(name)
     plan = offered(host, action)
     carry_out(host, plan.steps)
@@ -84,7 +84,7 @@ def test_what_was_taken_back_is_offered_again(action: str, name: str) -> None:
     assert set(commands(plan)) >= set(commands(again))
 
 
-def test_the_boots_file_comes_and_goes() -> None:
+def test_the_modules_load_file_is_written_and_removed() -> None:
     host = node("hgx-h100")
     carry_out(host, offered(host, "persist-modules").steps)
     assert "nvidia_uvm" in str(host.read(OWN_FILE))
@@ -93,7 +93,7 @@ def test_the_boots_file_comes_and_goes() -> None:
     assert isinstance(answer("persist-modules", examine(host)), Plan)
 
 
-def test_what_is_held_is_not_unloaded() -> None:
+def test_a_used_module_is_not_unloaded() -> None:
     """Jobs hold nvidia_peermem here: the first step fails, and nothing is changed."""
     host = node("dgx-a100")
     for action in ("unload-peermem", "reload-peermem"):

@@ -50,7 +50,7 @@ def started() -> tuple[Sampler, NotedSource, Told]:
     return sampler, source, told
 
 
-def test_a_look_again_probes_first() -> None:
+def test_a_recheck_probes_first() -> None:
     sampler, source, told = started()
     sampler.recheck()
     told.wait_for(3)
@@ -60,7 +60,7 @@ def test_a_look_again_probes_first() -> None:
     assert told.reports[-1].is_recheck
 
 
-def test_nothing_is_read_at_rest_and_what_was_asked_meanwhile_afterwards() -> None:
+def test_at_rest_nothing_is_read_and_requests_are_answered_later() -> None:
     sampler, source, told = started()
     assert sampler.rest(30)
     sampler.ask(probe=True)

@@ -16,7 +16,7 @@ SIZES = [(80, 24), (120, 40)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -> None:
+async def test_every_action_is_listed_with_its_reason(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=size) as pilot:
         await listed(pilot, clock)
@@ -34,7 +34,7 @@ async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -
         await on(pilot, OverviewScreen)
 
 
-async def test_the_node_is_examined_again_for_the_actions_and_for_the_doctor() -> None:
+async def test_refresh_examines_the_node_again_on_both_screens() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -49,7 +49,7 @@ async def test_the_node_is_examined_again_for_the_actions_and_for_the_doctor() -
         await until(pilot, lambda: state.examination is not second)
 
 
-async def test_the_filter_lists_what_contains_the_word() -> None:
+async def test_the_filter_lists_matching_entries() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -63,7 +63,7 @@ async def test_the_filter_lists_what_contains_the_word() -> None:
         assert "load-modules" in seen(pilot, "offers")
 
 
-async def test_a_plan_is_shown_run_and_the_node_looked_at_again() -> None:
+async def test_a_plan_is_shown_and_run_and_the_node_checked_again() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -88,7 +88,7 @@ async def test_a_plan_is_shown_run_and_the_node_looked_at_again() -> None:
         assert "ACT" not in shown(pilot, "verdict")
 
 
-async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None:
+async def test_a_plan_that_affects_jobs_runs_only_after_the_host_name() -> None:
     clock = SteppedClock()
     host = HeldHost(NODE, clock)
     async with stepped_app(host).run_test(size=(120, 40)) as pilot:
@@ -106,7 +106,7 @@ async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None
         assert host.obeyed[0][0] == "systemctl"
 
 
-async def test_what_would_cut_the_session_is_named_and_wants_the_host_name() -> None:
+async def test_a_plan_that_cuts_the_session_asks_for_the_host_name() -> None:
     clock = SteppedClock()
     host = QuickHost("dgx-a100+ssh-over-nic", clock=clock)
     async with stepped_app(host).run_test(size=(80, 24)) as pilot:
@@ -122,7 +122,7 @@ async def test_what_would_cut_the_session_is_named_and_wants_the_host_name() -> 
         assert is_on(pilot, ConfirmScreen)
 
 
-async def test_many_equal_steps_are_folded_and_unfold_on_a_key() -> None:
+async def test_similar_steps_are_folded_and_unfold_on_a_key() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -136,7 +136,7 @@ async def test_many_equal_steps_are_folded_and_unfold_on_a_key() -> None:
         assert "… 15 more like this" in seen(pilot, "plan")
 
 
-async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> None:
+async def test_a_run_can_be_left_and_shown_again_and_stopped() -> None:
     clock = SteppedClock()
     host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
     async with stepped_app(host).run_test(size=(120, 40)) as pilot:
@@ -170,7 +170,7 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         assert len(host.obeyed) == 1
 
 
-async def test_quitting_waits_for_the_step_under_way() -> None:
+async def test_quitting_waits_for_the_running_step() -> None:
     clock = SteppedClock()
     host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
     app = stepped_app(host)
@@ -191,7 +191,7 @@ async def test_quitting_waits_for_the_step_under_way() -> None:
     assert len(host.obeyed) == 1
 
 
-async def test_the_doctors_fix_is_an_action() -> None:
+async def test_a_fix_of_the_doctor_is_an_action() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
@@ -227,7 +227,7 @@ async def test_l_loads_the_modules() -> None:
         assert not pilot.app._notifications
 
 
-async def test_a_simulated_node_at_rest_stays_as_it_is() -> None:
+async def test_an_idle_simulated_node_does_not_change() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(80, 24)) as pilot:
         await listed(pilot, clock)
