@@ -15,7 +15,7 @@ from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import offers_on
+from tests.probes.plans.plans_of import offers_on
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
 IDS = [

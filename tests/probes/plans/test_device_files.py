@@ -9,7 +9,7 @@ from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_devices, with_module
 from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.looks import commands
+from tests.probes.plans.plans_of import commands
 
 ABSENT = Unknown(Reason.NOT_THERE, "/dev/infiniband")
 NOTHING = Unknown(Reason.NOT_THERE, "/sys/class/infiniband_verbs")

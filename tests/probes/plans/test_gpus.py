@@ -8,7 +8,7 @@ from probes.facts.system.services import ServiceState
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_module, with_service
 from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.looks import commands
+from tests.probes.plans.plans_of import commands
 
 MIG = examination_of("hgx-h100+mig-with-gdr")
 NEW_DRIVER = examination_of("hgx-h100+driver-half-updated")

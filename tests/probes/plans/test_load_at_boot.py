@@ -13,7 +13,7 @@ from probes.plans.load_at_boot import OWN_FILE
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import commands, plan, why_not
+from tests.probes.plans.plans_of import commands, plan, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"

@@ -12,7 +12,7 @@ from probes.facts.pci.functions import PciKind
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import answer, commands, offers_on, plan, undone, why_not
+from tests.probes.plans.plans_of import answer, commands, offers_on, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"

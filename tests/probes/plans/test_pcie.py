@@ -11,7 +11,7 @@ from probes.facts.pci.functions import PciKind
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_module
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import commands, plan, undone, why_not
+from tests.probes.plans.plans_of import commands, plan, undone, why_not
 
 HGX = "hgx-h100"
 ACS_ON = f"{HGX}+acs-on"

@@ -10,7 +10,7 @@ from probes.facts.system.services import ServiceState
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_file, with_module, with_service, without
 from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.looks import commands, offers_on, plan, undone, why_not
+from tests.probes.plans.plans_of import commands, offers_on, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"

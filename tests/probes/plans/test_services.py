@@ -10,7 +10,7 @@ from probes.plans.services import lift_memlock, start_imex
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_gpus, with_module, with_nvml, with_service, without
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import commands, plan, undone, why_not
+from tests.probes.plans.plans_of import commands, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 NOT_THERE = Unknown(Reason.NOT_THERE, "somewhere")

@@ -19,7 +19,7 @@ from probes.recording.format import RecordingError
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT, gdrtop, printed
 from tui.cli import main
 from tui.commands.record import record

@@ -12,7 +12,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
+from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.files.new_file import chunks_of
 from tui.runtime.replay_source import ReplaySource

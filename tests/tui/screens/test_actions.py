@@ -3,8 +3,8 @@
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
-from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.action_screens import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen
 from tui.screens.confirm.screen import ConfirmScreen
@@ -101,9 +101,9 @@ async def test_a_plan_that_affects_jobs_runs_only_after_the_host_name() -> None:
         assert is_on(pilot, ConfirmScreen)
         await pilot.press("escape", "y", *"hgx-h100", "enter")
         await on(pilot, RunScreen)
-        host.let_one_go()
+        host.release_one()
         await ended(pilot)
-        assert host.obeyed[0][0] == "systemctl"
+        assert host.ran[0][0] == "systemctl"
 
 
 async def test_a_plan_that_cuts_the_session_asks_for_the_host_name() -> None:
@@ -162,12 +162,12 @@ async def test_a_run_can_be_left_and_shown_again_and_stopped() -> None:
         await pilot.press("K", "y")
         await on(pilot, RunScreen)
         assert "no longer waiting" in seen(pilot, "summary")
-        host.let_one_go()
+        host.release_one()
         await ended(pilot)
         console = seen(pilot, "console")
         assert "■ stopped" in console
         assert "not run:" in console
-        assert len(host.obeyed) == 1
+        assert len(host.ran) == 1
 
 
 async def test_quitting_waits_for_the_running_step() -> None:
@@ -178,17 +178,17 @@ async def test_quitting_waits_for_the_running_step() -> None:
         await listed(pilot, clock)
         await asked(pilot, "load-modules")
         await pilot.press("enter")
-        await until(pilot, lambda: host.obeyed)
+        await until(pilot, lambda: host.ran)
         await pilot.press("q", "q", "q")
         await on(pilot, AskScreen)
         await pilot.press("y")
         await on(pilot, RunScreen)
         assert "then gdrtop quits" in seen(pilot, "summary")
         assert app.is_running
-        host.let_one_go()
+        host.release_one()
         await until(pilot, lambda: not app.is_running)
     app.quitting.finish()
-    assert len(host.obeyed) == 1
+    assert len(host.ran) == 1
 
 
 async def test_a_fix_of_the_doctor_is_an_action() -> None:

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from probes.checks.registry import CHECKS
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
-from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.key_footer import KeyFooter

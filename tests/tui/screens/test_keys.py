@@ -11,8 +11,8 @@ from textual.screen import Screen
 
 import tui.screens
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import NODE, QuickHost, asked, is_on, listed, on, seen
-from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
+from tests.tui.action_screens import NODE, QuickHost, asked, is_on, listed, on, seen
+from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
 from tui.screens.actions.screen import ActionsScreen
