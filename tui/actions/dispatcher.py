@@ -117,7 +117,7 @@ class Dispatcher:
         acs = next((run for run in runs if run.action in _ACS_OFF and not is_undone(run, runs)), None)
         title = "Restore ACS redirects"
         if acs is None:
-            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared any here")
+            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared them on this node")
         else:
             restore = self._undo_offer(acs, "acs-redirect-back", title)
         undos = (self._undo_offer(run, f"undo:{run.id}", f"Undo: {run.title}") for run in runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.facts.kernel.log import recognise
+from probes.facts.kernel.log import recognize
 from probes.recording.redaction.tokens import PROGRAM, SERIAL, Tokens
 
 _STRINGS = (
@@ -41,7 +41,7 @@ def kernel_log(tokens: Tokens, text: str) -> str:
         prefix, message = (match[1], match[2]) if match else ("", line[:1000])
         if not re.fullmatch(r"(?:<\d+>)?\[[ \d.]+\](?:\[[ TC\d]+\])? ?", prefix):
             prefix = tokens.text(prefix)
-        if recognise(message, 0.0) is not None:
+        if recognize(message, 0.0) is not None:
             kept.append(prefix + _message(tokens, message))
         elif not kept and match:
             kept.append(prefix)

@@ -37,7 +37,7 @@ from probes.topology.paths import build
 from tests.probes.recording import planted
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.trees import add_function, add_rdma_device, write
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 

@@ -17,7 +17,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from probes.snapshot.watch import Watch
 from tests.probes.recording.recordings import archive_of, read
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 # Two or three of every area: its files, commands and messages have rules of their own.
 FAULTS = """
