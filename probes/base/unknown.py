@@ -36,7 +36,7 @@ class Unknown:
     detail: str = ""
 
     def __bool__(self) -> NoReturn:
-        # `if port.is_up:` on an unknown would read as "no" or as "yes", and lie either way.
+        # `if port.is_up:` would be wrong in both ways for an unknown value.
         raise TypeError("an unknown fact has no truth value: test it with isinstance(…, Unknown)")
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.names import names_of
 from probes.facts.system import numa
 from probes.host.protocol import Host
@@ -259,7 +259,7 @@ def _function(host: Host, bdf: str) -> PciFunction:
         numa_node=numa_node,
         local_cpulist=_near_cpus(host, path) if isinstance(numa_node, Unknown) else _NUMA_KNOWN,
         link=_link(host, path) if shown else _NO_LINK,
-        bars=bars if isinstance(bars, Unknown) else parse_resource(bars),
+        bars=map_known(bars, parse_resource),
         iommu_group=group,
         iommu_type=group_type,
         physical_function=physical if _BDF.fullmatch(physical) else None,
