@@ -26,7 +26,7 @@ from probes.facts.jobs.process_files import (
     parse_status,
 )
 from probes.facts.system.memlock import MemlockLimit, parse_limits
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage
 
@@ -201,7 +201,7 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
 
 def _usages(host: Host, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
     """Read CPU and memory use in a thread: looking up a user hangs if the directory service is down."""
-    answers = begin(host, "process usage", lambda: host.process_usage(pids)).answer(_USAGE_SECONDS)
+    answers = start_probe(host, "process usage", lambda: host.process_usage(pids)).answer(_USAGE_SECONDS)
     if isinstance(answers, Unknown):
         return dict.fromkeys(pids, answers)
     missing = Unknown(Reason.TIMED_OUT, "process usage", "the previous check is still running")

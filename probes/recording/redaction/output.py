@@ -21,7 +21,7 @@ _STRINGS = (
 
 def program_strings(tokens: Tokens, content: bytes) -> bytes:
     """Keep only which of the strings that checks look for are in the program."""
-    kept = b"\0".join(one for one in _STRINGS if one in content) + b"\0"
+    kept = b"\0".join(text for text in _STRINGS if text in content) + b"\0"
     return (content[:4] if content.startswith(b"\x7fELF") else b"redacted") + b"\0" + kept
 
 
@@ -61,7 +61,7 @@ def _message(tokens: Tokens, message: str) -> str:
         r"(\x00[^\x00]*\x00)",
         _NAMED_VALUE.sub(lambda found: f"\0{named(found)}\0", message.replace("\0", " ")),
     )
-    return "".join(one.strip("\0") if one.startswith("\0") else tokens.text(one) for one in pieces)
+    return "".join(piece.strip("\0") if piece.startswith("\0") else tokens.text(piece) for piece in pieces)
 
 
 _MODINFO = r"(?:filename|name|version|srcversion|license|vermagic|depends|signer|sig_id|intree|parm):"
