@@ -172,16 +172,16 @@ def _parser() -> _Parser:
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.bench import command as bench
-    from tui.commands.bench.options import wanted
+    from tui.commands.bench.options import parse_options
 
     try:
-        asked = wanted(options)
+        bench_options = parse_options(options)
     except argparse.ArgumentTypeError as error:
         raise UsageError(str(error)) from None
     return bench.command(
         open_host(options),
         out,
-        asked,
+        bench_options,
         ascii_only=options.ascii,
         read_only=options.read_only,
         answers=sys.stdin,

@@ -49,7 +49,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def __init__(self, title: str = "", *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.border_title = title
+        self.border_title = self._title = title
         self._lines: list[Line] = []
         self._source: Sequence[Line] = ()  # the very lines that were given, and for which width
         self._source_width = -1
@@ -62,6 +62,11 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def lines(self) -> Sequence[Line]:
         """What is shown."""
         return self._lines
+
+    def set_title(self, title: str) -> None:
+        """Set the title; a new `border_title` repaints the whole pane, even if it is the same."""
+        if title != self._title:
+            self.border_title = self._title = title
 
     def show(self, lines: Sequence[Line]) -> None:
         """Show other lines; only the changed part of a changed line is repainted."""

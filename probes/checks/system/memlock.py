@@ -9,7 +9,7 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
-from probes.facts.system.systemd_units import Setting
+from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
@@ -134,7 +134,7 @@ def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evi
     return _SYSTEMD_DEFAULT, Evidence(setting.source or name, shown)
 
 
-def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
+def _parsed(setting: UnitSetting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
     limit = parse_unit_limit(setting.value)
     if isinstance(limit, Unknown):
         return limit

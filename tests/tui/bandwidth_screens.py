@@ -10,8 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import on, seen
-from tests.tui.driving import SteppedClock, readings, stepped_app, until
+from tests.tui.action_screens import on, seen
+from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.bandwidth.processes import ProcessExit
 from tui.bandwidth.session import BenchSession
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -67,7 +67,7 @@ class ScriptedProcess:
         if not self._told.empty() or (self._status is None and not self.was_ended):
             return None
         if self._status is None:
-            return ProcessExit(143, 1.0, "cancelled")
+            return ProcessExit(143, 1.0, "canceled")
         return ProcessExit(self._status, 1.0)
 
     def end(self) -> None:
@@ -88,7 +88,8 @@ class ScriptedProcesses:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedProcesses:
     """A bench that starts nothing but these."""
     processes = ScriptedProcesses()
-    monkeypatch.setattr(BenchSession, "_processes", lambda bench: processes)
+    monkeypatch.setattr(BenchSession, "_starter", lambda session: processes)
+    monkeypatch.setattr("tui.controllers.bandwidth.DRAW_SECONDS", 0.01)  # each row is waited for
     return processes
 
 
@@ -105,7 +106,7 @@ async def set_up(pilot: Pilot[None], clock: SteppedClock, *keys: str) -> None:
 
 async def planned(pilot: Pilot[None]) -> None:
     """Waits until what would be run is told."""
-    told = ("takes", "cannot run", "measures nothing")
+    told = ("takes", "cannot run", "No test can run")
     await pilot.pause()
     await until(pilot, lambda: any(word in seen(pilot, "planned") for word in told))
 
@@ -167,6 +168,6 @@ async def measured(pilot: Pilot[None], clock: SteppedClock, client: ScriptedProc
 
 async def over(pilot: Pilot[None]) -> None:
     """The series has ended, and its screen says so."""
-    words = ("done", "cancelled")
+    words = ("done", "canceled")
     await until(pilot, lambda: any(word in seen(pilot, "summary") for word in words))
     await pilot.pause()
