@@ -112,7 +112,7 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
     unseen = felt(replace(examination, processes=ProcessFacts((), 7, 0, NO_CONF)), host_memory)
     assert "7 processes of other users could not be read (needs root)" in unseen
     lost = Unknown(Reason.IO_ERROR, "/proc")
-    assert "nor who uses RDMA" in felt(replace(examination, processes=lost), host_memory)
+    assert "RDMA users unknown" in felt(replace(examination, processes=lost), host_memory)
 
 
 def test_a_peer_is_not_looked_at_and_that_is_told() -> None:
