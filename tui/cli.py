@@ -3,79 +3,100 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import printable
+from tui.commands.arguments import (
+    EXIT_INTERRUPTED,
+    EXIT_WRONG_USAGE,
+    UsageError,
+    add_node_options,
+    did_you_mean,
+)
 from tui.open_host import NoSuchHost, chosen_origin, open_host, open_recording
 
 if TYPE_CHECKING:
     from tui.app import GdrtopApp
 
-# Monitoring's convention: 0 fine, 1 warning, 2 critical, 3 unknown. argparse's own 2 would read as critical.
-EXIT_WRONG_USAGE = 3
-EXIT_INTERRUPTED = 130
-
+_DESCRIPTION = """\
+htop for GPUDirect RDMA: is it working on this node, and if not, why?
+Without a command, gdrtop opens the dashboard.
+"""
 _EXAMPLES = """\
 examples:
-  gdrtop                          the dashboard of this node
-  gdrtop --demo                   the dashboard of a simulated node; --demo list shows all
-  gdrtop check                    what is wrong here, why, and how to fix it
+  gdrtop                          open the dashboard
+  gdrtop --demo                   open it on a simulated node; --demo list shows them all
+  gdrtop check                    list what is wrong, why, and how to fix it
   gdrtop check acs-redirect-enabled
-                                  one check with all details
-  gdrtop topo --json              topology and path types, for a script
-  gdrtop modules                  the kernel modules in load order
-  gdrtop do --list                what gdrtop can do here; gdrtop do load-modules runs one action
-  gdrtop bench                    measure the first GPU over its best NIC; gdrtop bench --list
-  gdrtop topo --root /host        a node whose / is mounted at /host, or a dumped tree
-  gdrtop record node.tar.gz       record 10 s of this node to one file, for somewhere else
-  gdrtop --replay node.tar.gz     the dashboard of a recorded node
+                                  show one check with all details
+  gdrtop topo --json              print topology and path types for a script
+  gdrtop topo --format dot        draw the topology with Graphviz
+  gdrtop modules                  list the kernel modules in load order
+  gdrtop do --list                list the actions; gdrtop do load-modules runs one
+  gdrtop bench                    measure the first GPU with its best NIC
+  gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
+  gdrtop record node.tar.gz       record 10 s of this node to a file
+  gdrtop --replay node.tar.gz     open the dashboard on a recorded node
 
 Exit status 3: wrong usage, no such node, or the output cannot be written.
 """
-
 _COMMANDS = {
-    "check": "check the node: what keeps GPUDirect RDMA from working well, why, and how to fix it",
-    "topo": "print the topology, the affinity matrix and each GPU's best NIC",
+    "check": "show what keeps GPUDirect RDMA from working well, why, and how to fix it",
+    "topo": "print the topology, the path between every GPU and NIC, and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
+    "do": "list the actions for this node, or run one after showing its plan",
+    "bench": "measure bandwidth and latency between GPUs and NICs",
+    "schema": "print the JSON Schema of a command's JSON output",
+    "record": "record this node to a file that can be replayed anywhere",
+    "help": "show the manual",
 }
 # What people type from other tools, and what they mean here.
-_MEANT = {
+_HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
-    **dict.fromkeys(("watch", "top", "monitor", "dashboard"), "; gdrtop alone is the dashboard"),
+    **dict.fromkeys(("watch", "top", "monitor", "dashboard"), "; gdrtop alone opens the dashboard"),
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
-    "help": "; did you mean gdrtop --help?",
+    "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
 }
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
-_DO = "list the actions that are possible on this node, or run one after showing its plan"
-_BENCH = "measure bandwidth and latency between GPUs and NICs (see gdrtop bench --help)"
-_SCHEMA = "print the JSON Schema of a command's --json, or list the schemas"
-_RECORD = "record this node to one file, to be replayed anywhere"
-MOST_SECONDS = 3600
+
+
+class Command(Protocol):
+    """A module of tui.commands."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own options."""
+
+    def run(self, options: argparse.Namespace, out: TextIO) -> int:
+        """Run the command and return its exit status."""
 
 
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and exit status 3.
 
-    `fill` adds its options when they are needed: those of a command that is not used cost the first paint.
+    `fill` adds the options of a command when the command is used: loading all of them would delay the first
+    paint.
     """
 
     fill: Callable[[argparse.ArgumentParser], None] | None = None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses, with all options."""
+        """Add the options, then parse."""
         fill, self.fill = self.fill, None
         if fill is not None:
             fill(self)
         return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses all; what is wrong about a command is told with the command's own help."""
+        """Parse everything; an unknown option is reported with the help of its command."""
         options, more = self.parse_known_args(args, namespace)
         if more:
             self.prog += f" {options.command}" if options.command else ""
@@ -83,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
         return options
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write a message; an error on stdout is not swallowed, as argparse does."""
+        """Write a message; argparse itself would swallow an error on stdout."""
         if message and file is not None and file is sys.stdout:
             file.write(message)
             file.flush()
@@ -94,13 +115,13 @@ class _Parser(argparse.ArgumentParser):
         wrong = _WRONG_COMMAND.match(message)
         if wrong:
             word = wrong[1]
-            near = _near(word, (*_COMMANDS, "do", "bench", "record"))
-            hint = _MEANT.get(word, near) or f"; try {self.prog} --help"
+            names = [name for name in _COMMANDS if name not in ("schema", "help")]
+            hint = _HINTS.get(word) or did_you_mean(word, names) or f"; try {self.prog} --help"
             self.exit(EXIT_WRONG_USAGE, f"gdrtop: no command {printable(word)!r}{hint}\n")
         self.exit(EXIT_WRONG_USAGE, f"gdrtop: {printable(message)}; try {self.prog} --help\n")
 
 
-def _positive_interval(text: str) -> float:
+def _interval(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -110,199 +131,57 @@ def _positive_interval(text: str) -> float:
     return seconds
 
 
-def _recorded_seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= MOST_SECONDS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of whole seconds, 1 to {MOST_SECONDS}")
-    return int(text)
+def _command(name: str) -> Command:
+    return cast(Command, import_module(f"tui.commands.{name}"))
 
 
-def _near(word: str, names: Iterable[str]) -> str:
-    """As "; did you mean check or do?"; "" where nothing is like the word."""
-    from difflib import get_close_matches
+def _fill(name: str, parser: argparse.ArgumentParser) -> None:
+    if name not in ("schema", "help"):
+        add_node_options(parser)
+    if name == "bench":
+        from tui.commands.bench.options import add_options
 
-    near = get_close_matches(word, list(names), cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def _check_id(text: str) -> str:
-    from probes.checks.registry import CHECKS
-
-    known = {check.id for check in CHECKS}
-    if text not in known:
-        near = _near(text, known) or "; gdrtop check --all lists all"
-        raise argparse.ArgumentTypeError(f"no check {text!r}{near}")
-    return text
-
-
-def _check_ids(text: str) -> tuple[str, ...]:
-    return tuple(_check_id(one.strip()) for one in text.split(","))
-
-
-def _node_options(parser: argparse.ArgumentParser, defaults: bool) -> None:
-    """Which node is read; both before and after a command, hence no defaults the second time."""
-    absent = argparse.SUPPRESS
-    parser.add_argument(
-        "--root",
-        metavar="DIR",
-        default="/" if defaults else absent,
-        help="read the tree below DIR (default: /)",
-    )
-    parser.add_argument(
-        "--demo",
-        metavar="NAME",
-        nargs="?",
-        const="",
-        default=None if defaults else absent,
-        help="a simulated node instead of this one; 'list' shows all",
-    )
-    parser.add_argument(
-        "--replay",
-        metavar="FILE",
-        default=None if defaults else absent,
-        help="a file written by `gdrtop record`, instead of this node",
-    )
-    parser.add_argument(
-        "--seed",
-        metavar="N",
-        type=int,
-        default=0 if defaults else absent,
-        help="other figures on a simulated node",
-    )
-    parser.add_argument(
-        "--ascii",
-        action="store_true",
-        default=False if defaults else absent,
-        help="draw with ASCII characters only",
-    )
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    from tui.commands.bench.options import add_options
-
-    add_options(parser)
+        add_options(parser)
+    else:
+        _command(name).add_options(parser)
 
 
 def _parser() -> _Parser:
     parser = _Parser(
         prog="gdrtop",
-        description="htop for GPUDirect RDMA: is it working on this node, and if not, why?",
+        description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _node_options(parser, defaults=True)
+    add_node_options(parser, with_defaults=True)
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
-        type=_positive_interval,
+        type=_interval,
         default=1.0,
-        help="seconds between readings of the dashboard (default: 1)",
+        help="seconds between readings of the dashboard, 0.1 to 60 (default: 1)",
     )
-    parser.add_argument("--read-only", action="store_true", help="do not offer to change or measure anything")
+    parser.add_argument("--read-only", action="store_true", help="disable all actions and bandwidth tests")
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name, told in _COMMANDS.items():
-        command = commands.add_parser(name, help=told, description=told)
-        _node_options(command, defaults=False)
-        command.add_argument("--json", action="store_true", help="as JSON")
-        if name == "check":
-            for option, told in (("--only", "run only these checks"), ("--skip", "do not run these checks")):
-                command.add_argument(option, metavar="ID,…", type=_check_ids, default=(), help=told)
-            command.add_argument(
-                "ids",
-                metavar="ID",
-                nargs="*",
-                type=_check_id,
-                help="show only these checks, with all details",
-            )
-            command.add_argument(
-                "--all", action="store_true", help="also list the checks that are ok (--json always does)"
-            )
-    _add_do(commands.add_parser("do", help=_DO, description=_DO))
-    bench = commands.add_parser("bench", help=_BENCH)
-    _node_options(bench, defaults=False)
-    bench.fill = _add_bench
-    schema = commands.add_parser("schema", help=_SCHEMA, description=_SCHEMA)
-    schema.add_argument("kind", metavar="COMMAND", nargs="?", help="check, topo, modules, do or bench")
-    record = commands.add_parser("record", help=_RECORD, description=_RECORD)
-    _node_options(record, defaults=False)
-    record.add_argument(
-        "file", metavar="FILE", help="the file to write, a .tar.gz; an existing file is not overwritten"
-    )
-    record.add_argument(
-        "--seconds",
-        metavar="N",
-        type=_recorded_seconds,
-        default=10,
-        help=f"how long, one reading a second, 1 to {MOST_SECONDS} (default: 10); Ctrl-C stops early",
-    )
-    record.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names, addresses, GUIDs, serials and arguments by tokens",
-    )
+    for name, summary in _COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        command.fill = partial(_fill, name)
     return parser
-
-
-def _add_do(do: argparse.ArgumentParser) -> None:
-    _node_options(do, defaults=False)
-    do.add_argument(
-        "action", metavar="ACTION", nargs="?", help="what to do; without it, or with --list, the list"
-    )
-    do.add_argument("--list", action="store_true", help="list all actions, one per line")
-    do.add_argument("--json", action="store_true", help="the list as JSON")
-    do.add_argument("--dry-run", action="store_true", help="show the plan and run nothing")
-    do.add_argument("--script", action="store_true", help="print the plan as a shell script and run nothing")
-    do.add_argument("--yes", action="store_true", help="run it without asking")
-    do.add_argument(
-        "--disturb",
-        metavar="NODE",
-        default="",
-        help="run it even if it affects jobs or the network; NODE is this host's name",
-    )
-
-
-def _schema(options: argparse.Namespace, out: TextIO) -> int:
-    from tui.commands import schema
-
-    if options.kind not in (None, *schema.KINDS):
-        _parser().error(f"no schema {options.kind!r}; there are: {', '.join(schema.KINDS)}")
-    return schema.command(options.kind, out)
-
-
-def _do(options: argparse.Namespace, out: TextIO) -> int:
-    from tui.commands import do
-
-    if options.action is not None and (options.list or options.json):
-        _parser().error("--list and --json list all actions: leave out ACTION")
-    return do.command(
-        open_host(options),
-        out,
-        options.action,
-        as_json=options.json,
-        ascii_only=options.ascii,
-        dry_run=options.dry_run,
-        script=options.script,
-        yes=options.yes,
-        named=options.disturb,
-        read_only=options.read_only,
-        answers=sys.stdin,
-    )
 
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.bench import command as bench
-    from tui.commands.bench.options import wanted
+    from tui.commands.bench.options import parse_options
 
     try:
-        asked = wanted(options)
+        bench_options = parse_options(options)
     except argparse.ArgumentTypeError as error:
-        parser = _parser()
-        parser.prog += f" {options.command}"
-        parser.error(str(error))
+        raise UsageError(str(error)) from None
     return bench.command(
         open_host(options),
         out,
-        asked,
+        bench_options,
         ascii_only=options.ascii,
         read_only=options.read_only,
         answers=sys.stdin,
@@ -310,16 +189,16 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """Mark a `--demo` right before a command as one without a name."""
-    told = list(argv)
-    for place, word in enumerate(told[:-1]):
-        if word == "--demo" and told[place + 1] in (*_COMMANDS, "do", "bench", "schema", "record"):
-            told[place] = "--demo="
-    return told
+    """Mark a `--demo` directly before a command as one without a name."""
+    arguments = list(argv)
+    for place, word in enumerate(arguments[:-1]):
+        if word == "--demo" and arguments[place + 1] in _COMMANDS:
+            arguments[place] = "--demo="
+    return arguments
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """Whether a standard stream is a terminal; Python has None for one that was closed."""
+    """Return whether a standard stream is a terminal; None is one that was closed."""
     return stream is not None and stream.isatty()
 
 
@@ -328,14 +207,20 @@ def _list_demos() -> None:
 
     from probes.simulation.faults.catalogue import FAULTS
     from probes.simulation.node.description import simulated_names, title
+    from probes.simulation.node.names import SIMULATED_NAMES
     from tui.runtime.printing import text_width
 
     for name in simulated_names():
         print(f"{name:<10} {title(name)}")
     print("\nAppend faults to the name: --demo hgx-h100+no-gdr-path,port-down")
-    names = " ".join(sorted(FAULTS))
+    print("If a node is named in parentheses, use the fault on that node.")
     width = text_width(sys.stdout)
-    print(textwrap.fill(names, width, break_on_hyphens=False, initial_indent="  ", subsequent_indent="  "))
+    longest = max(map(len, FAULTS))
+    for fault in sorted(FAULTS.values(), key=lambda fault: fault.name):
+        node = "" if fault.on == SIMULATED_NAMES[0] else f" ({fault.on})"
+        heading = f"  {fault.name:<{longest}}  "
+        text = f"{heading}{fault.summary}{node}"
+        print(textwrap.fill(text, width, break_on_hyphens=False, subsequent_indent=" " * len(heading)))
 
 
 def _dashboard(options: argparse.Namespace) -> int:
@@ -343,8 +228,8 @@ def _dashboard(options: argparse.Namespace) -> int:
     origin = chosen_origin(options) if recording is None else recording.origin
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM", "dumb") == "dumb":
         print(
-            "gdrtop: the dashboard needs a terminal (TERM other than dumb);"
-            " for text use: gdrtop check, gdrtop topo, gdrtop modules, gdrtop bench",
+            "gdrtop: the dashboard needs a terminal, and TERM must not be dumb;"
+            " for text, use gdrtop check, gdrtop topo, gdrtop modules or gdrtop bench",
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
@@ -353,6 +238,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     ascii_only = is_plain(sys.stdout, options.ascii)
     from tui.app import GdrtopApp
 
+    gc.enable()
     if recording is not None:
         from tui.runtime.replay_source import ReplaySource
 
@@ -363,13 +249,13 @@ def _dashboard(options: argparse.Namespace) -> int:
     app = GdrtopApp(lambda: open_host(options), origin, options.interval, None, options.read_only, ascii_only)
     try:
         app.run()
-    finally:  # the terminal may have gone, and a step is under way
+    finally:  # the terminal may be gone while a step is running
         app.quitting.finish()
     return _ended(app)
 
 
 def _ended(app: GdrtopApp) -> int:
-    """The exit status; a recording under way is put in its place."""
+    """Finish a recording that is running, and return the exit status."""
     from probes.recording.format import RecordingError
 
     try:
@@ -379,7 +265,7 @@ def _ended(app: GdrtopApp) -> int:
         return EXIT_WRONG_USAGE
     if recorded is not None:
         print(f"recorded {recorded}\n{recorded.privacy()}", file=sys.stderr)
-    if app.quitting.is_stuck:  # Python's own end would wait for the terminal, for ever
+    if app.quitting.is_stuck:  # a normal exit of Python would wait for the terminal forever
         os._exit(app.return_code or 0)
     return app.return_code or 0
 
@@ -395,38 +281,17 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if options.command is None:
         return _dashboard(options)
-    if options.command == "record":
-        from tui.commands import record
-
-        return record.command(open_host(options), options.file, options.seconds, options.redact)
-    if sys.stdout is None:
-        print("gdrtop: standard output is closed; nothing can be printed", file=sys.stderr)
+    if sys.stdout is None and options.command != "record":
+        print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command == "schema":
-        return _schema(options, sys.stdout)
-    if options.command == "do":
-        return _do(options, sys.stdout)
-    if options.command == "bench":
-        return _bench(options, sys.stdout)
-    if options.command == "check":
-        from tui.commands.check import write_check
-
-        host = open_host(options)
-        return write_check(
-            host,
-            sys.stdout,
-            options.json,
-            options.ascii,
-            options.only,
-            options.skip,
-            options.all,
-            options.ids,
-        )
-    from tui.commands import topo as report
-
-    write = report.write_topology if options.command == "topo" else report.write_modules
-    write(open_host(options), sys.stdout, as_json=options.json, ascii_only=options.ascii)
-    return 0
+    if options.command in ("bench", "do", "record"):
+        gc.enable()
+    run = _bench if options.command == "bench" else _command(options.command).run
+    try:
+        return run(options, sys.stdout)
+    except UsageError as error:
+        print(f"gdrtop: {printable(str(error))}; try gdrtop {options.command} --help", file=sys.stderr)
+        return EXIT_WRONG_USAGE
 
 
 def _discard_output() -> None:
@@ -435,13 +300,14 @@ def _discard_output() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The `gdrtop` command; gives the exit status."""
+    """Run `gdrtop` and return the exit status."""
     status = 0
+    gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
     try:
         try:
             status = _run(_parser().parse_args(_arguments(sys.argv[1:] if argv is None else argv)))
-        except SystemExit as leaving:  # argparse has said what there was to say
-            status = leaving.code if isinstance(leaving.code, int) else EXIT_WRONG_USAGE
+        except SystemExit as stop:  # argparse has printed its message
+            status = stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -450,10 +316,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_WRONG_USAGE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) has left
+    except BrokenPipeError:  # head or less has exited
         _discard_output()
         return status
     except OSError as error:
         print(f"gdrtop: the output cannot be written: {error.strerror}", file=sys.stderr)
         _discard_output()
         return status or EXIT_WRONG_USAGE
+    finally:
+        gc.enable()

@@ -41,15 +41,25 @@ def _simulated_name(asked: str) -> str:
         from probes.simulation.host import SimulatedHost
 
         try:
-            SimulatedHost(f"{node}{plus}{wanted}")
+            idle = SimulatedHost(f"{node}{plus}{wanted}").faults_without_effect
         except NoSuchFault as error:
             from difflib import get_close_matches
 
             if error.args[0] in FAULTS:
-                raise NoSuchHost(f"fault {error.args[0]!r} cannot be simulated on {node}") from None
+                other = f"{FAULTS[error.args[0]].on}+{error.args[0]}"
+                raise NoSuchHost(
+                    f"fault {error.args[0]!r} cannot be simulated on {node}; try {other}"
+                ) from None
             near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
             told = f"; did you mean {' or '.join(near)}?" if near else ""
             raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list shows all") from None
+        if idle:
+            fault = FAULTS[idle[0]]
+            if node == fault.on:
+                raise NoSuchHost(f"fault {fault.name!r} changes nothing with these other faults")
+            raise NoSuchHost(
+                f"fault {fault.name!r} changes nothing on {node}; try {fault.on}+{fault.name}"
+            )
     return f"{node}{plus}{wanted}"
 
 
@@ -77,7 +87,7 @@ def open_recording(options: argparse.Namespace) -> ReplayHost:
     from probes.recording.archive import read_archive
     from probes.recording.format import RecordingError
     from probes.recording.replay_host import ReplayHost
-    from tui.files.recording_file import chunks_of
+    from tui.files.new_file import chunks_of
 
     try:
         return ReplayHost(read_archive(chunks_of(options.replay)))

@@ -1,4 +1,4 @@
-"""All checks, and what they find on a node."""
+"""All checks, and their findings on a node."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from probes.queries.finding import (
 )
 from probes.snapshot.examination import Examination
 
-# A new file of checks gets its line here. The order is the order of findings with the same severity.
+# Add a new file of checks here. Findings with the same severity are listed in this order.
 AREAS: tuple[Area, ...] = (
     gdr_path.AREA,  # whether GPUDirect RDMA works at all comes before the reasons
     loaded.AREA,
@@ -102,57 +102,56 @@ _SEVERITIES = tuple(Severity)
 def findings(
     examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()
 ) -> tuple[Finding, ...]:
-    """Run every check, the most severe findings first; what was not found comes last."""
+    """Run all checks, or those whose ids are chosen; return found, unknown and passed, by severity."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     outcomes = [(check, _outcome(check, examination)) for check in chosen]
-    return by_cost(_under_their_roots([_finding(check, outcome) for check, outcome in outcomes], outcomes))
+    grouped = _group_by_cause([_finding(check, outcome) for check, outcome in outcomes], outcomes)
+    return tuple(sorted(grouped, key=_rank))
 
 
-def _under_their_roots(
+def _rank(finding: Finding) -> tuple[int, int, bool]:
+    """Sort by status, then severity, then causes before their consequences."""
+    return _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity), bool(finding.part_of)
+
+
+def _group_by_cause(
     all_findings: list[Finding], outcomes: list[tuple[Check, Outcome]]
 ) -> Iterable[Finding]:
-    """Put each finding under the one at the top of its chain of causes, which weighs what its parts weigh.
+    """Put each finding under the root of its chain of causes; the root gets the highest severity below it.
 
     In a circle of causes the check that is registered first is the root.
     """
-    at_fault = {one.id: number for number, one in enumerate(all_findings) if one.status is Status.FOUND}
+    found = {
+        finding.id: number for number, finding in enumerate(all_findings) if finding.status is Status.FOUND
+    }
     causes = {}
     for check, outcome in outcomes:
         if outcome.status is Status.FOUND:
-            named = (*outcome.part_of, *check.part_of)
-            causes[check.id] = next((one for one in named if one in at_fault and one != check.id), "")
-    tops = {name: _top(name, causes, at_fault) for name in at_fault}
-    for one in all_findings:
-        if one.id not in at_fault:
-            yield one
-        elif tops[one.id] != one.id:
-            yield replace(one, part_of=tops[one.id])
+            candidates = (*outcome.part_of, *check.part_of)
+            causes[check.id] = next((name for name in candidates if name in found and name != check.id), "")
+    roots = {name: _root(name, causes, found) for name in found}
+    for finding in all_findings:
+        if finding.id not in found:
+            yield finding
+        elif roots[finding.id] != finding.id:
+            yield replace(finding, part_of=roots[finding.id])
         else:
-            parts = [all_findings[at_fault[name]] for name, top in tops.items() if top == one.id]
-            heaviest = min((part.severity for part in parts), key=_SEVERITIES.index)
-            slows = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
-            slows = slows or (one.data_path and one.severity is heaviest)
-            yield replace(one, severity=heaviest, data_path=slows)
+            parts = [all_findings[found[name]] for name, root in roots.items() if root == finding.id]
+            severity = min((part.severity for part in parts), key=_SEVERITIES.index)
+            data_path = any(part.data_path and part.severity is not Severity.NOTE for part in parts)
+            data_path = data_path or (finding.data_path and finding.severity is severity)
+            yield replace(finding, severity=severity, data_path=data_path)
 
 
-def _top(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
-    """Follow the causes of a finding to their end."""
+def _root(name: str, causes: Mapping[str, str], order: Mapping[str, int]) -> str:
+    """Follow the causes of a finding to the last one."""
     chain = [name]
     while causes[chain[-1]]:
         cause = causes[chain[-1]]
         if cause in chain:
-            return min(chain[chain.index(cause) :], key=lambda one: order[one])
+            return min(chain[chain.index(cause) :], key=lambda name: order[name])
         chain.append(cause)
     return chain[-1]
-
-
-def by_cost(of: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort found before unknown before passed, by severity, and roots before what follows from them."""
-
-    def rank(finding: Finding) -> tuple[int, int, bool]:
-        return _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity), bool(finding.part_of)
-
-    return tuple(sorted(of, key=rank))
 
 
 def _outcome(check: Check, examination: Examination) -> Outcome:
@@ -162,9 +161,9 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
         return check.judge(examination)
     except CheckEnded as ended:
         return ended.outcome
-    except Exception as error:  # a check that fails says so, and spoils no other
+    except Exception as error:  # a check that fails must not affect the others
         message = printable(f"{type(error).__name__}: {error}", 200)
-        return unknown("this check failed: a fault of gdrtop", Evidence("gdrtop", message))
+        return unknown("this check failed because of a bug in gdrtop", Evidence("gdrtop", message))
 
 
 def _finding(check: Check, outcome: Outcome) -> Finding:

@@ -1,4 +1,4 @@
-"""The verdict with what the checks found: one object that decides word, color, counts and exit status."""
+"""The verdict with the findings: one object that decides word, color, counts and exit status."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from dataclasses import replace
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.verdict import State, Verdict
 
-_WELL = (State.ACTIVE, State.READY)
+_GREEN = (State.ACTIVE, State.READY)
 
 
-def found_of(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
-    """Those of this severity that were found; of several with one cause the one that names it."""
+def with_severity(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
+    """Return the found findings of this severity, without those that are part of another."""
     return tuple(
-        one for one in findings if one.status is Status.FOUND and one.severity is severity and not one.part_of
+        finding
+        for finding in findings
+        if finding.status is Status.FOUND and finding.severity is severity and not finding.part_of
     )
 
 
-def summed_up(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
+def summarize(verdict: Verdict, findings: Iterable[Finding]) -> Verdict:
     """Add the counts; a critical finding, or a warning on the data path, makes a green verdict DEGRADED."""
-    all_found = tuple(findings)
-    critical, warnings = found_of(all_found, Severity.CRITICAL), found_of(all_found, Severity.WARNING)
-    costly = (*critical, *(one for one in warnings if one.data_path))
+    found = tuple(findings)
+    critical, warnings = with_severity(found, Severity.CRITICAL), with_severity(found, Severity.WARNING)
+    degrading = (*critical, *(finding for finding in warnings if finding.data_path))
     counted = replace(verdict, critical=len(critical), warnings=len(warnings))
-    if not costly or verdict.state not in _WELL:
+    if not degrading or verdict.state not in _GREEN:
         return counted
-    others = len(costly) - 1
+    others = len(degrading) - 1
     more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
-    return replace(counted, state=State.DEGRADED, reason=f"{costly[0].title}{more}")
+    return replace(counted, state=State.DEGRADED, reason=f"{degrading[0].title}{more}")
 
 
 def exit_status(verdict: Verdict) -> int:
-    """Monitoring's numbers, of a verdict with its findings: 0 well, 1 warnings, 2 critical, 3 unknown or n/a.
+    """Return the status for monitoring: 0 ok, 1 warnings, 2 critical, 3 unknown or not applicable.
 
     A node that GPUDirect RDMA does not apply to is never critical.
     """

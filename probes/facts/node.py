@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts import gpudirect
+from probes.facts import gpudirect_probe
 from probes.facts.gpu import gpus
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect import GpuDirectFacts, hardware_of
 from probes.facts.kernel import modules
 from probes.facts.kernel import release as kernel
 from probes.facts.kernel.modules import ModuleFacts
@@ -32,7 +32,7 @@ from probes.host.progress import note
 from probes.host.protocol import Host
 
 PROBE_SECONDS = 5.0
-_NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not asked, because there is no RDMA NIC")
+_NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not queried, because there is no RDMA NIC")
 _probed: ProbedFields[Probing] = ProbedFields()
 
 
@@ -46,7 +46,7 @@ def _gpus(run: Probing) -> Maybe[GpuFacts]:
 
 def _cuda(run: Probing) -> Maybe[tuple[CudaGpu, ...]]:
     """Ask libcuda only if there is a NIC: its start may take seconds and wakes sleeping GPUs."""
-    return run.host.cuda_gpus() if gpudirect.hardware_of(run.answer("rdma", RdmaFacts)) else _NOT_NEEDED
+    return run.host.cuda_gpus() if hardware_of(run.answer("rdma", RdmaFacts)) else _NOT_NEEDED
 
 
 def _gpudirect(run: Probing) -> Maybe[GpuDirectFacts]:
@@ -54,7 +54,7 @@ def _gpudirect(run: Probing) -> Maybe[GpuDirectFacts]:
         note("libcuda", LONGEST_SECONDS)  # a slow libcuda is given up by its own probe, not with this one
         return run.answer("libcuda", tuple)
 
-    return gpudirect.probe(
+    return gpudirect_probe.probe(
         run.host,
         run.answer("kernel", KernelFacts),
         run.answer("modules", ModuleFacts),

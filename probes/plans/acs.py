@@ -1,4 +1,4 @@
-"""Clearing ACS redirects of the switch ports between GPUs and NICs, until the next reboot."""
+"""Clear ACS redirects of the switch ports between GPUs and NICs, until the next reboot."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from probes.queries.acs_redirects import REDIRECTS, acs_exemption, is_translated
 from probes.queries.pcie_paths import is_guest, near_paths, passed_to_guests, reason_of
 from probes.snapshot.examination import Examination
 
-_DRAIN = "DMA of running jobs, whose path changes: drain the node first"
+_DRAIN = "DMA of running jobs, because its path changes (drain the node first)"
 _TITLE = "Clear ACS redirects between GPUs and NICs"
-CHECK_CMDLINE = "After the reboot, check that the whole list of ports is in /proc/cmdline."
+CHECK_CMDLINE = "After the reboot, check that /proc/cmdline contains the whole list of ports."
 
 
 def redirects_off(examination: Examination) -> Plan | str:
-    """Clear the redirects, except on nodes on which they have to stay."""
+    """Clear the redirects, except on nodes that need them."""
     pci = examination.node.pci
     if isinstance(pci, Unknown):
         return f"the PCI functions could not be read: {pci}"
-    aside = acs_exemption(examination)
-    if aside is not None:
-        return aside.value
+    exempt = acs_exemption(examination)
+    if exempt is not None:
+        return exempt.value
     found = redirects_of(examination)
     if not found.ports:
         if found.unknowns:
             return reason_of(found.unknowns[0])
-        return f"no redirect on the {found.looked_at} switch ports between GPUs and NICs"
+        return f"none of the {found.checked} switch ports between GPUs and NICs has a redirect enabled"
     if any(is_translated(examination, path) for path in near_paths(examination)):
         option = pass_through_option(examination)
-        return f"the IOMMU translates, so clearing ACS alone does not help: boot with {option} first"
+        return f"the IOMMU translates DMA, so clearing ACS alone does not help; boot with {option} first"
     guest, guests = is_guest(examination), passed_to_guests(examination)
     if isinstance(guest, Unknown):
-        return f"it is unknown whether this is a virtual machine, where ACS has to stay on: {guest}"
+        return f"it is unknown whether this is a virtual machine, where ACS must stay on: {guest}"
     if guests:
-        return f"this host passes {guests[0]} to a virtual machine, and ACS isolates such devices"
+        return f"this host passes {guests[0]} through to a virtual machine, and ACS isolates such devices"
     return why_no_setpci(examination) or clear(found.ports)
 
 
 def fix_redirects(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
-    """Return how to clear these redirects; a locked-down kernel leaves only the boot option."""
+    """Return the plan that clears these redirects; with kernel lockdown only the boot option remains."""
     locked = why_no_setpci(examination)
     if not locked:
         return clear(ports)
@@ -57,7 +57,7 @@ def fix_redirects(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
 
 
 def clear(ports: Mapping[str, Acs]) -> Plan:
-    """Clear the redirecting bits of each port, and leave the others."""
+    """Clear the redirect bits of each port, and no other bit."""
     steps = [
         Step(
             f"Clear the redirect bits of {bridge}, and no other bit",
@@ -71,7 +71,7 @@ def clear(ports: Mapping[str, Acs]) -> Plan:
         _TITLE,
         (*steps, *_lasting(ports)),
         disturbs=_DRAIN,
-        note="Not for hosts that pass devices to virtual machines.",
+        note="Do not use this on hosts that pass devices through to virtual machines.",
     )
 
 
@@ -86,8 +86,8 @@ def boot_option(ports: Iterable[str]) -> str:
 def _lasting(ports: Iterable[str]) -> tuple[Step, ...]:
     return (
         instruction(
-            "A reboot brings the redirects back. Turn ACS off in the BIOS, or set in /etc/default/grub "
-            f"{boot_option(ports)}. Keep the inner quotes, because grub ends the command at a bare semicolon."
+            "A reboot enables the redirects again. Turn ACS off in the BIOS, or set in /etc/default/grub "
+            f"{boot_option(ports)}. Keep the inner quotes: grub ends the command at an unquoted semicolon."
         ),
         instruction(CHECK_CMDLINE),
     )

@@ -1,4 +1,4 @@
-"""Every action on a node in the order of the list, and every fix of a finding."""
+"""All actions on a node, in the order of the list, and all fixes of findings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from probes.plans.device_control import raise_reads
 from probes.plans.gpu import persistence_on
 from probes.plans.load_at_boot import persist_modules, unpersist_modules
 from probes.plans.load_modules import load_modules, load_peermem
-from probes.plans.nv_peer_mem import replace_nv_peer_mem
-from probes.plans.peermem import reload_peermem, unload_peermem
+from probes.plans.peermem import reload_peermem, replace_nv_peer_mem, unload_peermem
 from probes.plans.ports import raise_ports
 from probes.plans.services import restart_fabric_manager, restart_openibd, restart_persistence_daemon
 from probes.queries.finding import Finding
@@ -22,17 +21,17 @@ from probes.snapshot.examination import Examination
 
 @dataclass(frozen=True)
 class Offer:
-    """One action on this node: its plan, or why there is none."""
+    """One action on this node: its plan, or why it has none."""
 
     id: str  # "load-modules", or "fix:<check id>"; never changes
-    title: str  # "Load missing modules", one line, constant for the id
+    title: str  # "Load missing modules"; one line, constant for the id
     plan: Plan | None
-    why_not: str = ""  # where there is no plan, in a sentence: nothing to do, or what stands in the way
+    why_not: str = ""  # why there is no plan, as a sentence
 
 
 @dataclass(frozen=True)
 class Action:
-    """What can be offered on every node."""
+    """An action of the list, on every node."""
 
     id: str
     title: str
@@ -43,7 +42,7 @@ ACTIONS = (
     Action("load-modules", "Load missing modules", load_modules),
     Action("load-peermem", "Load nvidia_peermem", load_peermem),
     Action("unload-peermem", "Unload nvidia_peermem", unload_peermem),
-    Action("replace-nv-peer-mem", "Replace nv_peer_mem by nvidia_peermem", replace_nv_peer_mem),
+    Action("replace-nv-peer-mem", "Replace nv_peer_mem with nvidia_peermem", replace_nv_peer_mem),
     Action("reload-peermem", "Reload nvidia_peermem", reload_peermem),
     Action("persist-modules", "Load the modules at every boot", persist_modules),
     Action("unpersist-modules", "Stop loading gdrtop's modules at boot", unpersist_modules),
@@ -59,7 +58,11 @@ ACTIONS = (
 
 def offers(examination: Examination, findings: Sequence[Finding]) -> tuple[Offer, ...]:
     """Return every action in the order of the list, then every fix of a finding."""
-    fixes = (Offer(f"fix:{one.id}", f"Fix: {one.title}", one.fix) for one in findings if one.fix is not None)
+    fixes = (
+        Offer(f"fix:{finding.id}", f"Fix: {finding.title}", finding.fix)
+        for finding in findings
+        if finding.fix is not None
+    )
     return (*(_offer(action, examination) for action in ACTIONS), *fixes)
 
 
@@ -68,7 +71,7 @@ def _offer(action: Action, examination: Examination) -> Offer:
         answer = action.plan(examination)
     except Exception as error:  # an action that fails says so, and the others stay
         reason = printable(f"{type(error).__name__}: {error}", 200)
-        return Offer(action.id, action.title, None, f"this action failed, a bug in gdrtop: {reason}")
+        return Offer(action.id, action.title, None, f"internal error: {reason}")
     if isinstance(answer, str):
         return Offer(action.id, action.title, None, answer)
     return Offer(action.id, action.title, answer)

@@ -1,4 +1,4 @@
-"""What ends jobs or cuts the network: a reboot, an exchange of the driver, netdevs that go down."""
+"""What ends jobs or cuts the network: a reboot, a driver swap, netdevs that go down."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ SWAP_ENDS_JOBS = "every job on the GPUs"
 _OFED_DRIVERS = ("mlx4_core", "mlx5_core")
 _NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-networkd")
 _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
-# Without these an IPoIB netdev has no device; Ethernet netdevs of the same NICs stay.
+# Unloading these removes IPoIB netdevs; Ethernet netdevs of the same NICs stay.
 _INFINIBAND_MODULES = ("ib_ipoib", "mlx4_ib", "mlx5_ib", "ib_core")
 
 
 def reboot_step(why: str = "Reboot the node") -> Step:
-    """Return a reboot; `why` is what it brings."""
+    """Return the step that reboots the node; `why` says what it achieves."""
     return Step(why, ("systemctl", "reboot"))
 
 
 def may_take_down_netdevs(argv: Sequence[str]) -> bool:
-    """Say whether a command takes netdevs down on some node."""
+    """Return whether a command can take netdevs down."""
     return _chosen(argv) is not None
 
 
 def netdevs_taken_down(argv: Sequence[str], facts: NetworkDependencyFacts) -> tuple[str, ...]:
-    """Return the netdevs that a command takes down, for a moment or for good.
+    """Return the netdevs that a command takes down, even for a moment.
 
-    By the command and not by the plan, since the undo of a step comes from the log.
+    The command decides and not the plan, because the undo of a step comes from the log.
     """
     chosen = _chosen(argv)
     if isinstance(chosen, str):
@@ -44,7 +44,7 @@ _Choice = Callable[[Netdev, NetworkDependencyFacts], bool]
 
 
 def _chosen(argv: Sequence[str]) -> _Choice | str | None:
-    """Which netdevs a command takes down, or the one that it names; None: it takes none down."""
+    """Return which netdevs a command takes down, or the one that it names; None if it takes down none."""
     program, words = argv[0] if argv else "", list(argv[1:])
     if program == "systemctl" and words[:1] in (["restart"], ["stop"], ["reload"]):
         units = {word.removesuffix(".service") for word in words[1:]}

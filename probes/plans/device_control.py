@@ -1,12 +1,11 @@
-"""Letting NICs read in larger pieces: Max_Read_Request_Size (MRRS) of PCI Express Device Control."""
+"""Raise Max_Read_Request_Size (MRRS) of NICs, and set other bits of PCI Express Device Control."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown
-from probes.plans.device_control_common import DRAIN, NOT_LASTING, set_bits
 from probes.plans.register_writes import why_no_setpci
 from probes.queries.pcie_paths import nic_registers, reason_of
 from probes.snapshot.examination import Examination
@@ -16,7 +15,7 @@ _FIELD = 0x7000  # PCI_EXP_DEVCTL_READRQ, include/uapi/linux/pci_regs.h
 
 
 def raise_reads(examination: Examination) -> Plan | str:
-    """Sets MaxReadReq of each NIC that has less to 4096 bytes."""
+    """Raise MaxReadReq to 4096 bytes on each NIC that has less."""
     if isinstance(examination.node.pci, Unknown):
         return f"the PCI functions could not be read: {examination.node.pci}"
     low: dict[str, int] = {}
@@ -33,12 +32,12 @@ def raise_reads(examination: Examination) -> Plan | str:
     if unknown:
         return reason_of(unknown[0])
     if not nics:
-        return "no NIC here whose settings are this node's"
-    return f"all {len(nics)} NICs have {USUAL_READ_BYTES} bytes or more"
+        return "this node controls no NIC"
+    return f"all {len(nics)} NICs already have {USUAL_READ_BYTES} bytes or more"
 
 
 def raising(low: Mapping[str, int]) -> Plan:
-    """Sets the NICs of these BDFs, which have so many bytes now."""
+    """Raise the NICs of these BDFs, with their sizes now."""
     steps = [
         set_bits(
             bdf,
@@ -53,5 +52,22 @@ def raising(low: Mapping[str, int]) -> Plan:
 
 
 def _code(size_bytes: int) -> int:
-    """The field's number: 128 << number is the size."""
+    """Return the field's value: the size is 128 << value."""
     return (size_bytes // 128).bit_length() - 1
+
+
+DRAIN = "running jobs that use these NICs (drain the node first)"
+NOT_LASTING = (
+    "A reboot or a reset of the NIC restores the old value. To keep the new one, set it in the BIOS or with "
+    "a systemd unit."
+)
+
+
+def set_bits(bdf: str, why: str, value: int, old: int, mask: int) -> Step:
+    """Set the bits of `mask`, and no others, until the next reboot (setpci(8): VALUE:MASK)."""
+    return Step(
+        why,
+        ("setpci", "-s", bdf, f"CAP_EXP+8.w={value:04x}:{mask:04x}"),
+        undo=("setpci", "-s", bdf, f"CAP_EXP+8.w={old:04x}:{mask:04x}"),
+        group="PCI functions",
+    )

@@ -1,8 +1,8 @@
-"""Restoring device files that the kernel's devtmpfs or NVIDIA's tools made and something removed.
+"""Restore device files that devtmpfs or NVIDIA's tools created and something removed.
 
-drivers/base/devtmpfs.c makes a file when its device is registered, and not again; udev gives owner and mode
-to files that are there and makes none (systemd, src/udev/udev-node.c). nvidia-modprobe.c: -c names the files
-to make, minor 255 is nvidiactl, and -u -c 0 makes those of unified memory; without -c it makes none.
+drivers/base/devtmpfs.c creates a file when its device is registered, and not again. udev sets owner and mode
+of existing files and creates none (systemd, src/udev/udev-node.c). nvidia-modprobe.c: -c names the minors to
+create, minor 255 is nvidiactl, and -u -c 0 creates those of unified memory; without -c it creates none.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice
-from probes.plans.load_modules import load_plan
-from probes.plans.obstacles import bar_of
+from probes.plans.load_modules import blocker_of, load_plan
 from probes.queries.evidence_list import join_limited
 from probes.queries.modules import is_present, module_of
 from probes.snapshot.examination import Examination
@@ -22,18 +21,18 @@ INFINIBAND = "/dev/infiniband"
 CONTROL, UNIFIED = "/dev/nvidiactl", "/dev/nvidia-uvm"
 _UVERBS = "ib_uverbs"
 _CONTROL_MINOR = 255
-_OTHERS = instruction(
-    "If rdma_cm or umad files are needed too, create them the same way with the numbers in "
+_OTHER_FILES = instruction(
+    "If rdma_cm or umad files are also missing, create them the same way with the numbers in "
     "/sys/class/misc/rdma_cm/dev and /sys/class/infiniband_mad/umad*/dev."
 )
-_WHOSE = instruction(
+_FIND_CAUSE = instruction(
     "Find out what removed the files: a script that cleans /dev, or a file system other than devtmpfs on "
     "/dev (findmnt /dev)."
 )
 
 
 def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_directory: bool) -> Plan:
-    """Make the uverbs files of these devices: by loading ib_uverbs, or with the numbers in sysfs."""
+    """Create the uverbs files of these devices: load ib_uverbs, or use the numbers in sysfs."""
     if all(isinstance(device.uverbs, Unknown) for device in devices):
         return _without_verbs(examination)
     steps: list[Step] = []
@@ -46,7 +45,7 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         major, minor = number
         steps.append(
             Step(
-                f"Create the file of {device.name} with the number and mode that the kernel uses",
+                f"Create the file of {device.name} with the kernel's number and mode",
                 ("mknod", "-m", "0666", path, "c", str(major), str(minor)),
                 undo=("rm", path),
                 group="device files",
@@ -56,36 +55,36 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         steps.insert(0, Step("Create the directory", ("mkdir", "-m", "0755", INFINIBAND)))
     if steps:
         rules = ("udevadm", "trigger", "--subsystem-match=infiniband_verbs")
-        steps.append(Step("Make udev set owner and mode by its rules", rules))
+        steps.append(Step("Apply the udev rules for owner and mode", rules))
     if unknown:
         steps.append(
-            instruction(f"Drain the node and reboot it: sysfs shows no number for {join_limited(unknown)}.")
+            instruction(f"Drain and reboot the node: sysfs has no device number for {join_limited(unknown)}.")
         )
     if not has_directory:
-        steps.append(_OTHERS)
+        steps.append(_OTHER_FILES)
     return Plan(
         "Re-create the device files",
-        (*steps, _WHOSE),
-        note="The kernel creates the files only when it registers the devices. Reloading mlx5_ib would do so "
-        "too, but would take the devices from running jobs.",
+        (*steps, _FIND_CAUSE),
+        note="The kernel creates the files only when it registers the devices. Reloading mlx5_ib would also "
+        "create them, but running jobs would lose the devices.",
     )
 
 
 def _without_verbs(examination: Examination) -> Plan:
-    """Handle that ib_uverbs has no device: it is not loaded, or it made none."""
-    module, obstacle = module_of(examination, _UVERBS), bar_of(examination, _UVERBS)
-    if not isinstance(module, Unknown) and not is_present(module) and obstacle is None:
+    """Load ib_uverbs, or say where to look if it is loaded and has created no device."""
+    module, blocker = module_of(examination, _UVERBS), blocker_of(examination, _UVERBS)
+    if not isinstance(module, Unknown) and not is_present(module) and blocker is None:
         return load_plan(examination, _UVERBS)
     why = (
-        "Search the kernel log for the reason: ib_uverbs is loaded but has created no device."
+        "Search the kernel log for the cause: ib_uverbs is loaded but has created no device."
         if not isinstance(module, Unknown) and is_present(module)
-        else f"Remove what keeps ib_uverbs from loading: {obstacle}"
+        else f"Fix what keeps ib_uverbs from loading: {blocker}"
     )
     return Plan("Find out why there are no verbs devices", (instruction(why),))
 
 
 def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
-    """Make the missing files: of GPUs with these minors, of the driver, of unified memory."""
+    """Create the missing files of GPUs with these minors, of the driver and of unified memory."""
     wanted = [minor for minor in minors if f"/dev/nvidia{minor}" in gone]
     wanted += [_CONTROL_MINOR] if CONTROL in gone else []
     steps: list[Step] = []

@@ -1,17 +1,20 @@
-"""Exchanging the NVIDIA driver that is loaded for the one on disk, without a reboot."""
+"""Swap the loaded NVIDIA driver for the one on disk without a reboot, and rebuild modules with DKMS."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown
+from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.modules import KernelModule
 from probes.facts.system.services import ServiceState
 from probes.plans.common import SWAP_ENDS_JOBS
+from probes.plans.load_modules import load_step
+from probes.queries.modules import PEERMEM
 from probes.snapshot.examination import Examination
 
 _MANAGER = "nvidia-fabricmanager"
-# In the order in which they are stopped. Fabric Manager goes last: before H100 its end aborts CUDA jobs.
-_HOLDERS = ("nvidia-dcgm", "nvidia-persistenced", _MANAGER)
+# In the order in which they are stopped. Fabric Manager is last: on GPUs before H100 this aborts CUDA jobs.
+_SERVICES = ("nvidia-dcgm", "nvidia-persistenced", _MANAGER)
 _UNLOAD_ORDER = (
     "gdrdrv",
     "nvidia_fs",
@@ -24,24 +27,24 @@ _UNLOAD_ORDER = (
 
 
 def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str) -> Plan:
-    """Stop what holds the driver, exchange the driver, and start the holders again."""
+    """Stop the services that use the driver, swap the driver, and start them again."""
     services = examination.services
     running = [
         name
-        for name in _HOLDERS
+        for name in _SERVICES
         if not isinstance(services, Unknown) and services.services[name].state is ServiceState.ACTIVE
     ]
     order = [
         name
         for name in _UNLOAD_ORDER
-        # nvidia_drm holds nvidia_modeset, not nvidia; modprobe -r accepts a module that is not loaded.
+        # nvidia_drm uses nvidia_modeset, not nvidia; modprobe -r accepts a module that is not loaded.
         if name in nvidia.used_by or (name == "nvidia_drm" and "nvidia_modeset" in nvidia.used_by)
     ]
     return Plan(
-        "Exchange the driver without a reboot",
+        "Swap the driver without a reboot",
         (
             *matching_fabric_manager(examination, on_disk),
-            instruction("Drain the node, and check that every job on its GPUs has ended (nvidia-smi)."),
+            instruction("Drain the node and check with nvidia-smi that every job on its GPUs has ended."),
             *(Step(_why_stop(name), ("systemctl", "stop", name)) for name in running),
             Step("Unload the driver and the modules that use it", ("modprobe", "-r", *order, "nvidia")),
             Step("Load the new driver", ("modprobe", "nvidia")),
@@ -59,7 +62,7 @@ def _why_stop(name: str) -> str:
 
 
 def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Step, ...]:
-    """Bring Fabric Manager to the new driver's version, where it runs and is not known to have it."""
+    """Upgrade Fabric Manager to the new driver's version, if it runs and may have another version."""
     services, tools = examination.services, examination.tools
     if isinstance(services, Unknown) or services.services[_MANAGER].state is not ServiceState.ACTIVE:
         return ()
@@ -67,11 +70,52 @@ def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Ste
     if version == on_disk:
         return ()
     if isinstance(version, Unknown):
-        told = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
+        action = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
     else:
-        told = f"Install {_MANAGER} {on_disk} (now {version})."
+        action = f"Install {_MANAGER} {on_disk} (now {version})."
     return (
         instruction(
-            f"{told} Fabric Manager starts only with a driver of its own version, and CUDA needs it."
+            f"{action} Fabric Manager starts only with a driver of its own version, and CUDA needs it."
         ),
+    )
+
+
+_DEPMOD = "Update the module dependency list"
+
+
+def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
+    """Rebuild the loaded driver's modules with DKMS, and load nvidia_peermem."""
+    dkms, release = examination.dkms, examination.node.kernel_release
+    of_kernel = () if isinstance(release, Unknown) else ("-k", release)
+    packages = () if isinstance(dkms, Unknown) else dkms.modules
+    # By name and not by prefix: nvidia-fs is a separate package.
+    driver = next(
+        (package for package in packages if package.name in DRIVER_PACKAGES and package.installed), None
+    )
+    depmod = Step(_DEPMOD, ("depmod", "-a"))
+    load = load_step(examination, PEERMEM)
+    if driver is None:
+        first = instruction("Rebuild the NVIDIA driver's modules or install the driver's DKMS package.")
+        return (first, depmod, load)
+    name = f"{driver.name}/{driver.version}"
+    return (
+        Step("Rebuild the driver's modules", ("dkms", "build", name, *of_kernel, "--force")),
+        Step("Install the built modules", ("dkms", "install", name, *of_kernel, "--force")),
+        depmod,
+        load,
+    )
+
+
+def rebuild_plan(release: str) -> Plan:
+    """Build every DKMS package for a kernel release."""
+    steps = (
+        instruction("Install the headers of the running kernel (linux-headers-…, kernel-devel-…)."),
+        Step("Build every DKMS module for this kernel", ("dkms", "autoinstall", "-k", release)),
+        Step(_DEPMOD, ("depmod", "-a", release)),
+    )
+    return Plan(
+        "Build the modules for this kernel",
+        steps,
+        reversible=False,
+        note="Load the modules afterwards. A loaded driver stays until the next reboot.",
     )

@@ -1,18 +1,20 @@
-"""Keeping the driver's state between two programs: nvidia-persistenced, or persistence mode itself.
+"""Turn GPU persistence on and MIG off.
 
-https://docs.nvidia.com/deploy/driver-persistence/index.html: the daemon is the way meant to be taken,
-`nvidia-smi -pm` the older one, which a reboot ends.
+Persistence keeps the driver's state between two programs. NVIDIA recommends the daemon nvidia-persistenced;
+`nvidia-smi -pm` is older and lasts until a reboot
+(https://docs.nvidia.com/deploy/driver-persistence/index.html).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, Step
+from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.services import Service, ServiceState
+from probes.queries.evidence_list import join_limited
 from probes.snapshot.examination import Examination
 
 _DAEMON = "nvidia-persistenced"
@@ -20,13 +22,13 @@ _TITLE = "Turn GPU persistence on"
 
 
 def persistence_on(examination: Examination) -> Plan | str:
-    """Starts the daemon where its unit is installed, else sets the mode of each GPU that has it off."""
+    """Start the daemon if its unit is installed, else set the mode of each GPU that has it off."""
     facts = examination.node.gpus
     if isinstance(facts, Unknown):
         return f"the GPUs could not be read: {facts}"
     gpus = [gpu for gpu in facts.gpus if not is_for_guests(gpu.driver)]
     if not gpus:
-        return "no NVIDIA GPU here"
+        return "there is no NVIDIA GPU"
     off, unknown = [], []
     for gpu in gpus:
         mode = gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.persistence
@@ -35,7 +37,7 @@ def persistence_on(examination: Examination) -> Plan | str:
         elif not mode:
             off.append(gpu)
     if not off:
-        return unknown[0] if unknown else f"persistence mode is on in all {len(gpus)} GPUs"
+        return unknown[0] if unknown else f"persistence mode is on for all {len(gpus)} GPUs"
     services = examination.services
     daemon = services if isinstance(services, Unknown) else services.services[_DAEMON]
     if isinstance(daemon, Unknown):
@@ -45,7 +47,7 @@ def persistence_on(examination: Examination) -> Plan | str:
     if isinstance(daemon.path, Unknown) or daemon.masked or daemon.state is ServiceState.ACTIVE:
         return _set_mode(off, daemon, everywhere=len(off) == len(gpus))
     if isinstance(daemon.state, Unknown):
-        return f"it is unknown whether {_DAEMON} runs: {daemon.state}"
+        return f"it is unknown whether {_DAEMON} is running: {daemon.state}"
     return Plan(_TITLE, (_start(daemon),))
 
 
@@ -64,13 +66,13 @@ def _start(daemon: Service) -> Step:
 
 
 def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
-    """nvidia-smi(1), -pm: of all GPUs, or of those that have it off."""
+    """Set persistence mode with nvidia-smi(1) -pm, for all GPUs or for those that have it off."""
     runs = daemon.state is ServiceState.ACTIVE
-    whom = "Make the daemon" if runs else "Make the driver"
+    subject = "Make the daemon" if runs else "Make the driver"
     steps: tuple[Step, ...]
     if everywhere:
         step = Step(
-            f"{whom} keep the state of all GPUs",
+            f"{subject} keep the state of all GPUs",
             ("nvidia-smi", "-pm", "1"),
             undo=("nvidia-smi", "-pm", "0"),
         )
@@ -78,7 +80,7 @@ def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
     else:
         steps = tuple(
             Step(
-                f"{whom} keep the state of GPU{gpu.index}",
+                f"{subject} keep the state of GPU{gpu.index}",
                 ("nvidia-smi", "-i", gpu.bdf, "-pm", "1"),
                 undo=("nvidia-smi", "-i", gpu.bdf, "-pm", "0"),
             )
@@ -90,3 +92,28 @@ def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
         else f"This lasts until the next reboot. To make it permanent, enable {_DAEMON}."
     )
     return Plan(_TITLE, steps, note=lasting)
+
+
+def mig_off(gpus: Sequence[Gpu]) -> Plan:
+    """Explain how to turn MIG off; gdrtop runs none of it.
+
+    Turning MIG off deletes the node's partitions, and a node with MIG usually has it on purpose. While a
+    program uses the GPU, the new mode is pending until a reset (NVML, nvmlDeviceSetMigMode).
+    """
+    first = gpus[0].bdf
+    named = join_limited(f"GPU{gpu.index}" for gpu in gpus)
+    return Plan(
+        "Turn MIG off, if these GPUs are meant for multi-GPU training",
+        (
+            instruction(
+                "Keep MIG if it is on for a reason. On Kubernetes, mig-manager would turn it on again."
+            ),
+            instruction(f"Drain the node. Turning MIG off deletes the instances of {named}."),
+            instruction(
+                f"Run nvidia-smi -i {first} -mig 0, and the same for every GPU. On A100 a GPU reset follows. "
+                "nvidia-smi -q -d MIG shows the current mode."
+            ),
+        ),
+        reversible=False,
+        disturbs="every job on a MIG instance of these GPUs",
+    )

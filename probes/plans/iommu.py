@@ -1,4 +1,4 @@
-"""Letting DMA pass the IOMMU untranslated."""
+"""Set the IOMMU to passthrough."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from probes.snapshot.examination import Examination
 
 
 def is_arm64(examination: Examination) -> bool:
-    """Say whether the CPU is an arm64 one, where the kernel's options have other names."""
+    """Return whether the CPU is arm64, where the kernel options have other names."""
     platform = examination.node.platform
     return isinstance(platform, PlatformFacts) and known(platform.cpu_architecture, "") in (
         "aarch64",
@@ -24,19 +24,19 @@ def pass_through_option(examination: Examination) -> str:
 
 
 def pass_through(examination: Examination) -> Plan:
-    """Have the IOMMU pass DMA through, after a reboot."""
+    """Set the IOMMU to passthrough with a kernel option and a reboot."""
     option = pass_through_option(examination)
-    keep = "" if is_arm64(examination) else " Keep intel_iommu=on where virtual functions are used."
+    keep = "" if is_arm64(examination) else " Keep intel_iommu=on if virtual functions are used."
     return Plan(
-        "Let DMA pass through the IOMMU",
+        "Set the IOMMU to passthrough",
         (
             instruction(f"Add {option} to the kernel command line in the boot loader's configuration."),
             instruction(
-                "Write that configuration out (update-grub, grub2-mkconfig or bootctl), then reboot."
+                "Apply the configuration (update-grub, grub2-mkconfig or bootctl), then reboot."
             ),
             instruction(f"After the reboot, check that /proc/cmdline contains {option}."),
         ),
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
-        note="Devices passed through to virtual machines stay translated." + keep,
+        note="DMA of devices passed through to virtual machines is still translated." + keep,
     )

@@ -1,4 +1,4 @@
-"""Loading the modules of this node's path at boot: gdrtop's own file of modules-load.d(5)."""
+"""Load the modules of this node's path at boot, by gdrtop's own file in modules-load.d(5)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from probes.base.plan import FileChange, Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown
 from probes.facts.kernel.modules import LADDER, ModuleFacts, ModuleState
 from probes.facts.system.platform import in_container
-from probes.plans.load_modules import path_modules, peermem_options, wants_peermem
-from probes.plans.obstacles import bar_at_boot
+from probes.plans.load_modules import blocker_at_boot, path_modules, peermem_options, wants_peermem
 from probes.queries.modules import PEERMEM, is_present, module_of
 from probes.snapshot.examination import Examination
 
 OWN_FILE = "/etc/modules-load.d/gdrtop.conf"
-_HEAD = "# Written by gdrtop: modules that GPUDirect RDMA on this node needs; see modules-load.d(5).\n"
-_IN_CONTAINER = "this is a container: the node does not boot with its /etc"
+_HEAD = "# Written by gdrtop: modules that GPUDirect RDMA needs on this node, see modules-load.d(5).\n"
+_IN_CONTAINER = "this is a container; the node does not boot with its /etc"
 
 
 def persist_modules(examination: Examination) -> Plan | str:
-    """Add what no file names yet of this node's path, and nvidia_peermem where it is loaded."""
+    """Add the modules of this node's path that no file names yet, and nvidia_peermem if it is loaded."""
     names = path_modules(examination)
     if isinstance(names, Unknown):
         return f"it is unknown which devices this node has: {names}"
@@ -29,7 +28,7 @@ def persist_modules(examination: Examination) -> Plan | str:
     if is_present(peermem) and PEERMEM not in names:
         names = (*names, PEERMEM)
     if not names:
-        return "no NVIDIA GPU and no mlx5 NIC here needs a module"
+        return "there is no NVIDIA GPU or mlx5 NIC that needs a module"
     wanted = wants_peermem(examination)
     question = (
         f"it is unknown whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
@@ -45,7 +44,7 @@ def persist_peermem(examination: Examination) -> Plan | str:
 
 
 def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan | str:
-    """Write one file with these modules and those that it names already."""
+    """Write one file with these modules and those that it already names."""
     facts = examination.node.modules
     if isinstance(facts, Unknown):
         return f"it is unknown which modules are loaded at boot: {facts}"
@@ -55,21 +54,21 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
     if in_container(examination.node.platform):
         return _IN_CONTAINER
     added: list[str] = []
-    barred: list[str] = []
+    blocked: list[str] = []
     for name in names:
         module = facts.modules[name]
         if module.persistent is not None or module.state is ModuleState.BUILTIN:
             continue
-        obstacle = bar_at_boot(examination, name)
-        if obstacle is None:
+        blocker = blocker_at_boot(examination, name)
+        if blocker is None:
             added.append(name)
         else:
-            barred.append(f"{name} is left out, because the boot could not load it: {obstacle}")
+            blocked.append(f"Skip {name} for now: it cannot be loaded at boot, because {blocker}")
     if not added:
-        return "; ".join(barred) or f"the boot already loads all that this node needs: {', '.join(names)}"
+        return "; ".join(blocked) or f"all modules that this node needs load at boot: {', '.join(names)}"
     kept = own_modules(facts)
     text = _HEAD + "".join(f"{name}\n" for name in LADDER if name in kept or name in added)
-    instructions = [instruction(reason) for reason in barred]
+    instructions = [instruction(reason) for reason in blocked]
     options = peermem_options(examination) if PEERMEM in added else ()
     if options:
         line = f"options nvidia_peermem {' '.join(options)}"
@@ -86,7 +85,7 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
 
 
 def unpersist_modules(examination: Examination) -> Plan | str:
-    """Remove gdrtop's file; what other files name is still loaded."""
+    """Remove gdrtop's file; modules that other files name are still loaded."""
     facts = examination.node.modules
     if isinstance(facts, Unknown):
         return f"it is unknown which modules are loaded at boot: {facts}"
@@ -100,7 +99,7 @@ def unpersist_modules(examination: Examination) -> Plan | str:
         return (
             f"needs root: {unread} cannot be read"
             if unread
-            else f"there is no {OWN_FILE} that names a module"
+            else f"{OWN_FILE} does not exist or names no module"
         )
     step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
     return Plan(
@@ -114,5 +113,5 @@ def own_modules(facts: ModuleFacts) -> tuple[str, ...]:
 
 
 def _unread(facts: ModuleFacts) -> str:
-    """Return the lists of modules that could not be read."""
+    """Return the unreadable files that list modules."""
     return ", ".join(path[:200] for path in facts.rules_unread if "/modprobe.d" not in path)

@@ -1,21 +1,25 @@
-"""Loading kernel modules: those that this node's path needs, in order, or one that is asked for by name."""
+"""Load the kernel modules that this node's path needs, and find what blocks them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from probes.base.plan import Plan, Step, instruction, sentences
-from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.kernel.modules import ModuleFacts
-from probes.plans.obstacles import absent_needs, bar_of, refused_before
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel import module_blockers
+from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.queries.module_need import Need, need_of_peermem
 from probes.queries.modules import (
     PEERMEM,
+    file_of,
     gpu_functions,
     has_efa_only,
     is_present,
     mlx4_functions,
     mlx5_functions,
+    module_messages,
     module_of,
     ofed_numbers,
     ofed_of,
@@ -25,17 +29,17 @@ from probes.snapshot.examination import Examination
 
 _RDMA_MODULES, _MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
-_LEGACY_OFED = (5, 0)  # the last that needs peerdirect_support=1
+_LEGACY_OFED = (5, 0)  # the last version that needs peerdirect_support=1
 RUNNING_JOBS = "running jobs keep their current path until they restart"
 
 
 def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """What this node's path from NIC to GPU memory needs, in load order; nvidia_peermem as far as needed."""
+    """Return the modules that the path from NIC to GPU memory needs, in load order."""
     names: list[str] = []
     rdma: tuple[str, ...] = _RDMA_MODULES
     needs = _depends_of(examination, "mlx5_ib")
     if needs and "ib_uverbs" not in needs:
-        rdma = (*rdma, "ib_uverbs")  # old kernels' mlx5_ib does without it, programs do not
+        rdma = (*rdma, "ib_uverbs")  # programs need it, mlx5_ib of old kernels does not
     concerned = (
         (_MLX4_MODULES, mlx4_functions(examination)),
         (rdma, mlx5_functions(examination)),
@@ -54,52 +58,52 @@ def _depends_of(examination: Examination, name: str) -> tuple[str, ...]:
 
 
 def wants_peermem(examination: Examination) -> Maybe[bool]:
-    """Whether nvidia_peermem is of this node's path: DMA-BUF cannot be used, or the boot is to load it."""
+    """Return whether this node needs nvidia_peermem: DMA-BUF cannot be used, or it is loaded at boot."""
     need, module = need_of_peermem(examination), module_of(examination, PEERMEM)
     if not isinstance(need, Unknown):
         return need is not Need.NOT_NEEDED
-    # Where the boot is to load it, it is wanted whatever turns out about DMA-BUF.
+    # A module that is loaded at boot is wanted, whether or not DMA-BUF works.
     if not isinstance(module, Unknown) and module.persistent is not None:
         return True
     return need
 
 
 def load_modules(examination: Examination) -> Plan | str:
-    """Load what is missing; a module that cannot be loaded is listed at the end with the reason."""
+    """Load what is missing; list modules that cannot be loaded at the end, with the reason."""
     wanted = path_modules(examination)
     if isinstance(wanted, Unknown):
         return f"it is unknown which devices this node has: {wanted}"
     if not wanted:
-        return "no NVIDIA GPU and no mlx5 or mlx4 NIC here needs a module"
+        return "there is no NVIDIA GPU or mlx5 or mlx4 NIC that needs a module"
     steps: list[Step] = []
-    barred: list[str] = []
-    coming: set[str] = set()
+    blocked: list[str] = []
+    planned: set[str] = set()
     for name in wanted:
         module = module_of(examination, name)
         if isinstance(module, Unknown):
             return f"it is unknown whether {name} is loaded: {module}"
-        if is_present(module) or name in coming:
+        if is_present(module) or name in planned:
             continue
-        obstacle = bar_of(examination, name) or refused_before(examination, name)
-        if obstacle:
-            barred.append(f"{name} cannot be loaded: {obstacle}")
+        blocker = blocker_of(examination, name) or refused_before(examination, name)
+        if blocker:
+            blocked.append(f"{name} cannot be loaded: {blocker}")
             continue
-        steps.append(load_step(examination, name, coming))
-        coming |= {name, *absent_needs(examination, name)}
+        steps.append(load_step(examination, name, planned))
+        planned |= {name, *absent_needs(examination, name)}
     open_question = _open_question(examination)
     if not steps:
-        return "; ".join(barred or [f"every module that this node needs is loaded: {', '.join(wanted)}"]) + (
+        return "; ".join(blocked or [f"every module that this node needs is loaded: {', '.join(wanted)}"]) + (
             f"; {open_question}" if open_question else ""
         )
     return Plan(
         "Load missing modules",
-        (*steps, *(instruction(reason) for reason in barred)),
+        (*steps, *(instruction(reason) for reason in blocked)),
         note=sentences(RUNNING_JOBS, open_question),
     )
 
 
 def _open_question(examination: Examination) -> str:
-    """What is to be known of nvidia_peermem before it can be said that nothing is missing."""
+    """Return why it is unknown whether nvidia_peermem is missing, or ""."""
     module, wanted = module_of(examination, PEERMEM), wants_peermem(examination)
     if not isinstance(wanted, Unknown) or (not isinstance(module, Unknown) and is_present(module)):
         return ""
@@ -107,28 +111,27 @@ def _open_question(examination: Examination) -> str:
 
 
 def load_peermem(examination: Examination) -> Plan | str:
-    """Load nvidia_peermem, even where DMA-BUF works."""
+    """Load nvidia_peermem, even if DMA-BUF works."""
     module = module_of(examination, PEERMEM)
     if isinstance(module, Unknown):
         return f"it is unknown whether nvidia_peermem is loaded: {module}"
     if is_present(module):
-        return "nvidia_peermem is loaded already"
+        return "nvidia_peermem is already loaded"
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
-        return "no NVIDIA GPU here"
+        return "there is no NVIDIA GPU"
     if has_efa_only(examination):
-        return "the NICs here are EFA, which does not use nvidia_peermem"
+        return "the NICs are EFA, which does not use nvidia_peermem"
     if not isinstance(nics, Unknown) and not nics:
-        served = "that nvidia_peermem can serve" if examination.topology.nics else ""
-        return f"no RDMA NIC here {served}".rstrip()
-    obstacle = bar_of(examination, PEERMEM)
-    if obstacle is not None:
-        return f"nvidia_peermem cannot be loaded: {obstacle}"
+        return f"there is no RDMA NIC{' that nvidia_peermem can serve' if examination.topology.nics else ''}"
+    blocker = blocker_of(examination, PEERMEM)
+    if blocker is not None:
+        return f"nvidia_peermem cannot be loaded: {blocker}"
     spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
-    takes = "NCCL keeps using DMA-BUF, which works here" if spare else ""
+    unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
     return Plan(
-        "Load nvidia_peermem", (load_step(examination, PEERMEM),), note=sentences(RUNNING_JOBS, takes)
+        "Load nvidia_peermem", (load_step(examination, PEERMEM),), note=sentences(RUNNING_JOBS, unused)
     )
 
 
@@ -137,16 +140,16 @@ def load_plan(examination: Examination, name: str) -> Plan:
     return Plan(f"Load {name}", (load_step(examination, name),), note=sentences(RUNNING_JOBS))
 
 
-def load_step(examination: Examination, name: str, coming: Collection[str] = ()) -> Step:
-    """Loads a module with modprobe; `coming`: what steps before bring.
+def load_step(examination: Examination, name: str, loaded_before: Collection[str] = ()) -> Step:
+    """Return the step that loads a module; `loaded_before` are the modules of earlier steps.
 
-    It is taken back by rmmod: `modprobe -r` would take what is left unused with it, the GPU driver too.
+    rmmod undoes it: `modprobe -r` would also unload modules that nothing else uses, even the GPU driver.
     """
     needs = absent_needs(examination, name)
-    brought = [need for need in needs if need not in coming]
-    ready = [need for need in needs if need in coming]
-    before = f" once {', '.join(ready)} {'is' if len(ready) == 1 else 'are'} there" if ready else ""
-    before += f", after {', '.join(brought)}, which it needs" if brought else ""
+    pulled_in = [need for need in needs if need not in loaded_before]
+    ready = [need for need in needs if need in loaded_before]
+    before = f" once {', '.join(ready)} {'is' if len(ready) == 1 else 'are'} loaded" if ready else ""
+    before += f", after {', '.join(pulled_in)}, which it needs" if pulled_in else ""
     return Step(
         f"Load {name}{before}: {_purpose(examination, name)}",
         ("modprobe", name, *peermem_options(examination, name)),
@@ -157,12 +160,96 @@ def load_step(examination: Examination, name: str, coming: Collection[str] = ())
 def _purpose(examination: Examination, name: str) -> str:
     facts = examination.node.modules
     rungs = facts.ladder if isinstance(facts, ModuleFacts) else ()
-    return next((rung.why for rung in rungs if rung.module == name), "modprobe loads what it needs before it")
+    return next((rung.why for rung in rungs if rung.module == name), "modprobe loads its dependencies first")
 
 
 def peermem_options(examination: Examination, name: str = PEERMEM) -> tuple[str, ...]:
-    """Return the options of nvidia_peermem: MLNX_OFED 5.0 and older need one (nvidia-peermem.c:55)."""
+    """Return the options of nvidia_peermem; MLNX_OFED 5.0 and older need one (nvidia-peermem.c:55)."""
     ofed = ofed_of(examination)
     numbers = None if isinstance(ofed, Unknown) else ofed_numbers(ofed)
     legacy = numbers is not None and numbers[:2] <= _LEGACY_OFED
     return ("peerdirect_support=1",) if legacy and name == PEERMEM else ()
+
+
+def blocker_of(examination: Examination, name: str) -> str | None:
+    """Return what would keep modprobe from loading a module now, or None.
+
+    For a loaded module: what would keep it from being loaded again after it was unloaded.
+    """
+    facts, module = examination.node.modules, module_of(examination, name)
+    if isinstance(facts, Unknown) or isinstance(module, Unknown):
+        return f"its state is unknown: {facts if isinstance(facts, Unknown) else module}"
+    if module.state is not ModuleState.NOT_LOADED and not is_present(module):
+        return "it is being loaded or unloaded; try again in a minute"
+    blocker = module_blockers.blocker_of(facts, module)
+    return blocker or _blocker_in_file(examination, name) or _blocker_of_needs(examination, module)
+
+
+def blocker_at_boot(examination: Examination, name: str) -> str | None:
+    """Return what would keep a module from being loaded at the next boot, or None."""
+    facts, module = examination.node.modules, module_of(examination, name)
+    if isinstance(facts, Unknown) or isinstance(module, Unknown):
+        return f"its state is unknown: {facts if isinstance(facts, Unknown) else module}"
+    if is_present(module) and not isinstance(module.on_disk, Unknown):
+        return None  # this kernel has loaded it before
+    absent = Unknown(Reason.NOT_THERE, "/proc/modules", "not loaded")
+    modules = {
+        other.name: other
+        if other.state is ModuleState.BUILTIN
+        else replace(other, state=ModuleState.NOT_LOADED, version=absent)
+        for other in facts.modules.values()
+    }
+    at_boot = replace(facts, modules=modules, loading_disabled=False)
+    return blocker_of(replace(examination, node=replace(examination.node, modules=at_boot)), name)
+
+
+def refused_before(examination: Examination, name: str) -> str:
+    """Return why the kernel has refused the module since the last boot, by its log, or "".
+
+    Symbols do not change until a module is rebuilt, so the next modprobe would fail the same way.
+    """
+    kinds = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION)
+    messages = module_messages(examination, kinds, modules=(name,))
+    if isinstance(messages, Unknown) or not messages:
+        return ""
+    return f"the kernel refused it before ({messages[-1].text}); rebuild it for the running RDMA stack"
+
+
+def _blocker_in_file(examination: Examination, name: str) -> str | None:
+    """Compare the file (modinfo) with the running kernel and driver (kernel/module/main.c)."""
+    file, facts = file_of(examination, name), examination.node.modules
+    release, nvidia = examination.node.kernel_release, module_of(examination, "nvidia")
+    if isinstance(file, Unknown) or isinstance(facts, Unknown):
+        return None
+    if not isinstance(file.kernel, Unknown) and not isinstance(release, Unknown) and file.kernel != release:
+        return f"its file was built for kernel {file.kernel}, but {release} is running"
+    if facts.signed_only and isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE:
+        return "its file is unsigned, but this kernel accepts only signed modules"
+    if not name.startswith("nvidia_") or isinstance(nvidia, Unknown) or isinstance(file.version, Unknown):
+        return None
+    # Symbols of the driver fit only modules of its own version.
+    if isinstance(nvidia.version, Unknown) or nvidia.version == file.version:
+        return None
+    return f"its file belongs to driver {file.version}, but {nvidia.version} is loaded"
+
+
+def _blocker_of_needs(examination: Examination, module: KernelModule) -> str | None:
+    for need in absent_needs(examination, module.name):
+        blocker = blocker_of(examination, need)
+        if blocker is not None:
+            return f"it needs {need}, which cannot be loaded: {blocker}"
+    return None
+
+
+def absent_needs(examination: Examination, name: str) -> tuple[str, ...]:
+    """Return the modules that modprobe would load first by modules.dep, if they are known to be absent."""
+    module = module_of(examination, name)
+    if isinstance(module, Unknown) or isinstance(module.depends, Unknown):
+        return ()
+    facts = examination.node.modules
+    ladder = {} if isinstance(facts, Unknown) else facts.modules  # in load order
+    return tuple(
+        need
+        for need, state in ladder.items()
+        if need in module.depends and state.state is ModuleState.NOT_LOADED
+    )

@@ -1,62 +1,68 @@
-"""Unloading nvidia_peermem, and reloading it."""
+"""Unload and reload nvidia_peermem, and replace its predecessor nv_peer_mem from Mellanox.
+
+Names of nv_peer_mem's module, service and packages: Mellanox/nv_peer_memory, debian/control and
+nvidia_peer_memory.spec. Its init script unloads the module on stop, and accepts that it is not loaded.
+"""
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, sentences
+from dataclasses import replace
+
+from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import KernelModule, ModuleState
-from probes.plans.load_modules import RUNNING_JOBS, load_step, peermem_options
-from probes.plans.obstacles import bar_of
+from probes.facts.system.services import ServiceState
+from probes.plans.load_modules import RUNNING_JOBS, blocker_of, load_step, peermem_options
 from probes.queries.module_need import Need, need_of_peermem
 from probes.queries.modules import PEERMEM, file_of, is_present, module_of
 from probes.snapshot.examination import Examination
 
 
 def unload_peermem(examination: Examination) -> Plan | str:
-    """Unload nvidia_peermem, and nothing with it."""
-    held = _removable(examination)
-    if isinstance(held, str):
-        return held
-    obstacle = bar_of(examination, PEERMEM)
-    later = "later programs copy through host memory, since DMA-BUF cannot be used here"
+    """Unload nvidia_peermem alone."""
+    refcnt = _removable(examination)
+    if isinstance(refcnt, str):
+        return refcnt
+    blocker = blocker_of(examination, PEERMEM)
+    staged = "new programs will copy through host memory, because DMA-BUF cannot be used"
     notes = (
-        later if need_of_peermem(examination) is Need.NEEDED else "",
-        f"it cannot be loaded again afterwards: {obstacle}" if obstacle else "",
+        staged if need_of_peermem(examination) is Need.NEEDED else "",
+        f"it cannot be loaded again afterwards: {blocker}" if blocker else "",
     )
     return Plan(
         "Unload nvidia_peermem",
         (unload_step(examination),),
-        reversible=obstacle is None,
-        disturbs=_holders(held),
+        reversible=blocker is None,
+        disturbs=_registered(refcnt),
         note=sentences(*notes),
     )
 
 
 def reload_peermem(examination: Examination) -> Plan | str:
-    """Unload nvidia_peermem and load what is on disk now."""
-    held = _removable(examination)
-    if isinstance(held, str):
-        return held
-    obstacle = bar_of(examination, PEERMEM)
-    if obstacle is not None:
-        return f"it could be unloaded, but not loaded again: {obstacle}"
+    """Unload nvidia_peermem and load the one on disk."""
+    refcnt = _removable(examination)
+    if isinstance(refcnt, str):
+        return refcnt
+    blocker = blocker_of(examination, PEERMEM)
+    if blocker is not None:
+        return f"nvidia_peermem could be unloaded but not loaded again: {blocker}"
     steps = (unload_step(examination), load_step(examination, PEERMEM))
     note = sentences(_difference(examination), RUNNING_JOBS)
-    return Plan("Reload nvidia_peermem", steps, disturbs=_holders(held), note=note)
+    return Plan("Reload nvidia_peermem", steps, disturbs=_registered(refcnt), note=note)
 
 
 def unload_step(examination: Examination) -> Step:
-    """Rmmod of nvidia_peermem, which leaves what it needs where it is."""
-    back = ("modprobe", PEERMEM, *peermem_options(examination))
+    """Return the step that unloads nvidia_peermem with rmmod, which leaves its dependencies loaded."""
+    reload = ("modprobe", PEERMEM, *peermem_options(examination))
     return Step(
         "Unload nvidia_peermem alone (modprobe -r would also unload modules that nothing else uses)",
         ("rmmod", PEERMEM),
-        undo=back if bar_of(examination, PEERMEM) is None else (),
+        undo=reload if blocker_of(examination, PEERMEM) is None else (),
     )
 
 
 def _removable(examination: Examination) -> int | str:
-    """Return how many memory regions use the module; else why it cannot be unloaded."""
+    """Return the number of memory regions that use the module, else why it cannot be unloaded."""
     facts, module = examination.node.modules, module_of(examination, PEERMEM)
     if isinstance(facts, Unknown) or isinstance(module, Unknown):
         return f"it is unknown whether nvidia_peermem is loaded: {module}"
@@ -65,7 +71,7 @@ def _removable(examination: Examination) -> int | str:
     if module.state is ModuleState.BUILTIN:
         return "nvidia_peermem is built into the kernel"
     if facts.loading_disabled:
-        return "kernel.modules_disabled is 1: no module can be unloaded until a reboot"
+        return "kernel.modules_disabled is 1, so no module can be unloaded until a reboot"
     refcnt = examination.reading.peermem.refcnt
     if not isinstance(refcnt, Unknown):
         return refcnt
@@ -77,18 +83,11 @@ def _removable(examination: Examination) -> int | str:
 def _absence(module: KernelModule) -> str:
     if module.state is ModuleState.NOT_LOADED:
         return "nvidia_peermem is not loaded"
-    return "nvidia_peermem is being loaded or unloaded: try again in a minute"
-
-
-def _holders(regions: int) -> str:
-    """Each region that a job registered through the module holds one reference (nvidia-peermem.c:234)."""
-    if regions <= 0:
-        return ""
-    return f"jobs that registered GPU memory (refcnt {regions} now): rmmod fails until they have ended"
+    return "nvidia_peermem is being loaded or unloaded; try again in a minute"
 
 
 def _difference(examination: Examination) -> str:
-    """Say whether the loaded module is the one on disk."""
+    """Return whether the loaded module is the one on disk, as a sentence."""
     module, file = module_of(examination, PEERMEM), file_of(examination, PEERMEM)
     if isinstance(module, Unknown) or isinstance(file, Unknown):
         return "it is unknown whether the loaded module is the one on disk"
@@ -103,7 +102,86 @@ def _difference(examination: Examination) -> str:
     ]
     for word, loaded, there in known_pairs:
         if loaded != there:
-            return f"the loaded module is not the one on disk: {word} {loaded}, on disk {there}"
+            return f"the module on disk differs from the loaded one: {word} {there}, loaded {loaded}"
     if not known_pairs:
         return "it is unknown whether the loaded module is the one on disk"
-    return "the loaded module is the one on disk: only its options can change"
+    return "the loaded module is the one on disk, so only its options can change"
+
+
+OLDER = "nv_peer_mem"
+_PACKAGES = (
+    "Remove its package: nvidia-peer-memory and nvidia-peer-memory-dkms (Debian, Ubuntu) or "
+    "nvidia_peer_memory (RPM)."
+)
+
+
+def replace_nv_peer_mem(examination: Examination) -> Plan | str:
+    """Remove the old module and its service, then load nvidia_peermem."""
+    older, newer = module_of(examination, OLDER), module_of(examination, PEERMEM)
+    for module in (older, newer):
+        if isinstance(module, Unknown):
+            return f"it is unknown which peer-memory modules are loaded: {module}"
+    assert not isinstance(older, Unknown)
+    assert not isinstance(newer, Unknown)
+    service = _service_steps(examination)
+    if isinstance(service, str):
+        return service
+    loaded = is_present(older)
+    if not loaded and not service:
+        return "nv_peer_mem is not loaded, and no service loads it"
+    unload = Step(
+        "Unload the old module first (fails without any change while jobs use it)",
+        ("rmmod", OLDER),
+        undo=("modprobe", OLDER),
+    )
+    steps = [*((unload,) if loaded else ()), *service]
+    if not is_present(newer):
+        blocker = blocker_of(_without_older(examination, older), PEERMEM)
+        if blocker is not None:
+            return f"nvidia_peermem cannot be loaded instead: {blocker}"
+        steps.append(load_step(examination, PEERMEM))
+    return Plan(
+        "Replace nv_peer_mem with nvidia_peermem",
+        (*steps, instruction(_PACKAGES)),
+        disturbs=_registered(older.refcnt if loaded else 0),
+    )
+
+
+def _without_older(examination: Examination, older: KernelModule) -> Examination:
+    """Return the node as it will be after nv_peer_mem was unloaded."""
+    facts = examination.node.modules
+    assert not isinstance(facts, Unknown)
+    modules = {**facts.modules, OLDER: replace(older, state=ModuleState.NOT_LOADED)}
+    return replace(examination, node=replace(examination.node, modules=replace(facts, modules=modules)))
+
+
+def _registered(refcnt: Maybe[int]) -> str:
+    """Return what unloading disturbs: each memory region of a job is a reference (nvidia-peermem.c:234)."""
+    if not isinstance(refcnt, Unknown) and refcnt <= 0:
+        return ""
+    count = "" if isinstance(refcnt, Unknown) else f" (refcnt {refcnt} now)"
+    return f"jobs that registered GPU memory{count}; rmmod fails until they have ended"
+
+
+def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
+    """Return the steps that disable the service if it is there, else why that is unknown."""
+    services = examination.services
+    service = services if isinstance(services, Unknown) else services.services[OLDER]
+    if isinstance(service, Unknown):
+        return f"it is unknown whether there is a service nv_peer_mem: {service}"
+    if isinstance(service.path, Unknown):
+        if service.path.reason is Reason.NOT_THERE:
+            return ()
+        return f"it is unknown whether there is a service nv_peer_mem: {service.path}"
+    # It is unknown for a script that is in no runlevel directory, and nothing starts that one.
+    enabled = service.enabled
+    starts = enabled.reason is not Reason.NOT_THERE if isinstance(enabled, Unknown) else enabled
+    if service.masked or (not starts and service.state in (ServiceState.INACTIVE, ServiceState.FAILED)):
+        return ()
+    return (
+        Step(
+            "Stop the old service, also at boot",
+            ("systemctl", "disable", "--now", OLDER),
+            undo=("systemctl", "enable", OLDER),
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Enabling RDMA ports, setting their link type, and their error counters to zero."""
+"""Enable RDMA ports, set their link type, and reset their error counters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import functions_of
-from probes.queries.port_condition import Condition, condition_of
-from probes.queries.ports import Port, ports_of
+from probes.queries.ports import Condition, Port, condition_of, ports_of
 from probes.snapshot.examination import Examination
 
-_ERRORS = "0xfff"  # the twelve of PortCounters that count errors, perfquery(8)
+_ERRORS = "0xfff"  # the twelve error counters of PortCounters, perfquery(8)
 KEEP = "to keep the netdevs up, configure them in netplan or NetworkManager"
 
 
@@ -21,10 +20,10 @@ def raise_ports(examination: Examination) -> Plan | str:
     """Enable every disabled port of a NIC, except virtual functions of this node's own NICs."""
     ports = ports_of(examination)
     if isinstance(ports, Unknown):
-        return f"which RDMA ports there are is unknown: {ports}"
-    ports = tuple(port for port in ports if not _is_share(examination, port))
+        return f"the RDMA ports could not be read: {ports}"
+    ports = tuple(port for port in ports if not _is_virtual_function(examination, port))
     if not ports:
-        return "no RDMA port of a NIC here"
+        return "no NIC has an RDMA port"
     conditions = [(port, condition_of(port)) for port in ports]
     disabled = [port for port, condition in conditions if condition is Condition.DISABLED]
     down = [port for port, condition in conditions if condition is Condition.NETDEV_DOWN]
@@ -32,7 +31,7 @@ def raise_ports(examination: Examination) -> Plan | str:
     unknown = [(port, condition) for port, condition in conditions if isinstance(condition, Unknown)]
     unread = "; ".join(f"the state of {port.name} is unknown: {condition}" for port, condition in unknown[:4])
     if not steps:
-        return unread or f"none of {len(ports)} ports is disabled"
+        return unread or f"none of the {len(ports)} ports is disabled"
     return Plan(
         "Enable disabled ports",
         steps,
@@ -40,8 +39,8 @@ def raise_ports(examination: Examination) -> Plan | str:
     )
 
 
-def _is_share(examination: Examination, port: Port) -> bool:
-    """Say whether it is a virtual function of a NIC on this node: its guest enables it."""
+def _is_virtual_function(examination: Examination, port: Port) -> bool:
+    """Return whether it is a virtual function of a NIC on this node, which its guest enables."""
     functions = functions_of(examination)
     function = functions.get(known(port.device.bdf, ""))
     owner = functions.get((function.physical_function if function else None) or "")
@@ -56,7 +55,7 @@ def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
         command = ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
         steps.append(
             Step(
-                f"Enable {port.name}, which then trains its link",
+                f"Enable {port.name}; its link then trains",
                 (*command, "enable"),
                 undo=(*command, "disable"),
                 group="InfiniBand ports",
@@ -66,10 +65,10 @@ def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
 
 
 def netdev_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
-    """Set up the netdevs that RoCE ports follow (ip-link(8))."""
+    """Set up the netdevs that decide the state of RoCE ports (ip-link(8))."""
     return tuple(
         Step(
-            f"Set {netdev} up, and {port.name} with it",
+            f"Set {netdev} up, which brings {port.name} up",
             ("ip", "link", "set", "dev", netdev, "up"),
             undo=("ip", "link", "set", "dev", netdev, "down"),
             group="netdevs",
@@ -82,27 +81,28 @@ def netdev_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
 def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -> Plan:
     """Set the link type of ports, "1" InfiniBand or "2" Ethernet, and reset their cards.
 
-    mlxconfig numbers the ports of a card, the kernel those of a function: with one function a port, function
-    .1 is P2 (NVIDIA MFT manual, mlxconfig). mlxfwreset resets the whole card, so all its ports are named.
+    mlxconfig numbers the ports of a card and the kernel those of a function: with one function per port,
+    function .1 is P2 (NVIDIA MFT manual, mlxconfig). mlxfwreset resets the whole card, so all its ports are
+    listed.
     """
     steps: list[Step] = []
-    lost: list[str] = []
+    interrupted: list[str] = []
     cards = dict.fromkeys(_card(bdf) for port in ports if (bdf := _physical(examination, port)))
     for card in cards:
         here = [port for port in ports if _card(_physical(examination, port)) == card]
         steps += _card_steps(examination, here, kind)
-        lost.append(join_limited(_ports_of_card(examination, card)))
+        interrupted.append(join_limited(_ports_of_card(examination, card)))
     return Plan(
         "Set the link type and reset the NIC",
         tuple(steps),
-        disturbs=f"every connection over {'; '.join(lost)}: the reset takes down all ports of the card",
-        note="If your SSH session uses one of these ports, work on the console. If the cable is in the wrong "
-        "switch, move it instead.",
+        disturbs=f"every connection over {'; '.join(interrupted)} (the reset takes down all ports of a card)",
+        note="If your SSH session uses one of these ports, work at the console. If the cable is plugged into "
+        "the wrong switch, move it instead.",
     )
 
 
 def _card_steps(examination: Examination, ports: Sequence[Port], kind: str) -> tuple[Step, Step]:
-    """Set the type of a card's ports and reset it; undone from the last step, set the old type and reset."""
+    """Set the type of a card's ports and reset it; the undo sets the old type and resets it."""
     bdf = _physical(examination, ports[0])
     reset = ("mlxfwreset", "-d", bdf, "reset")
     command = ("mlxconfig", "-d", bdf, "set")
@@ -123,7 +123,7 @@ def _card_steps(examination: Examination, ports: Sequence[Port], kind: str) -> t
 
 
 def _physical(examination: Examination, port: Port) -> str:
-    """The physical function of a port: a virtual function has its link type."""
+    """Return the physical function of a port, which decides the link type of its virtual functions."""
     bdf = known(port.device.bdf, "")
     function = functions_of(examination).get(bdf)
     return (function.physical_function if function else None) or bdf
@@ -140,7 +140,7 @@ def _parameter_of(examination: Examination, port: Port) -> str:
 
 
 def _ports_of_card(examination: Examination, card: str) -> list[str]:
-    """The ports of all functions of a card, with their netdevs."""
+    """Return the ports of all functions of a card, with their netdevs."""
     ports = known(ports_of(examination), ())
     return [
         f"{port.name} ({netdev})" if (netdev := known(port.facts.netdev, "")) else port.name
@@ -150,9 +150,9 @@ def _ports_of_card(examination: Examination, card: str) -> list[str]:
 
 
 def zero_counters(ports: Sequence[Port]) -> Plan:
-    """Set the error counters to zero; nothing can on RoCE ports.
+    """Reset the error counters of InfiniBand ports; those of RoCE ports cannot be reset.
 
-    Perfquery sends management datagrams over QP0, which an Ethernet port does not have
+    perfquery sends management datagrams over QP0, which an Ethernet port does not have
     (drivers/infiniband/core/mad.c); sysfs and the NIC's own counters are read-only.
     """
     roce = [port for port in ports if port.is_ethernet]
@@ -162,26 +162,26 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         steps.append(
             instruction(
                 f"Read the wider counters of ethtool -S ({netdevs}), such as rx_symbol_err_phy. The counters "
-                f"of RoCE ports ({join_limited(port.name for port in roce)}) cannot be set to zero.",
+                f"of RoCE ports ({join_limited(port.name for port in roce)}) cannot be reset.",
                 needs_root=False,
             )
         )
     return Plan(
-        "Set the counters to zero" if len(roce) < len(ports) else "Read wider counters",
+        "Reset the error counters" if len(roce) < len(ports) else "Read wider counters",
         tuple(steps),
         reversible=len(roce) == len(ports),
-        note="Monitoring of these counters sees them jump back." if len(roce) < len(ports) else "",
+        note="Monitoring tools see these counters jump back." if len(roce) < len(ports) else "",
     )
 
 
 def _zero_step(port: Port) -> Step:
-    """Address the port by its own LID: without an address perfquery takes no mask."""
+    """Reset one port, by its LID: without an address perfquery accepts no mask."""
     number, lid = str(port.facts.number), known(port.facts.lid, 0)
     command = ("perfquery", "-C", port.device.name, "-P", number, "-R")
     if lid:
         return Step(
-            f"Set the error counters of {port.name} to zero, and no others",
+            f"Reset the error counters of {port.name}, and no others",
             (*command, str(lid), number, _ERRORS),
             group="ports",
         )
-    return Step(f"Set all counters of {port.name} to zero, those of its traffic too", command)
+    return Step(f"Reset all counters of {port.name}, including the traffic counters", command)

@@ -1,4 +1,4 @@
-"""What keeps setpci(8) from writing PCI configuration space."""
+"""Whether setpci(8) can write PCI configuration space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LOCKED = ("integrity", "confidentiality")
 
 
 def why_no_setpci(examination: Examination) -> str:
-    """Why setpci cannot write a register here; "" where nothing seen keeps it from that.
+    """Return why setpci cannot write a register here, or "".
 
     Kernel lockdown refuses the write (LOCKDOWN_PCI_ACCESS, drivers/pci/pci-sysfs.c), and setpci exits with 0.
     """

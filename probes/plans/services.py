@@ -1,4 +1,4 @@
-"""Restarting the services behind GPUs and RDMA, where their units are installed."""
+"""Restart the services of GPUs and RDMA, if their units are installed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from probes.facts.kernel.modules import ModuleState
 from probes.facts.pci.functions import PciKind
 from probes.facts.system.driver_container import STORAGE
 from probes.facts.system.services import Service, ServiceState
-from probes.plans.load_modules import load_step
-from probes.plans.obstacles import bar_of
+from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
 from probes.queries.jobs import has_pods
 from probes.queries.modules import PEERMEM, is_present, module_of
@@ -20,17 +19,17 @@ from probes.snapshot.examination import Examination
 _OPENIBD, _MANAGER, _DAEMON, _IMEX = "openibd", "nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex"
 _KUBELET = "kubelet.service"
 _RDMA = ("ib_core", "ib_uverbs", "rdma_cm", "mlx5_core", "mlx5_ib")
-# OFED's own modules, which openibd unloads itself.
+# OFED's modules, which openibd unloads.
 _OFED_OWN = ("ib_", "rdma_", "iw_", "mlx4_", "mlx5_")
 _OFED_EXCEPT = (*STORAGE, "ib_srpt")
-_ALL_RDMA = "every program that uses RDMA, and every connection over the netdevs of these NICs, SSH included"
-# NVIDIA Fabric Manager user guide, ABORT_CUDA_JOBS_ON_FM_EXIT: 1 is the default, without effect from H100 on.
-_CUDA = "every CUDA job: on GPUs before H100 they abort, and no program starts until Fabric Manager is back"
+_ALL_RDMA = "every program that uses RDMA, and every connection over these NICs, including SSH"
+# NVIDIA Fabric Manager user guide, ABORT_CUDA_JOBS_ON_FM_EXIT: the default is 1; no effect from H100 on.
+_CUDA = "every CUDA job: on GPUs before H100 they abort, and none can start until Fabric Manager is back"
 # A restart ends what these have started: docs.docker.com/engine/daemon/live-restore; pbs_mom(8), -p.
 _RESTARTS = {
     "docker.service": (
         "Restart Docker, which stops its containers unless live-restore is on (docker info shows it)",
-        "containers of Docker, which end unless live-restore is on",
+        "Docker containers, which stop unless live-restore is on",
     ),
     "pbs_mom.service": (
         "Restart pbs_mom, which may end its jobs unless it runs with -p",
@@ -40,7 +39,7 @@ _RESTARTS = {
 
 
 def restart_openibd(examination: Examination) -> Plan | str:
-    """Restart OFED's stack; nvidia_peermem uses it, and is unloaded before."""
+    """Restart OFED's stack, after unloading nvidia_peermem, which uses it."""
     service = _installed(examination, _OPENIBD)
     if isinstance(service, str):
         return service
@@ -53,40 +52,40 @@ def restart_openibd(examination: Examination) -> Plan | str:
     users = {user for name in _RDMA for user in modules.modules[name].used_by}
     foreign = sorted(user for user in users - {*_RDMA, PEERMEM, older.name} if not _is_ofeds(user))
     if foreign:
-        return f"openibd fails while {', '.join(foreign)} use the RDMA stack: stop what needs them first"
+        return f"openibd cannot restart while {', '.join(foreign)} use the RDMA stack; stop their users first"
     before: list[Step] = []
     after: list[Step] = []
     if is_present(peermem):
-        obstacle = bar_of(examination, PEERMEM)
-        if obstacle is not None:
-            return f"nvidia_peermem has to be unloaded for it, and could not be loaded again: {obstacle}"
+        blocker = blocker_of(examination, PEERMEM)
+        if blocker is not None:
+            return f"nvidia_peermem must be unloaded first and could not be loaded again: {blocker}"
         before.append(unload_step(examination))
         after.append(load_step(examination, PEERMEM))
     if older.state is ModuleState.LIVE:
         before.append(
             Step(
-                "Unload nv_peer_mem, which uses ib_core too",
+                "Unload nv_peer_mem, which also uses ib_core",
                 ("rmmod", older.name),
                 undo=("modprobe", older.name),
             )
         )
         after.append(Step("Load nv_peer_mem again", ("modprobe", older.name), undo=("rmmod", older.name)))
     restart = Step(
-        "Unload OFED's modules and load those on disk (fails while other modules use them)",
+        "Unload OFED's modules and load the ones on disk (fails while other modules use them)",
         ("systemctl", "restart", _OPENIBD),
     )
-    held = examination.reading.peermem.refcnt if before else 0
+    refcnt = examination.reading.peermem.refcnt if before else 0
     regions = (
         ""
-        if isinstance(held, Unknown) or held <= 0
-        else f", and jobs that registered GPU memory (refcnt {held} now)"
+        if isinstance(refcnt, Unknown) or refcnt <= 0
+        else f", and jobs that registered GPU memory (refcnt {refcnt} now)"
     )
     return Plan(
         "Restart openibd",
         (*before, restart, *after),
         reversible=False,
         disturbs=f"{_ALL_RDMA}{regions}",
-        note="Rebuild the NVIDIA driver if OFED is another build than before.",
+        note="Rebuild the NVIDIA driver if the OFED build has changed.",
     )
 
 
@@ -101,11 +100,11 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
         return f"it is unknown whether there are NVSwitches: {pci}"
     switches = sum(function.kind is PciKind.NVSWITCH for function in pci.functions.values())
     if not switches:
-        return "no NVSwitch here"
+        return "there is no NVSwitch"
     service = _installed(examination, _MANAGER)
     if isinstance(service, str):
         return service
-    step = Step(f"Set up the {switches} NVSwitches again", ("systemctl", "restart", _MANAGER))
+    step = Step(f"Configure the {switches} NVSwitches again", ("systemctl", "restart", _MANAGER))
     return Plan("Restart Fabric Manager", (step,), reversible=False, disturbs=_CUDA)
 
 
@@ -119,15 +118,15 @@ def restart_persistence_daemon(examination: Examination) -> Plan | str:
         "Restart nvidia-persistenced",
         (step,),
         reversible=False,
-        note="GPUs that are idle meanwhile lose their settings (clocks, power limits).",
+        note="GPUs that are idle during the restart lose their settings (clocks, power limits).",
     )
 
 
 def lift_memlock(units: Sequence[str]) -> Plan:
-    """Lift the limit of locked memory of these services, and restart each."""
+    """Remove the locked-memory limit of these services, and restart each."""
     drop_ins = (
         instruction(
-            f"Write lines “[Service]”, “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf."
+            f"Write “[Service]” and “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf."
         )
         for unit in units
     )
@@ -135,7 +134,7 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     usual = [unit for unit in units if unit not in _RESTARTS]
     restarts = [
         Step(
-            "Apply the limit to new jobs (running jobs continue with theirs)",
+            "Apply the limit to new jobs (running jobs keep theirs)",
             ("systemctl", "restart", *usual),
         )
     ] * bool(usual)
@@ -143,24 +142,24 @@ def lift_memlock(units: Sequence[str]) -> Plan:
         Step(_RESTARTS[unit][0], ("systemctl", "restart", unit)) for unit in units if unit in _RESTARTS
     ]
     disturbs = "; ".join(_RESTARTS[unit][1] for unit in units if unit in _RESTARTS)
-    return Plan("Lift the limit of the services", (*drop_ins, reload, *restarts), disturbs=disturbs)
+    return Plan("Remove the memlock limit of the services", (*drop_ins, reload, *restarts), disturbs=disturbs)
 
 
 def start_imex(examination: Examination) -> Plan:
-    """Start IMEX, or do without it where something else starts it.
+    """Start IMEX, or leave it to what starts it for each job.
 
-    On Kubernetes the DRA driver starts IMEX for each job, and the node's own service has to stay masked
-    (NVIDIA/cloud-native-docs pull 453). NCCL ends with ncclSystemError where it finds MNNVL and no working
+    On Kubernetes the DRA driver starts IMEX for each job, and the node's own service must stay masked
+    (NVIDIA/cloud-native-docs pull 453). NCCL fails with ncclSystemError if it finds MNNVL but no working
     IMEX, unless NCCL_MNNVL_ENABLE is 0 (NCCL src/mnnvl.cc, src/init.cc).
     """
     around = instruction(
-        "To run jobs over several nodes meanwhile, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs.", False
+        "To run multi-node jobs in the meantime, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs.", False
     )
     if not may_enable_imex(examination):
         elsewhere = instruction(
-            "Leave the service off here. Kubernetes' DRA driver starts IMEX for each job."
+            "Leave the service off. The DRA driver of Kubernetes starts IMEX for each job."
         )
-        return Plan("Check what starts IMEX for jobs", (elsewhere, around))
+        return Plan("Find out what starts IMEX for jobs", (elsewhere, around))
     return Plan(
         "Start IMEX on every node of the domain",
         (
@@ -179,7 +178,7 @@ def start_imex(examination: Examination) -> Plan:
 
 
 def may_enable_imex(examination: Examination) -> bool:
-    """Say whether IMEX may be started at boot: its unit is not masked, and this is no Kubernetes node."""
+    """Return whether IMEX may start at boot: its unit is not masked, and this is not a Kubernetes node."""
     services, memlock = examination.services, examination.memlock
     masked = not isinstance(services, Unknown) and services.services[_IMEX].masked
     kubelet = not isinstance(memlock, Unknown) and _KUBELET in memlock.services
@@ -187,7 +186,7 @@ def may_enable_imex(examination: Examination) -> bool:
 
 
 def _installed(examination: Examination, name: str) -> Service | str:
-    """Return the service where systemd can restart it; else why it cannot."""
+    """Return the service if systemd can restart it, else why it cannot."""
     services = examination.services
     service = services if isinstance(services, Unknown) else services.services[name]
     if isinstance(service, Unknown):
@@ -196,6 +195,6 @@ def _installed(examination: Examination, name: str) -> Service | str:
         if service.path.reason is not Reason.NOT_THERE:
             return f"it is unknown whether {name} is installed: {service.path}"
         if service.state is ServiceState.ACTIVE:
-            return f"{name} runs without a unit here: restart the container that runs it"
+            return f"{name} runs without a systemd unit; restart its container instead"
         return f"{name} is not installed"
     return f"{name} is masked" if service.masked else service

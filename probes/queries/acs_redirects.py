@@ -1,4 +1,4 @@
-"""ACS redirects between GPUs and NICs below one switch: which ports redirect, and where that is right."""
+"""ACS redirects between GPUs and NICs below one switch: which ports redirect, and where that is correct."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from probes.queries.pcie_paths import (
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Path
 
-# PCI_ACS_RR and PCI_ACS_CR. Upstream forwarding (UF) redirects nothing by itself: it sends up what would go
-# back out of the port that it came in by.
+# PCI_ACS_RR and PCI_ACS_CR. Upstream forwarding (UF) redirects nothing by itself: it only sends up what would
+# leave through the port that it came in by.
 REDIRECTS = 0x0C
 
 
@@ -31,69 +31,69 @@ REDIRECTS = 0x0C
 class Redirects:
     """The switch ports where paths between GPUs and near NICs turn."""
 
-    ports: dict[str, Acs]  # those that redirect, by BDF
+    ports: dict[str, Acs]  # the ports that redirect, by BDF
     unknowns: tuple[Unknown, ...]  # why others could not be read
-    looked_at: int
+    checked: int  # number of ports
 
 
 def redirects(acs: Acs) -> bool:
-    """Whether a port sends requests or completions between peers up to the CPU."""
+    """Return whether a port sends requests or completions between peers up to the CPU."""
     return bool(acs.control & REDIRECTS)
 
 
 def redirects_of(examination: Examination) -> Redirects:
-    """The ports that redirect, but for those whose NICs go past by what they have translated themselves."""
+    """Return the ports that redirect, except those whose NICs bypass the redirect with ATS."""
     ports: dict[str, Acs] = {}
     unknowns: list[Unknown] = []
     nics = nics_by_bridge(examination, near_paths(examination))
-    for bridge, behind in nics.items():
+    for bridge, nics_below in nics.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
             unknowns.append(acs)
-        elif acs is not None and redirects(acs) and not _goes_past(examination, acs, behind):
+        elif acs is not None and redirects(acs) and not _bypassed_with_ats(examination, acs, nics_below):
             ports[bridge] = acs
     return Redirects(ports, tuple(unknowns), len(nics))
 
 
 def acs_exemption(examination: Examination) -> Evidence | None:
-    """Where redirects are as they should be, or are not this node's matter; None: nowhere of these."""
+    """Return why redirects are correct or irrelevant on this node; None: they are to be judged."""
     if any(map(is_dma_function, functions_of(examination).values())):
         return Evidence(" ".join(ARGV), "a Direct NIC platform needs redirects: see acs-direct-nic")
     if not near_paths(examination):
         return Evidence(DEVICES, "no GPU and NIC below one PCIe switch")
     if is_grace(examination):
-        return Evidence(DEVICES, "on Grace the kernel's ACS settings are right")
+        return Evidence(DEVICES, "on Grace the kernel's ACS settings are correct")
     guest = is_guest(examination)
     if not isinstance(guest, Unknown) and guest:
-        return Evidence("/sys/class/dmi/id", "a virtual machine: ACS is the hypervisor's matter")
+        return Evidence("/sys/class/dmi/id", "a virtual machine: the hypervisor controls ACS")
     return None
 
 
 def nics_by_bridge(examination: Examination, paths: Sequence[Path]) -> dict[str, list[str]]:
-    """Each switch port where a path turns, with the NICs (BDFs) of those paths."""
+    """Return the switch ports where a path turns, each with the NICs (BDFs) of those paths."""
     bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    found_here: dict[str, list[str]] = {}
+    nics_below: dict[str, list[str]] = {}
     for path in paths:
         for bridge in turning_ports(examination, path):
-            nics = found_here.setdefault(bridge, [])
+            nics = nics_below.setdefault(bridge, [])
             if bdfs[path.b] not in nics:
                 nics.append(bdfs[path.b])
-    return found_here
+    return nics_below
 
 
 def is_translated(examination: Examination, path: Path) -> bool:
-    """Whether the IOMMU translates the DMA of this path's GPU or NIC."""
+    """Return whether the IOMMU translates the DMA of this path's GPU or NIC."""
     functions = functions_of(examination)
     bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
     both = (functions.get(path.a), functions.get(bdfs[path.b]))
-    return any(one is not None and known(one.iommu_type, "").startswith("DMA") for one in both)
+    return any(function and known(function.iommu_type, "").startswith("DMA") for function in both)
 
 
 def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     """Return (GPU id, NIC id) of the pairs below one switch whose traffic goes up to the root complex.
 
-    ACS redirects send it there, and so does a translating IOMMU: an address that it has to translate lies in
-    no window of the switch. Empty on Grace, on Direct NIC platforms and in virtual machines.
+    ACS redirects send it there, and so does a translating IOMMU: an address that needs translation is in no
+    window of the switch. Empty on Grace, on Direct NIC platforms and in virtual machines.
     """
     if acs_exemption(examination) is not None:
         return frozenset()
@@ -109,11 +109,11 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
 
 
 def detour_marks(examination: Examination) -> tuple[str, ...]:
-    """Return what a drawing marks on these detours: switches (upstream ports), GPUs and NICs, by id."""
-    functions, bent = functions_of(examination), detours(examination)
+    """Return the ids to mark on these detours: switches (upstream ports), GPUs and NICs."""
+    functions, pairs = functions_of(examination), detours(examination)
     marks: list[str] = []
     for path in near_paths(examination):
-        if (path.a, path.b) in bent:
+        if (path.a, path.b) in pairs:
             ports = turning_ports(examination, path)
             chain = functions[path.a].chain
             place = chain.index(ports[0]) if ports else 0
@@ -125,14 +125,14 @@ def _redirects_nic(examination: Examination, bridge: str, nic: str) -> bool:
     acs = acs_of(examination, bridge)
     if acs is None or isinstance(acs, Unknown):
         return False
-    return redirects(acs) and not _goes_past(examination, acs, [nic])
+    return redirects(acs) and not _bypassed_with_ats(examination, acs, [nic])
 
 
-def _goes_past(examination: Examination, acs: Acs, nics: list[str]) -> bool:
-    """Whether redirects do not touch these NICs: they translate by ATS, and DirectTrans lets that by."""
+def _bypassed_with_ats(examination: Examination, acs: Acs, nics: list[str]) -> bool:
+    """Return whether these NICs bypass redirects: they use ATS, and DirectTrans passes their requests."""
     if not acs.on.direct_translated:
         return False
     spaces = [config_of(examination, nic) for nic in nics]
     return bool(spaces) and all(
-        not isinstance(one, Unknown) and known(one.ats_enabled, False) for one in spaces
+        not isinstance(space, Unknown) and known(space.ats_enabled, False) for space in spaces
     )

@@ -1,4 +1,4 @@
-"""The jobs of a node, as checks ask about them: processes with a GPU, and the settings they run with."""
+"""The jobs of a node: processes with a GPU, and the settings they run with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.platform import Environment
@@ -19,14 +19,15 @@ from probes.topology.paths import Topology
 
 NO_JOB = "no process uses a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
+GDR_PATHS = "the GPUDirect RDMA paths of this node"
 # Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
-STAGED = "The job copies through host memory, at about half the bandwidth where GPU and NIC share a switch."
+STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
-FEWER_RAILS = "The job uses fewer NICs than intended, and its bandwidth drops with each missing one."
+FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 FAR_NIC = "The named GPUs use a farther NIC, or copy through host memory."
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 _OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
-# Programs that keep GPUs or RDMA devices open to monitor or serve them; they are no jobs. ibacm and
+# Programs that open GPUs or RDMA devices to monitor or serve them. They are not jobs. ibacm and
 # srp_daemon open verbs devices when they start and send a few management datagrams (rdma-core,
 # ibacm/src/acm.c and srp_daemon/srp_handle_traps.c).
 _WATCHERS = frozenset(
@@ -53,37 +54,42 @@ RESTARTS = "the job, which has to be restarted"
 
 
 @dataclass(frozen=True)
-class Settings:
+class JobSettings:
     """The variables of one process, or those that /etc/nccl.conf sets for jobs that start next."""
 
     process: Process | None
-    values: dict[str, tuple[str, str]]  # name -> value, and the file that it stands in
+    values: dict[str, tuple[str, str]]  # name -> value, and the file that sets it
 
     def get(self, name: str) -> str | None:
-        """The value, None where it is not set."""
+        """Return the value, or None if the variable is not set."""
         return self.values[name][0] if name in self.values else None
 
     def evidence(self, name: str, remark: str = "") -> Evidence:
-        """The file that sets the variable, its value, and a remark on it."""
+        """Return the file that sets the variable, its value, and a remark."""
         value, source = self.values[name]
         return Evidence(source, f"{name}={value}{f' ({remark})' if remark else ''}")
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """Processes that may be jobs, their settings, and what could not be seen of them."""
+    """Processes that may be jobs, their settings, and what gdrtop cannot see of them."""
 
     processes: tuple[Process, ...]  # with a GPU open
-    settings: tuple[Settings, ...]
-    unseen: str  # what gdrtop needs to see all of them; "": all were seen
-    unread: str  # the same for their environments and libraries
+    settings: tuple[JobSettings, ...]
+    unseen: str  # what gdrtop needs to see all jobs; "": it sees all
+    unread: str  # what gdrtop needs to read their environments and libraries; "": it has read all
+
+    @property
+    def not_known(self) -> str:
+        """What gdrtop needs to see and read everything; "": nothing."""
+        return self.unseen or self.unread
 
 
-_latest: list[tuple[Examination, Jobs]] = []  # all checks ask about the same examination
+_latest: list[tuple[Examination, Jobs]] = []  # a cache: all checks use the same examination
 
 
 def jobs_of(examination: Examination) -> Jobs:
-    """The node's jobs."""
+    """Return the node's jobs."""
     for known_examination, jobs in tuple(_latest):
         if known_examination is examination:
             return jobs
@@ -93,7 +99,7 @@ def jobs_of(examination: Examination) -> Jobs:
 
 
 def has_pods(examination: Examination) -> bool:
-    """Say whether this is a node of Kubernetes, or one of its pods."""
+    """Say whether this is a Kubernetes node, or a pod."""
     facts, platform = examination.driver_container, examination.node.platform
     in_pod = not isinstance(platform, Unknown) and platform.environment is Environment.KUBERNETES_POD
     return in_pod or (not isinstance(facts, Unknown) and facts.kubelet)
@@ -103,13 +109,13 @@ def _jobs_of(examination: Examination) -> Jobs:
     facts = examination.processes
     if isinstance(facts, Unknown):
         return Jobs((), (), needs("the processes", facts), "")
-    ours = [one for one in facts.processes if _uses_gpu(one)]
-    settings = [Settings(None, {name: (v, NCCL_CONF) for name, v in _conf(facts.nccl_conf).items()})]
-    settings.extend(Settings(one, _values(one, facts)) for one in ours)
-    return Jobs(tuple(ours), tuple(settings), _unseen(examination, facts), _unread(ours, facts))
+    jobs = [process for process in facts.processes if _uses_gpu(process)]
+    conf = {name: (value, NCCL_CONF) for name, value in _conf(facts.nccl_conf).items()}
+    settings = [JobSettings(None, conf), *(JobSettings(process, _values(process, facts)) for process in jobs)]
+    return Jobs(tuple(jobs), tuple(settings), _unseen(examination, facts), _unread(jobs, facts))
 
 
-def settle(
+def conclude(
     jobs: Jobs,
     evidence: Iterable[Evidence],
     cause: str,
@@ -120,38 +126,37 @@ def settle(
     data_path: bool | None = None,
     part_of: tuple[str, ...] = (),
 ) -> Outcome:
-    """Found where there is evidence, and by whom; passed where everything was read; else what is missing."""
+    """Return found if there is evidence, passed if gdrtop has read all jobs, unknown otherwise."""
     seen = tuple(evidence)
-    if seen:
-        return found(
-            about(affected(jobs, seen), cause),
-            *first_distinct(seen),
-            fix=fix,
-            severity=severity,
-            devices=devices,
-            impact=impact,
-            data_path=data_path,
-            part_of=part_of,
-        )
-    if jobs.unseen or jobs.unread:
-        return unknown(jobs.unseen or jobs.unread)
-    return no_fault(jobs)
+    if not seen:
+        return unknown(jobs.not_known) if jobs.not_known else no_fault(jobs)
+    return found(
+        about(affected(jobs, seen), cause),
+        *first_distinct(seen),
+        fix=fix,
+        severity=severity,
+        devices=devices,
+        impact=impact,
+        data_path=data_path,
+        part_of=part_of,
+    )
 
 
 def about(processes: str, cause: str) -> str:
-    """The cause behind the processes that it is about; a name as its first word keeps its capitals."""
+    """Return "processes: cause", in lower case unless the cause begins with a name in capitals."""
     is_name = cause[1:2].isupper()
     return f"{processes}: {cause if is_name else cause[:1].lower() + cause[1:]}"
 
 
 def affected(jobs: Jobs, evidence: Iterable[Evidence]) -> str:
-    """The processes that the evidence is about, or the jobs that /etc/nccl.conf is read by."""
-    pids = {int(match[1]) for one in evidence if (match := _OF_PROCESS.match(one.source))}
-    return names_of(one for one in jobs.processes if one.pid in pids) or "jobs that start on this node"
+    """Return the names of the processes in the evidence; without any, it is about /etc/nccl.conf."""
+    pids = {int(match[1]) for line in evidence if (match := _OF_PROCESS.match(line.source))}
+    names = names_of(process for process in jobs.processes if process.pid in pids)
+    return names or "jobs that start on this node"
 
 
 def no_fault(jobs: Jobs) -> Outcome:
-    """Passed: how many were read."""
+    """Pass with the number of processes that were read."""
     if not jobs.processes:
         return passed(Evidence("/proc/*/fd", NO_JOB))
     count = len(jobs.processes)
@@ -159,9 +164,9 @@ def no_fault(jobs: Jobs) -> Outcome:
 
 
 def values_of(
-    examination: Examination, name: str, wrong: Callable[[Settings, str], str | None]
+    examination: Examination, name: str, wrong: Callable[[JobSettings, str], str | None]
 ) -> Iterator[Evidence]:
-    """Evidence of every value that is wrong, with the remark that `wrong` gives."""
+    """Yield evidence of every value for which `wrong` returns a remark."""
     for settings in jobs_of(examination).settings:
         value = settings.get(name)
         remark = None if value is None else wrong(settings, value)
@@ -170,17 +175,16 @@ def values_of(
 
 
 def without_variable(name: str, instead: str = "") -> Plan:
-    """Remove a variable from a job, or do `instead`."""
+    """Return the plan to remove a variable from a job, or to do `instead`."""
     where = f"Remove {name} from the job script, the image or {NCCL_CONF}{f', {instead}' if instead else ''}"
     return Plan(f"Remove {name}", (instruction(where, needs_root=False), RESTART), disturbs=RESTARTS)
 
 
 def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]:
-    """The BDFs of the GPUs that a process has open; of all, where that is not known."""
+    """Return the BDFs of the GPUs that a process has open; of all GPUs, if that is unknown."""
     gpus = examination.node.gpus
-    everything = frozenset(end.id for end in examination.topology.gpus)
     if process is None or isinstance(process.gpu_files, Unknown) or isinstance(gpus, Unknown):
-        return everything
+        return frozenset(gpu.id for gpu in examination.topology.gpus)
     files = process.gpu_files
     return frozenset(
         gpu.bdf for gpu in gpus.gpus if isinstance(gpu.minor, Unknown) or f"/dev/nvidia{gpu.minor}" in files
@@ -188,25 +192,25 @@ def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]
 
 
 def nearest(topology: Topology, gpu: str) -> Nccl | None:
-    """NCCL's word for the path from a GPU to its nearest NIC; None where no path is known."""
+    """Return NCCL's word for the path from a GPU to its nearest NIC, or None if no path is known."""
     words = [topology.paths[gpu, nic].nccl for nic in topology.best_nics.get(gpu, ())]
-    return min((one for one in words if not isinstance(one, Unknown)), key=ORDER.__getitem__, default=None)
+    return min((word for word in words if not isinstance(word, Unknown)), key=ORDER.__getitem__, default=None)
 
 
 def maps(process: Process, name: str) -> bool:
-    """Whether a process is known to map a library."""
-    return not isinstance(process.libraries, Unknown) and any(one.name == name for one in process.libraries)
+    """Say whether a process is known to map a library."""
+    return any(library.name == name for library in known(process.libraries, ()))
 
 
 def is_watcher(process: Process) -> bool:
-    """Whether it is known to keep devices open only to monitor or serve them."""
+    """Say whether a process is known to open devices only to monitor or serve them."""
     return not isinstance(process.comm, Unknown) and process.comm[:15] in _WATCHERS
 
 
 def _uses_gpu(process: Process) -> bool:
     if is_watcher(process):
         return False
-    # A process whose files cannot be read is listed because NVML names it.
+    # gdrtop lists a process with unreadable files only if NVML names it.
     return isinstance(process.gpu_files, Unknown) or any(_GPU.fullmatch(file) for file in process.gpu_files)
 
 
@@ -224,7 +228,7 @@ def _values(process: Process, facts: ProcessFacts) -> dict[str, tuple[str, str]]
 
 
 def named_by_nvml(examination: Examination) -> Maybe[frozenset[int]]:
-    """The pids that NVML names, if it answers for every GPU."""
+    """Return the pids that NVML lists, if it answers for every GPU."""
     gpus = examination.reading.gpus
     if isinstance(gpus, Unknown):
         return gpus
@@ -237,7 +241,7 @@ def named_by_nvml(examination: Examination) -> Maybe[frozenset[int]]:
 
 
 def driver_loaded(examination: Examination) -> bool:
-    """Whether the NVIDIA driver may be loaded; without it no process has a GPU."""
+    """Say whether the NVIDIA driver may be loaded; without it no process has a GPU."""
     gpus = examination.node.gpus
     version = None if isinstance(gpus, Unknown) else gpus.driver.version
     return not isinstance(version, Unknown) or version.reason is not Reason.NOT_THERE
@@ -253,12 +257,12 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
     if not driver_loaded(examination):
         return ""
     if isinstance(named, Unknown):
-        # Without NVML's list any process that cannot be read can be a job.
+        # Without NVML's list any unreadable process may be a job.
         if isinstance(facts.hidden, Unknown):
             return needs(OTHERS, facts.hidden)
         return f"needs root: {OTHERS}" if facts.hidden else ""
-    gone = named - {one.pid for one in facts.processes}
-    return "needs the host: NVML lists processes that are not visible here" if gone else ""
+    hidden = named - {process.pid for process in facts.processes}
+    return "needs the host: NVML lists processes that are not visible here" if hidden else ""
 
 
 def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
@@ -273,8 +277,14 @@ def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
     return ""
 
 
+def usable_paths(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
+    """Return whether DMA-BUF and nvidia-peermem can be used on this node."""
+    direct = examination.node.gpudirect
+    return (direct, direct) if isinstance(direct, Unknown) else (direct.dmabuf.usable, direct.peermem.usable)
+
+
 def needs_environment(process: Process, why: Unknown) -> str:
-    """Why the environment, libraries or files of a process are unknown."""
+    """Return what a check needs to read the environment, libraries or files of a process."""
     if why.reason is Reason.NOT_THERE:
         return f"the environment of process {process.pid} is not readable (the process has ended)"
     what = OTHERS if why.reason is Reason.NEEDS_ROOT else f"the environment of process {process.pid}"

@@ -1,4 +1,4 @@
-"""What the checks of the kernel log have in common."""
+"""Kernel messages of one kind, as checks of NICs and GPUs report them."""
 
 from __future__ import annotations
 
@@ -9,80 +9,111 @@ from probes.base.unknown import Unknown
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
-from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.snapshot.examination import Examination
 
 _BOOT_SECONDS = 60.0
-_SPEAKERS = {
+_DEVICE_OF = {
     LogKind.SXID: PciKind.NVSWITCH,
     LogKind.NIC_HEALTH: PciKind.NIC,
     LogKind.NIC_COMMAND: PciKind.NIC,
     LogKind.NIC_POWER: PciKind.NIC,
     LogKind.NIC_LINK: PciKind.NIC,
 }
-"""Whose messages these are; all others are a GPU's."""
+"""The device that messages of a kind are about; a GPU for all other kinds."""
+
+Filter = Callable[[KernelMessage], bool]
+
+
+def _any_message(_: KernelMessage) -> bool:
+    return True
 
 
 def log_messages(
-    examination: Examination, kind: LogKind, wanted: Callable[[KernelMessage], bool] = lambda _: True
-) -> Outcome | list[KernelMessage]:
-    """The messages of a kind in the kernel log; else the outcome."""
-    log = examination.kernel_log
-    if isinstance(log, Unknown):
-        return _no_such_device(examination, kind) or unknown(needs_log(log))
-    chosen = [one for one in log.messages if one.kind is kind and wanted(one)]
-    if chosen:
-        return chosen
-    # Of every Xid the latest are kept, so that one which is not there has not been.
-    if kind is not LogKind.XID and log.counts.get(kind, 0) > sum(one.kind is kind for one in log.messages):
-        return unknown(
-            f"needs older kernel messages: {log.counts[kind]} were logged, and only the latest are kept"
-        )
-    return passed(Evidence(log.source, f"no such message ({kind.value}){_how_far(log)}"))
+    examination: Examination, kind: LogKind, wanted: Filter = _any_message
+) -> list[KernelMessage]:
+    """Return the messages of a kind; without any, end the check."""
+    if isinstance(examination.kernel_log, Unknown):
+        end_with(_no_such_device(examination, kind))
+    log = need(examination.kernel_log, KERNEL_LOG, quote=False)
+    messages = [message for message in log.messages if message.kind is kind]
+    chosen = [message for message in messages if wanted(message)]
+    if not chosen:
+        # The latest messages of each Xid are kept, so an Xid that is missing was not logged.
+        if kind is not LogKind.XID and log.counts.get(kind, 0) > len(messages):
+            count = f"{log.counts[kind]} were logged, and only the latest are kept"
+            end_with(unknown(f"needs older kernel messages: {count}"))
+        end_with(passed(Evidence(log.source, f"no such message ({kind.value}){_coverage(log)}")))
+    return chosen
 
 
 def _no_such_device(examination: Examination, kind: LogKind) -> Outcome | None:
-    """Pass where the node has no device that such messages are about."""
     pci = examination.node.pci
-    wanted = _SPEAKERS.get(kind, PciKind.GPU)
-    if isinstance(pci, Unknown) or any(one.kind is wanted for one in pci.functions.values()):
+    device = _DEVICE_OF.get(kind, PciKind.GPU)
+    if isinstance(pci, Unknown) or any(function.kind is device for function in pci.functions.values()):
         return None
-    return passed(Evidence("/sys/bus/pci/devices", f"no {wanted.value} here"))
+    return passed(Evidence("/sys/bus/pci/devices", f"no {device.value} here"))
 
 
-def _how_far(log: KernelLogFacts) -> str:
-    reach = " of level warn or above" if log.only_warnings else ""
+def _coverage(log: KernelLogFacts) -> str:
+    levels = " of level warn or above" if log.only_warnings else ""
     since = log.since_seconds
     if not isinstance(since, Unknown) and since > _BOOT_SECONDS:
-        reach += f" since {since:.0f} s after boot (older messages are gone)"
-    return reach
+        return f"{levels} since {since:.0f} s after boot (older messages are gone)"
+    return levels
 
 
-def needs_log(log: Unknown) -> str:
-    """What it takes to read the kernel log."""
-    return needs(KERNEL_LOG, log)
+def bdfs_in(messages: list[KernelMessage]) -> tuple[str, ...]:
+    """Return the PCI functions that the messages name."""
+    return tuple(dict.fromkeys(message.bdf for message in messages if message.bdf))
 
 
-def said(examination: Examination, messages: list[KernelMessage]) -> tuple[Evidence, ...]:
-    """The messages as evidence, the latest first."""
-    log = examination.kernel_log
-    source = "dmesg" if isinstance(log, Unknown) else log.source
-    return first_n(Evidence(source, one.text) for one in reversed(messages))
-
-
-def marked(messages: list[KernelMessage]) -> tuple[str, ...]:
-    """The PCI functions that the messages name."""
-    return tuple(dict.fromkeys(one.bdf for one in messages if one.bdf))
-
-
-def of_log(
+def found_in_log(
     examination: Examination,
     messages: list[KernelMessage],
     cause: str,
     fix: Plan | None,
     severity: Severity | None = None,
 ) -> Outcome:
-    """Report what the messages mean, with the messages as evidence."""
-    bdfs = marked(messages)
-    where = f"{join_limited(bdfs)}: " if bdfs else ""
-    return found(f"{where}{cause}", *said(examination, messages), fix=fix, severity=severity, devices=bdfs)
+    """Report a cause with the messages as evidence, the latest first."""
+    log = examination.kernel_log
+    source = "dmesg" if isinstance(log, Unknown) else log.source
+    bdfs = bdfs_in(messages)
+    return found(
+        f"{join_limited(bdfs)}: {cause}" if bdfs else cause,
+        *first_n(Evidence(source, message.text) for message in reversed(messages)),
+        fix=fix,
+        severity=severity,
+        devices=bdfs,
+    )
+
+
+def add_log_check(
+    area: Area,
+    name: str,
+    severity: Severity,
+    title: str,
+    reference: str,
+    *,
+    ok: str,
+    impact: str,
+    kind: LogKind,
+    cause: str,
+    fix: Plan | None = None,
+    wanted: Filter = _any_message,
+) -> None:
+    """Add a check to an area that finds kernel messages of a kind."""
+
+    @area.check(name, severity, title, reference, ok=ok, impact=impact)
+    def judge(examination: Examination) -> Outcome:
+        return found_in_log(examination, log_messages(examination, kind, wanted), cause, fix)

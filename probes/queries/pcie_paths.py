@@ -1,23 +1,37 @@
-"""What the PCIe checks have in common: functions, the paths between GPUs and near NICs, and outcomes."""
+"""What the PCIe checks share: functions, the paths between GPUs and near NICs, and outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from probes.base.plan import Plan
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.local import TREE_ONLY
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import Evidence, Outcome, found, needs, passed, unknown
+from probes.queries.finding import (
+    CheckEnded,
+    Evidence,
+    Outcome,
+    end_with,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path
 
+T = TypeVar("T")
 DEVICES = "/sys/bus/pci/devices"
-OUT_OF_SERVICE = "the node has to be taken out of service"
+OUT_OF_SERVICE = "every job on this node, which must be taken out of service"
+NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC here")
 BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
 # Grace's and Vera's: rdma-core kernel-boot/rdma_topo
@@ -26,7 +40,7 @@ _VGPU_HOST = "nvidia_vgpu_vfio"
 
 
 def functions_of(examination: Examination) -> dict[str, PciFunction]:
-    """All PCI functions; none where they could not be read."""
+    """Return all PCI functions by BDF; empty where they could not be read."""
     pci = examination.node.pci
     return {} if isinstance(pci, Unknown) else pci.functions
 
@@ -42,10 +56,11 @@ def unknown_devices(examination: Examination) -> Outcome | None:
 
 
 def gpus_and_nics(examination: Examination) -> dict[str, PciFunction]:
-    """GPUs and RDMA NICs, without those handed to virtual machines."""
+    """Return the GPUs and RDMA NICs by BDF, without those passed to virtual machines."""
     functions = functions_of(examination)
     topology = examination.topology
-    bdfs = [end.bdf for end in (*topology.gpus, *topology.nics) if not isinstance(end.bdf, Unknown)]
+    endpoints = (*topology.gpus, *topology.nics)
+    bdfs = [endpoint.bdf for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)]
     return {
         bdf: functions[bdf]
         for bdf in dict.fromkeys(bdfs)
@@ -54,9 +69,9 @@ def gpus_and_nics(examination: Examination) -> dict[str, PciFunction]:
 
 
 def passed_to_guests(examination: Examination) -> tuple[str, ...]:
-    """Return the functions that this host passes to virtual machines: ACS isolates those.
+    """Return the functions that this host passes to virtual machines, which ACS isolates.
 
-    A vGPU host passes shares of its GPUs: virtual functions, or mediated devices of nvidia_vgpu_vfio.
+    A vGPU host passes shares of its GPUs, as virtual functions or mediated devices of nvidia_vgpu_vfio.
     """
     functions = functions_of(examination)
     modules = examination.node.modules
@@ -72,15 +87,15 @@ def passed_to_guests(examination: Examination) -> tuple[str, ...]:
 
 
 def labels(examination: Examination) -> dict[str, str]:
-    """BDF -> "GPU0" or "mlx5_0"."""
-    topology = examination.topology
+    """Return the labels of GPUs and NICs ("GPU0", "mlx5_0") by BDF."""
+    endpoints = (*examination.topology.gpus, *examination.topology.nics)
     return {
-        end.bdf: end.label for end in (*topology.gpus, *topology.nics) if not isinstance(end.bdf, Unknown)
+        endpoint.bdf: endpoint.label for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)
     }
 
 
 def near_paths(examination: Examination) -> list[Path]:
-    """The paths from a GPU to a NIC that go through PCIe switches alone: PIX and PXB."""
+    """Return the paths from a GPU to a NIC that use PCIe switches only: PIX and PXB."""
     topology, here = examination.topology, gpus_and_nics(examination)
     bdfs = {nic.id: nic.bdf for nic in topology.nics}
     return [
@@ -95,55 +110,57 @@ def near_paths(examination: Examination) -> list[Path]:
 
 
 def bridges_between(path: Path) -> list[str]:
-    """The switch ports on a path, by BDF."""
+    """Return the BDFs of the switch ports on a path."""
     return [hop.id for hop in path.hops if hop.kind in BRIDGES]
 
 
 def turning_ports(examination: Examination, path: Path) -> list[str]:
-    """The two switch ports between which a path turns from up to down: there alone ACS redirects it.
+    """Return the two switch ports between which a path turns from up to down, where ACS can redirect it.
 
-    A request that has to leave its switch anyway goes up whatever ACS says (PCI Express Base
-    Specification, ACS P2P Request Redirect).
+    A request that must leave its switch goes up with or without ACS (PCI Express Base Specification, ACS
+    P2P Request Redirect).
     """
     functions = functions_of(examination)
     bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
     gpu, nic = functions.get(path.a), functions.get(bdfs.get(path.b, ""))
     if gpu is None or nic is None:
         return []
-    for mine, its in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):
-        if mine != its:
-            return [mine, its]
+    for gpu_port, nic_port in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):
+        if gpu_port != nic_port:
+            return [gpu_port, nic_port]
     return []
 
 
 def is_guest(examination: Examination) -> Maybe[bool]:
-    """Whether this runs in a virtual machine, be it in a container there."""
+    """Return whether this is a virtual machine, or a container in one."""
     return platform.is_guest(examination.node.platform)
 
 
+def need_guest(examination: Examination, *evidence: Evidence) -> bool:
+    """Return whether this is a virtual machine, or end the check as unknown."""
+    return need(is_guest(examination), "the platform, bare metal or virtual machine", *evidence)
+
+
 def plural(count: int, noun: str) -> str:
-    """As "1 NIC", "2 NICs"."""
+    """Return a count with its noun: "1 NIC", "2 NICs"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def needs_platform(guest: Unknown) -> str:
-    """What a check needs that judges bare metal and virtual machines differently."""
-    return f"needs the platform, bare metal or virtual machine: {guest}"
-
-
 def is_grace(examination: Examination) -> bool:
-    """Whether GPUs are attached to the CPU by C2C, or the root ports are Grace's or Vera's."""
+    """Return whether GPUs are attached to the CPU by C2C, or the root ports are Grace's or Vera's."""
     gpus = examination.node.gpus
     if not isinstance(gpus, Unknown) and any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
         return True
     return any(
-        one.kind is PciKind.BRIDGE and one.vendor_id == _NVIDIA and one.device_id in _GRACE_ROOT_PORTS
-        for one in functions_of(examination).values()
+        function.kind is PciKind.BRIDGE
+        and function.vendor_id == _NVIDIA
+        and function.device_id in _GRACE_ROOT_PORTS
+        for function in functions_of(examination).values()
     )
 
 
 def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:
-    """The configuration space of a function."""
+    """Return the configuration space of a function."""
     facts = examination.config_space
     if isinstance(facts, Unknown):
         return facts
@@ -151,22 +168,21 @@ def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:
 
 
 def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:
-    """The PCI Express capability of a function."""
-    space = config_of(examination, bdf)
-    return space if isinstance(space, Unknown) else space.express
+    """Return the PCI Express capability of a function."""
+    return map_known(config_of(examination, bdf), lambda space: space.express)
 
 
 def nic_registers(examination: Examination) -> dict[str, Maybe[PciExpress]]:
-    """The PCI Express capability of each NIC; a virtual function's settings are its physical function's."""
+    """Return the PCI Express capability of each NIC; virtual functions have no settings of their own."""
     return {
         bdf: express_of(examination, bdf)
-        for bdf, one in gpus_and_nics(examination).items()
-        if one.kind is PciKind.NIC and one.physical_function is None
+        for bdf, function in gpus_and_nics(examination).items()
+        if function.kind is PciKind.NIC and function.physical_function is None
     }
 
 
 def acs_of(examination: Examination, bdf: str) -> Maybe[Acs] | None:
-    """The ACS of a port; None: it has none, and so redirects nothing."""
+    """Return the ACS of a port; None: it has none, and so redirects nothing."""
     space = config_of(examination, bdf)
     if isinstance(space, Unknown):
         return space
@@ -175,36 +191,52 @@ def acs_of(examination: Examination, bdf: str) -> Maybe[Acs] | None:
 
 
 def acs_evidence(bdf: str, acs: Acs) -> Evidence:
-    """The ACS control register as setpci shows it, and its bits as lspci does."""
+    """Return the ACS control register as setpci prints it, and its bits as lspci does."""
     return Evidence(f"setpci -s {bdf} ECAP_ACS+6.w", f"{acs.control:04x} ({acs.on})")
 
 
-def outcome_of(
-    cause: str,
-    bad: Sequence[Evidence],
-    unknowns: Sequence[Unknown],
-    good: Evidence,
-    fix: Plan | None = None,
-    devices: Sequence[str] = (),
-) -> Outcome:
-    """Found where anything is bad, unknown where something could not be read, else passed."""
-    if bad:
-        return found(cause, *first_distinct(bad, LIKE_THESE), fix=fix, devices=tuple(dict.fromkeys(devices)))
-    if unknowns:
-        return unknown_because(unknowns)
-    return passed(good)
+@dataclass
+class Tally:
+    """What a check saw on several devices."""
+
+    faults: list[Evidence] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)  # the devices that the finding marks
+    unknowns: list[Unknown] = field(default_factory=list)
+
+    def fault(self, evidence: Evidence, *devices: str) -> None:
+        """Add a fault of these devices."""
+        self.faults.append(evidence)
+        self.devices.extend(devices)
+
+    def outcome(self, cause: str, good: Evidence, fix: Plan | None = None) -> Outcome:
+        """Return found if there is a fault, else unknown if a fact could not be read, else passed."""
+        if self.faults:
+            evidence = first_distinct(self.faults, LIKE_THESE)
+            return found(cause, *evidence, fix=fix, devices=tuple(dict.fromkeys(self.devices)))
+        self.end_if_unknown()
+        return passed(good)
+
+    def end_if_unknown(self) -> None:
+        """End the check if a fact could not be read."""
+        end_with(unknown_because(self.unknowns) if self.unknowns else None)
+
+
+def need_read(fact: Maybe[T]) -> T:
+    """Return the fact, or end the check with the reason why it could not be read."""
+    if isinstance(fact, Unknown):
+        raise CheckEnded(unknown_because([fact]))
+    return fact
 
 
 def unknown_because(unknowns: Sequence[Unknown]) -> Outcome:
-    """What could not be read, with its reason: "needs root: PCI config beyond 64 bytes"."""
-    # Each once: a file stands behind several facts.
-    distinct = list(dict.fromkeys(unknowns))
-    seen = (Evidence(one.source or "gdrtop", str(one)) for one in distinct)
+    """Return the outcome for facts that could not be read: "needs root: PCI config beyond 64 bytes"."""
+    distinct = list(dict.fromkeys(unknowns))  # several facts come from one file
+    evidence = (Evidence(fact.source or "gdrtop", str(fact)) for fact in distinct)
     first = distinct[0]
     words = needs(first.source, first) if TREE_ONLY in first.detail else reason_of(first)
-    return unknown(words, *first_distinct(seen, LIKE_THESE))
+    return unknown(words, *first_distinct(evidence, LIKE_THESE))
 
 
 def reason_of(fact: Unknown) -> str:
-    """Why it could not be read, with the file where the reason alone says too little."""
+    """Return why a fact could not be read, with the file where the reason alone says too little."""
     return str(fact) if fact.detail or not fact.source else f"{fact}: {fact.source}"

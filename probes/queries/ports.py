@@ -1,15 +1,16 @@
-"""What the checks of RDMA ports have in common: the ports of NICs, and how severe the loss of some is."""
+"""The RDMA ports of NICs: why a port carries no traffic, and how severe the loss of ports is."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from enum import Enum
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Evidence, Severity
+from probes.queries.evidence_list import RDMA_DEVICES, join_limited
+from probes.queries.finding import Evidence, Severity, need
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
 from probes.topology.smi_words import Smi
@@ -24,13 +25,13 @@ PORT_DOWN = (
     "ib-port-not-active-no-subnet-manager",
     "ib-port-not-active-subnet-manager-stalled",
 )
-"""The checks that find ports which are down; each such port is found by one of them at least."""
+"""The checks that find ports that are down. At least one of them finds each such port."""
 _NEAR = (Smi.PIX, Smi.PXB)
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port of a NIC, with all facts about it."""
+    """A port of a NIC with all facts about it."""
 
     device: RdmaDevice
     facts: RdmaPort
@@ -38,27 +39,27 @@ class Port:
 
     @property
     def path(self) -> str:
-        """Its directory."""
+        """The port's directory in sysfs."""
         return f"{self.device.sysfs_path}/ports/{self.facts.number}"
 
     @property
     def is_ethernet(self) -> bool:
-        """Whether it is known to use RoCE."""
+        """Whether the port is known to use RoCE."""
         return self.facts.link_layer == "Ethernet"
 
     @property
     def is_active(self) -> bool:
-        """Whether it is known to carry traffic."""
+        """Whether the port is known to carry traffic."""
         return self.facts.state in ACTIVE
 
     @property
     def name(self) -> str:
-        """As "mlx5_0", with the port's number where it is not the only one."""
+        """The name as shown: "mlx5_0", or "mlx5_0/2" on a device with several ports."""
         return self.device.name if len(self.device.ports) == 1 else f"{self.device.name}/{self.facts.number}"
 
 
 def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
-    """The ports of NICs, without those of software devices (rxe, siw)."""
+    """Return the ports of NICs, without those of software devices (rxe, siw)."""
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return () if rdma.reason is Reason.NOT_THERE else rdma
@@ -71,6 +72,11 @@ def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
     )
 
 
+def need_ports(examination: Examination, quote: bool = True) -> tuple[Port, ...]:
+    """Return the ports of NICs, or end the check as unknown."""
+    return need(ports_of(examination), RDMA_DEVICES, quote=quote)
+
+
 def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:
     if isinstance(facts, Unknown):
         return facts
@@ -78,18 +84,18 @@ def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[Port
     return facts.ports.get((device, port), absent)
 
 
-def names(of: Iterable[Port]) -> str:
-    """The ports' names, as many as are shown."""
-    return join_limited(port.name for port in of)
+def port_names(ports: Iterable[Port]) -> str:
+    """Return the names of the ports as a cause lists them."""
+    return join_limited(port.name for port in ports)
 
 
-def devices_of(of: Iterable[Port]) -> tuple[str, ...]:
-    """The RDMA devices that a finding marks."""
-    return tuple(dict.fromkeys(port.device.name for port in of))
+def devices_of(ports: Iterable[Port]) -> tuple[str, ...]:
+    """Return the names of the ports' RDMA devices, each once."""
+    return tuple(dict.fromkeys(port.device.name for port in ports))
 
 
-def alike(ports: Iterable[Port]) -> dict[str, list[Port]]:
-    """Ports by board (PSID); those whose board is not known are left out."""
+def by_board(ports: Iterable[Port]) -> dict[str, list[Port]]:
+    """Group ports by board (PSID), without ports of an unknown board."""
     boards: dict[str, list[Port]] = {}
     for port in ports:
         if not isinstance(port.device.board_id, Unknown):
@@ -98,37 +104,40 @@ def alike(ports: Iterable[Port]) -> dict[str, list[Port]]:
 
 
 def card_of(port: Port) -> str:
-    """The PCI address of its card without the function, "0000:41:00"; "" where it is not known."""
+    """Return the PCI address of the port's card without the function, "0000:41:00", or ""."""
     return known(port.device.bdf, "").rpartition(".")[0]
 
 
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
-    """How severe it is that these ports carry no traffic."""
-    names = {port.device.name for port in lost}
-    if gpus_without_nic(examination, names):
+    """Return how severe it is that these ports carry no traffic."""
+    devices = {port.device.name for port in lost}
+    if gpus_without_nic(examination, devices):
         return Severity.CRITICAL
-    return Severity.NOTE if all(_is_spare(examination, port, names) for port in lost) else Severity.WARNING
+    return Severity.NOTE if all(_is_spare(examination, port, devices) for port in lost) else Severity.WARNING
 
 
-def same_cause_as_down(examination: Examination, names: Collection[str]) -> tuple[str, ...]:
-    """The findings that one about these RDMA devices is part of; none where they count as spare: a note."""
+def same_cause_as_down(examination: Examination, devices: Collection[str]) -> tuple[str, ...]:
+    """Return the findings that a finding about these RDMA devices is part of; none for spare ports."""
     ports = ports_of(examination)
-    lost = () if isinstance(ports, Unknown) else [port for port in ports if port.device.name in names]
+    lost = () if isinstance(ports, Unknown) else [port for port in ports if port.device.name in devices]
     return () if cost_of_loss(examination, lost) is Severity.NOTE else PORT_DOWN
 
 
 def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[str, ...]:
-    """GPUs that have NICs below their switch, or any NIC at all, and none of them works without `lost`."""
+    """Return the GPUs left without a working NIC when the devices `lost` fail.
+
+    Only NICs below a GPU's switch count; all NICs, if there are none.
+    """
     topology = examination.topology
     devices = _devices(examination.node.rdma)
     nics = [nic.id for nic in topology.nics]
     working = {nic for nic in nics if nic not in lost and not is_down(devices.get(nic))}
-    out = []
+    cut_off = []
     for gpu in topology.gpus:
         near = [nic for nic in nics if topology.paths[gpu.id, nic].smi in _NEAR]
         if nics and not working & set(near or nics):
-            out.append(gpu.id)
-    return tuple(out)
+            cut_off.append(gpu.id)
+    return tuple(cut_off)
 
 
 def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
@@ -136,7 +145,7 @@ def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
 
 
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
-    """Whether its card's other port works, or no port of this board does: it seems to be unused."""
+    """Say whether the port seems unused: the card's other port works, or no port of this board does."""
     card = card_of(port)
     board = port.device.board_id
     equals = [
@@ -144,6 +153,47 @@ def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bo
         for device in _devices(examination.node.rdma).values()
         if device.name not in lost and device.board_id == board and not isinstance(board, Unknown)
     ]
-    if any(not is_down(one) and known(one.bdf, "?").rpartition(".")[0] == card for one in equals):
+    if any(not is_down(device) and known(device.bdf, "?").rpartition(".")[0] == card for device in equals):
         return True
     return all(is_down(device) for device in equals)
+
+
+class Condition(Enum):
+    """Why a port carries no traffic."""
+
+    NONE = "carries traffic"
+    NO_SIGNAL = "no signal from the other end"
+    DISABLED = "disabled"
+    NETDEV_DOWN = "netdev set down"
+    NO_SUBNET_MANAGER = "no subnet manager"
+    STALLED = "not fully configured by the subnet manager"
+
+
+def condition_of(port: Port) -> Maybe[Condition]:
+    """Return why a port carries no traffic.
+
+    Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband, state and phys_state.
+    """
+    state, layer = port.facts.state, port.facts.link_layer
+    if isinstance(state, Unknown):
+        return state
+    if state in ACTIVE:
+        return Condition.NONE
+    if isinstance(layer, Unknown):
+        return layer
+    if layer == "Ethernet":
+        # The physical state of a RoCE port is Disabled even if only the cable is missing (mlx5, main.c).
+        is_up = map_known(port.health, lambda health: health.netdev_is_up)
+        return map_known(is_up, _ETHERNET.__getitem__)
+    if state in ("INIT", "ARMED"):
+        if state == "ARMED":
+            return Condition.STALLED
+        sm_lid = map_known(port.health, lambda health: health.sm_lid)
+        return map_known(sm_lid, lambda lid: Condition.STALLED if lid else Condition.NO_SUBNET_MANAGER)
+    physical = port.facts.physical_state
+    return map_known(
+        physical, lambda text: Condition.DISABLED if text == "Disabled" else Condition.NO_SIGNAL
+    )
+
+
+_ETHERNET = {True: Condition.NO_SIGNAL, False: Condition.NETDEV_DOWN}

@@ -1,4 +1,4 @@
-"""Writes down what is asked of a host and what it answers, moment by moment."""
+"""A host that records the answers of another host, moment by moment."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from probes.recording.format import Question
 
 K = TypeVar("K", str, int)
 T = TypeVar("T")
-SHORTEST_MOMENT_SECONDS = 0.9  # a reading a second, however fast the dashboard reads
+SHORTEST_MOMENT_SECONDS = 0.9  # at most about one reading per second, even if the dashboard reads more often
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What was answered since the moment before; answers that were the same are left out."""
+    """The answers since the previous moment, without those that did not change."""
 
     number: int
     at: float  # seconds since 1970, the host's clock
-    probed: bool  # whether the whole node was probed in it
-    clock: tuple[float, ...]  # what the host's monotonic clock showed, in the order asked
+    probed: bool  # the whole node was probed
+    clock: tuple[float, ...]  # values of the host's monotonic clock, in the order asked
     answers: dict[Question, Maybe[Any]]
 
 
 class RecordingHost:
-    """Passes every question on to a host and notes what it answers; asks nothing itself.
+    """Forwards every question to a host and records its answer; asks nothing itself.
 
     `sink` takes each moment. Questions may come from several threads.
     """
@@ -44,7 +44,7 @@ class RecordingHost:
         self._host = host
         self._sink = sink
         self._lock = threading.Lock()
-        self._told: dict[Question, Maybe[Any]] = {}
+        self._recorded: dict[Question, Maybe[Any]] = {}
         self._new: dict[Question, Maybe[Any]] = {}
         self._unanswered: dict[object, Question] = {}
         self._clock: list[float] = []
@@ -53,26 +53,26 @@ class RecordingHost:
         self.moments = 0
 
     def note_probe(self) -> None:
-        """The whole node has been probed in this moment."""
+        """Note that the whole node was probed in this moment."""
         self._probed = True
 
     def end_moment(self) -> bool:
-        """Gives what was answered to the sink, once a second at most: else it goes with the next moment."""
+        """Pass the answers to the sink, at most once per second; return whether it did."""
         now = self._host.monotonic()
         with self._lock:
             since = None if self._ended_at is None else now - self._ended_at
             if since is not None and since < SHORTEST_MOMENT_SECONDS:
-                self._clock.clear()  # the next reading tells of a later time
+                self._clock.clear()  # the next reading has a later time
                 return False
             for question in list(self._unanswered.values()):
-                told = "no answer when this moment was recorded"
-                self._new[question] = Unknown(Reason.TIMED_OUT, _source(question), told)
+                detail = "no answer when this moment was recorded"
+                self._new[question] = Unknown(Reason.TIMED_OUT, _source(question), detail)
             answers = {
                 question: answer
                 for question, answer in self._new.items()
-                if question not in self._told or not _same(self._told[question], answer)
+                if question not in self._recorded or not _same(self._recorded[question], answer)
             }
-            self._told.update(answers)
+            self._recorded.update(answers)
             moment = Moment(self.moments, self._host.wall_clock(), self._probed, tuple(self._clock), answers)
             self._new, self._clock, self._probed = {}, [], False
             self._ended_at = now
@@ -89,7 +89,7 @@ class RecordingHost:
         finally:
             del self._unanswered[mark]
         with self._lock:
-            # A file that was read and is longer than another question's limit has been read all the same.
+            # A file may be too long for one question's limit and be read for another.
             if not (isinstance(answer, Unknown) and isinstance(self._new.get(question), bytes)):
                 self._new[question] = answer
         return answer
@@ -111,83 +111,83 @@ class RecordingHost:
         return answers
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """A file's bytes."""
+        """Return a file's content."""
         return self._ask("file", (path,), lambda: self._host.read_bytes(path, limit))
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        """A file's text; its bytes are what is noted."""
+        """Return a file's text, and record its bytes."""
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """The sorted names in a directory."""
+        """Return the sorted names in a directory."""
         return self._ask("names", (path,), lambda: self._host.names(path))
 
     def link(self, path: str) -> Maybe[str]:
-        """The target a symbolic link names."""
+        """Return the target of a symbolic link."""
         return self._ask("link", (path,), lambda: self._host.link(path))
 
     def resolve(self, path: str) -> Maybe[str]:
-        """The path with every link resolved."""
+        """Return the path with every link resolved."""
         return self._ask("resolve", (path,), lambda: self._host.resolve(path))
 
     def size(self, path: str) -> Maybe[int]:
-        """A file's size in bytes."""
+        """Return a file's size in bytes."""
         return self._ask("size", (path,), lambda: self._host.size(path))
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Whether the file may be read (and written)."""
+        """Return whether the file can be read (and written)."""
         kind = "writable" if write else "readable"
         return self._ask(kind, (path,), lambda: self._host.access(path, write))
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """The output of a read-only command."""
+        """Return the output of a read-only command."""
         return self._ask("run", tuple(argv), lambda: self._host.run(argv, seconds))
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        """What NVML says of driver and GPUs."""
+        """Return what NVML reports about driver and GPUs."""
         return self._ask("nvml", (), self._host.nvml)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """NVML's moving figures."""
+        """Return NVML's live figures."""
         return self._ask("nvml_live", (), self._host.nvml_live)
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """The errnos of the DMA-BUF probe."""
+        """Return the errnos of the DMA-BUF probe."""
         return self._ask_each("dmabuf_errno", devices, self._host.dmabuf_errnos)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        """What libcuda says of each GPU."""
+        """Return what libcuda reports about each GPU."""
         return self._ask("cuda_gpus", (), self._host.cuda_gpus)
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        """User, CPU, memory and CPU affinity of each process."""
+        """Return user, CPU, memory and CPU affinity of each process."""
         return self._ask_each("process_usage", pids, self._host.process_usage)
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        """Bytes through each network interface, without RDMA."""
+        """Return the bytes through each network interface, without RDMA."""
         return self._ask_each("interface_counters", names, self._host.interface_counters)
 
     def environment(self, name: str) -> Maybe[str]:
-        """An environment variable."""
+        """Return an environment variable."""
         return self._ask("environment", (name,), lambda: self._host.environment(name))
 
     def is_root(self) -> bool:
-        """Whether root asks."""
+        """Return whether root asks."""
         is_root = self._host.is_root()
         with self._lock:
             self._new[Question("is_root")] = is_root
         return is_root
 
     def monotonic(self) -> float:
-        """The host's clock; what it showed is noted, for rates are taken over it."""
+        """Return the host's clock, and record it because rates depend on it."""
         now = self._host.monotonic()
         with self._lock:
             self._clock.append(now)
         return now
 
     def wall_clock(self) -> float:
-        """The host's time of day."""
+        """Return the host's time of day."""
         return self._host.wall_clock()
 
 
@@ -195,5 +195,5 @@ def _source(question: Question) -> str:
     return printable(" ".join(question.of) or question.kind)
 
 
-def _same(one: Maybe[Any], other: Maybe[Any]) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def _same(before: Maybe[Any], after: Maybe[Any]) -> bool:
+    return type(before) is type(after) and bool(before == after)

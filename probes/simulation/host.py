@@ -22,6 +22,7 @@ from probes.simulation.bandwidth.playback import SimulatedTest
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.faults.catalogue import NoSuchFault, split_name
+from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.description import describe
 from probes.simulation.node.processes import FIRST_RANK
@@ -42,8 +43,12 @@ class SimulatedHost:
     def __init__(self, name: str, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         plain_name, faults = split_name(name)
         self._description = describe(plain_name)
+        idle = set()  # names of faults that change nothing on this node
         for fault in faults:
-            self._description = fault.describe(self._description)
+            changed = fault.change_description(self._description)
+            if changed == self._description:
+                idle.add(fault.name)
+            self._description = changed
         self.origin = Origin(Source.SIMULATED, name)
         self._seed = seed
         self._clock = clock
@@ -52,10 +57,14 @@ class SimulatedHost:
         self.tree = build_tree(self._description, seed)
         self._node: SimulatedNode | None = None
         for fault in faults:
+            before = state_of(self.tree) if fault.name in idle else None
             try:
-                fault.spoil(self.tree)
+                fault.change_tree(self.tree)
             except (LookupError, StopIteration):
                 raise NoSuchFault(fault.name, plain_name) from None
+            if before is not None and state_of(self.tree) != before:
+                idle.remove(fault.name)
+        self.faults_without_effect = tuple(sorted(idle))
 
     def _seconds(self) -> float:
         return self._clock() - self._began

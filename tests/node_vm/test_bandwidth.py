@@ -41,7 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + COMMAND_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "not so after a long time"
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def ends_running(guest: Guest) -> int:
@@ -129,7 +129,7 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     dashboard.press("K")
     dashboard.until_shown("Cancel the bandwidth tests?")
     dashboard.press("y")
-    dashboard.until_shown("cancelled")
+    dashboard.until_shown("canceled")
     until(lambda: left_on(node) == before)
     dashboard.press("Escape", "Escape")
     dashboard.until_shown("by peermem · 8 of 8 GPUs")

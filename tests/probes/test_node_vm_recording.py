@@ -13,7 +13,7 @@ from probes.snapshot.rates import read
 from probes.topology.paths import build
 from probes.topology.smi_words import Smi
 from tests.recordings import NODE_VM
-from tui.files.recording_file import chunks_of
+from tui.files.new_file import chunks_of
 
 # Two roots with two switches each, and below each switch two GPUs and a NIC, as QEMU was told.
 GPUS = ["43", "44", "48", "49", "83", "84", "88", "89"]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.faults.fault import Fault
+from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main
@@ -42,6 +44,21 @@ def test_demo_list_names_every_simulated_node(capsys: pytest.CaptureFixture[str]
     nodes, _, faults = text.partition("\n\n")
     assert [line.split()[0] for line in nodes.splitlines()] == list(simulated_names())
     assert set(FAULTS) <= set(faults.split())
+
+
+def test_demo_list_says_what_is_wrong_with_each_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--demo", "list")
+    assert all(" ".join(fault.summary.split()) in " ".join(text.split()) for fault in FAULTS.values())
+
+
+def test_a_fault_that_changes_nothing_on_the_node_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", "--demo", "gb200+acs-on"]) == 3
+    assert "changes nothing on gb200; try hgx-h100+acs-on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_each_fault_changes_the_node_that_it_is_meant_for(fault: Fault) -> None:
+    assert not SimulatedHost(f"{fault.on}+{fault.name}").faults_without_effect
 
 
 def test_a_wrong_fault_names_those_alike(capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,8 +291,8 @@ def test_wrong_options_name_the_help_that_has_them(
     ("word", "hint"),
     [
         ("doctor", "did you mean gdrtop check?"),
-        ("help", "did you mean gdrtop --help?"),
-        ("watch", "gdrtop alone is the dashboard"),
+        ("manual", "did you mean gdrtop help?"),
+        ("watch", "gdrtop alone opens the dashboard"),
         ("chek", "did you mean check?"),
         ("frob", "try gdrtop --help"),
     ],
@@ -300,3 +317,18 @@ def test_a_wrong_name_is_said_before_the_terminal_is_asked_for(arguments: tuple[
     assert done.returncode == 3
     assert "terminal" not in done.stderr
     assert arguments[1] in done.stderr
+
+
+def test_json_is_one_of_the_formats_of_topo(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (("topo", "--json"), ("topo", "--format", "json")):
+        assert json.loads(printed(capsys, *arguments, "--demo", "cloud-vm"))["graph"]["nodes"]
+    assert "graph gdrtop {" in printed(capsys, "topo", "--format", "dot", "--demo", "cloud-vm")
+    text = printed(capsys, "topo", "--help")
+    assert all(word in text for word in ("graphml", "Graphviz", "node-link"))
+
+
+def test_help_shows_the_manual(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gdrtop help SUBJECT" in printed(capsys, "help")
+    assert "doctor" in printed(capsys, "help", "doctor").lower()
+    assert main(["help", "frob"]) == 3
+    assert "no subject 'frob'" in capsys.readouterr().err

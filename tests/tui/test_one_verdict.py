@@ -10,7 +10,7 @@ import pytest
 
 from probes.bandwidth.model.limits import limit_of_pair
 from probes.base.unknown import Unknown
-from probes.checks.summary import exit_status, found_of, summed_up
+from probes.checks.summary import exit_status, summarize, with_severity
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Severity
 from probes.simulation.bandwidth.speeds import Place, sustained
@@ -22,7 +22,7 @@ from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
 from tui.cli import main
 from tui.commands.check import check_json
-from tui.commands.topo import topology_json
+from tui.commands.topo_json import topology_json
 from tui.runtime.sampler import Probed, Sampled
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Tone
@@ -33,7 +33,7 @@ GREEN = (State.ACTIVE, State.READY)
 
 
 def verdict_on(name: str) -> Verdict:
-    return summed_up(examination_of(name).verdict, findings_on(name).values())
+    return summarize(examination_of(name).verdict, findings_on(name).values())
 
 
 def test_the_dashboard_and_json_say_what_check_says() -> None:
@@ -42,10 +42,10 @@ def test_the_dashboard_and_json_say_what_check_says() -> None:
         node, topology, reading = examination.node, examination.topology, examination.reading
         verdict = verdict_on(name)
         state = OverviewState()
-        state.take(Probed(node, topology))
+        state.apply(Probed(node, topology))
         judged = judge(node, topology, reading, files=examination.topology_files)
-        state.take(Sampled(reading, judged, 0.0))
-        state.take_findings(found)
+        state.apply(Sampled(reading, judged, 0.0))
+        state.apply_findings(found)
         assert state.verdict == verdict, name
         words = {
             state.verdict.state.value,
@@ -58,7 +58,7 @@ def test_the_dashboard_and_json_say_what_check_says() -> None:
 def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it() -> None:
     for name in NODES:
         found, verdict = findings_on(name).values(), verdict_on(name)
-        critical, warnings = found_of(found, Severity.CRITICAL), found_of(found, Severity.WARNING)
+        critical, warnings = with_severity(found, Severity.CRITICAL), with_severity(found, Severity.WARNING)
         line = draw(verdict, key="d")
         text = "".join(run.text for run in line)
         assert (f"{len(critical)} critical" in text) == bool(critical), name
@@ -133,10 +133,10 @@ def test_the_commands_agree(name: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
     examination = examination_of(name)
     state = OverviewState()
-    state.take(Probed(examination.node, examination.topology))
-    state.take(Sampled(examination.reading, examination.verdict, 0.0))
+    state.apply(Probed(examination.node, examination.topology))
+    state.apply(Sampled(examination.reading, examination.verdict, 0.0))
     line = state.verdict_line()
     assert not any(run.tone is Tone.GOOD for run in line)
     assert "checking…" in "".join(run.text for run in line)
-    state.take_findings(())
+    state.apply_findings(())
     assert "checking…" not in "".join(run.text for run in state.verdict_line())

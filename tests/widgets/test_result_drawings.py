@@ -67,8 +67,8 @@ def test_a_failure_has_its_sentence_and_its_raw_line() -> None:
 
 
 def test_cancelled_tells_what_it_had_reached() -> None:
-    assert words_of(result(150.0, ending=Ending.CANCELLED)) == "cancelled (150 Gb/s so far)"
-    assert words_of(result(None, ending=Ending.CANCELLED)) == "cancelled"
+    assert words_of(result(150.0, ending=Ending.CANCELLED)) == "canceled (150 Gb/s so far)"
+    assert words_of(result(None, ending=Ending.CANCELLED)) == "canceled"
 
 
 def test_what_the_tool_itself_said_of_the_memory() -> None:
@@ -112,7 +112,7 @@ def test_what_it_proves_is_told_where_it_is_known() -> None:
 def test_a_latency_is_no_bandwidth() -> None:
     row = Sample("x", "x", size_bytes=2, latencies=(Latency("typical", 2.1), Latency("99 %", 2.9)))
     told = text(draw_result(latency(2.1, figure=row), (), 100))
-    assert "2.10 µs with messages of 2 B, 99 % within 2.90 µs" in told
+    assert "2.10 µs with 2 B messages, 99 % within 2.90 µs" in told
     assert "Gb/s" not in told
 
 
@@ -121,7 +121,7 @@ def test_a_collective_has_its_bus_bandwidth_and_ncclss_way() -> None:
     facts = tuple(fact(About.ROUTE, f"NET/IB/{number}/GDRDMA") for number in range(8))
     one = result(tool="all_reduce_perf", memory="", figure=figure, facts=facts)
     told = words(draw_result(one, (), 100))
-    assert "bus bandwidth 369 Gb/s with messages of 1 GiB" in told
+    assert "bus bandwidth 369 Gb/s with 1 GiB messages" in told
     assert "GB/s" not in told
     assert "NET/IB/0/GDRDMA" in told
     assert "and 4 more" in told
@@ -137,7 +137,7 @@ def test_gdrcopy_has_both_directions_and_its_suite_a_count() -> None:
     counts = ((About.TOTAL, "28"), (About.PASSED, "26"), (About.FAILED, "0"), (About.WAIVED, "2"))
     facts = tuple(fact(*one) for one in (*counts, (About.WAIVED, "basic_v2")))
     sanity = result(None, tool="gdrcopy_sanity", memory="", facts=facts)
-    assert words_of(sanity) == "passed: 26 of 28 tests of CPU access to GPU memory, 2 waived"
+    assert words_of(sanity) == "26 of 28 tests of CPU access to GPU memory passed, 2 waived"
     assert mark_of(sanity).text == "✓"
     broken = replace(sanity, ending=Ending.FAILED, trouble="2 of 28 tests failed")
     assert "2 of 28 tests failed" in text(draw_result(broken, (), 80))
@@ -248,7 +248,7 @@ def test_each_kind_of_cell_has_its_sign_and_the_legend_says_which() -> None:
     assert "GPU0    390   60▲" in told
     assert "GPU1      ·     ✗" in told
     assert "100■" in told
-    for sign in ("· not measured", "▲ below", "✗ failed", "■ cancelled", "at most 200 Gb/s"):
+    for sign in ("· not measured", "▲ below", "✗ failed", "■ canceled", "at most 200 Gb/s"):
         assert sign in " ".join(told.split())
 
 

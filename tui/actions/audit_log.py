@@ -1,12 +1,13 @@
-"""The audit log: JSON lines of every step that was begun and how it ended, and what they add up to.
+"""The audit log: one JSON line when a run or step begins, and one when it ends.
 
-A run without an end in the log is of unknown outcome: gdrtop died during it, or it is still running.
+A run without an end has an unknown outcome: gdrtop died during it, or it is still running.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,28 +15,44 @@ from typing import Any, Protocol
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
-from tui.actions.events import Outcome
+from tui.actions.events import RunOutcome
+from tui.files.append_file import AppendFile
+from tui.files.xdg import STATE, own_directory
 
+ROOTS_LOG = "/var/log/gdrtop/actions.jsonl"
+_READ_BYTES = 1 << 20
 _WORD_LIMIT = 4096
 _MOST_STEPS = 256
-_RUNS = itertools.count(1)  # of this process: two runs of one second are two
+_RUNS = itertools.count(1)  # of this process, so that two runs in one second differ
 
 
 class AuditError(Exception):
-    """The log cannot be written, and so nothing is run; the message names the file."""
+    """The log cannot be written, so nothing runs; the message names the file."""
 
 
 class AuditFile(Protocol):
-    """Where the lines are kept."""
+    """Where the lines are stored."""
 
     def append(self, line: str) -> None:
-        """Adds one line, on the disk when this returns; AuditError where it cannot be."""
+        """Append a line and sync it to disk; AuditError if that fails."""
 
     def lines(self) -> list[str]:
-        """The newest lines, the oldest first."""
+        """Return the newest lines, oldest first."""
 
     def why_unread(self) -> str:
-        """Why a log that is there is not read, a sentence; "" where it is read, or is not there."""
+        """Return why an existing log cannot be read, as a sentence, or ""."""
+
+
+def own_log() -> str:
+    """Return the log of this user: root's below /var/log, a user's in the XDG state directory."""
+    return ROOTS_LOG if os.geteuid() == 0 else os.path.join(own_directory(STATE), "actions.jsonl")
+
+
+class AuditLogFile(AppendFile):
+    """A log on disk; everybody may read root's."""
+
+    def __init__(self, path: str, owner: int | None = None) -> None:
+        super().__init__(path, "the log", AuditError, _READ_BYTES, owner, all_may_read=os.geteuid() == 0)
 
 
 @dataclass(frozen=True)
@@ -44,21 +61,21 @@ class Actor:
 
     host: str
     boot_id: str
-    user: str  # whose account, and behind sudo whose it was before
+    user: str  # "root (sudo by alice)"
     pid: int
 
 
 @dataclass(frozen=True)
 class PastStep:
-    """One step of a past run."""
+    """A step of a past run."""
 
     why: str
     argv: tuple[str, ...]
-    path: str  # of the file changed; "" for a command
-    kept: str  # where the file as it was before is kept; "" where there was none
+    path: str  # of the changed file; "" for a command
+    kept: str  # backup of the previous file; "" if there was none
     undo: tuple[str, ...]
     needs_root: bool
-    outcome: Outcome
+    outcome: RunOutcome
     exit_status: int | None
     seconds: float | None
     explanation: str
@@ -67,28 +84,28 @@ class PastStep:
 
 @dataclass(frozen=True)
 class PastRun:
-    """One run of an action, as the log has it."""
+    """A run of an action in the log."""
 
     id: str
     at: float  # seconds since 1970
     actor: Actor
     action: str
     title: str
-    outcome: Outcome
+    outcome: RunOutcome
     why: str
     steps: tuple[PastStep, ...]
-    disturbs: str = ""  # as its plan said: what takes it back disturbs the same
+    disturbs: str = ""  # by its plan; the undo disturbs the same
 
 
 class Audit:
-    """Writes one run after another into the log."""
+    """Writes runs to the log."""
 
     def __init__(self, file: AuditFile, actor: Actor, clock: Any = time.time) -> None:
         self._file, self._actor, self._clock = file, actor, clock
         self._run = ""
 
     def begin(self, action: str, plan: Plan) -> None:
-        """A run of an action begins; AuditError where the log cannot be written."""
+        """Log the begin of a run; AuditError if the log cannot be written."""
         self._run = f"{self._clock():.0f}-{self._actor.pid}-{next(_RUNS)}"
         actor = self._actor
         who = {"host": actor.host, "boot_id": actor.boot_id, "user": actor.user, "pid": actor.pid}
@@ -96,23 +113,23 @@ class Audit:
         self._write("begin", {**who, **what})
 
     def begin_step(self, number: int, step: Step, kept: str) -> None:
-        """A step begins; `kept` is where the file it changes is kept as it was."""
-        told: dict[str, Any] = {"step": number, "why": step.why, "needs_root": step.needs_root}
+        """Log the begin of a step; `kept` is the backup of the file that it changes."""
+        fields: dict[str, Any] = {"step": number, "why": step.why, "needs_root": step.needs_root}
         if step.file is not None:
-            told |= {"file": step.file.path, "text": step.file.text, "kept": kept}
+            fields |= {"file": step.file.path, "text": step.file.text, "kept": kept}
         else:
-            told |= {"argv": list(step.argv), "undo": list(step.undo), "group": step.group}
-        self._write("step", told)
+            fields |= {"argv": list(step.argv), "undo": list(step.undo), "group": step.group}
+        self._write("step", fields)
 
     def end_step(
-        self, number: int, outcome: Outcome, exit_status: int | None, seconds: float, explanation: str
+        self, number: int, outcome: RunOutcome, exit_status: int | None, seconds: float, explanation: str
     ) -> None:
-        """A step has ended."""
-        told = {"step": number, "outcome": outcome.value, "exit_status": exit_status}
-        self._write("step end", {**told, "seconds": round(seconds, 3), "explanation": explanation})
+        """Log the end of a step."""
+        fields = {"step": number, "outcome": outcome.value, "exit_status": exit_status}
+        self._write("step end", {**fields, "seconds": round(seconds, 3), "explanation": explanation})
 
-    def end(self, outcome: Outcome, why: str) -> None:
-        """The run has ended."""
+    def end(self, outcome: RunOutcome, why: str) -> None:
+        """Log the end of the run."""
         self._write("end", {"outcome": outcome.value, "why": why})
 
     def _write(self, what: str, fields: dict[str, Any]) -> None:
@@ -122,7 +139,7 @@ class Audit:
         self._file.append(json.dumps(line))
 
 
-# Reading: whatever stands there, nothing of it may stop the screen.
+# Reading: bad lines must never stop the screen.
 
 
 @dataclass
@@ -136,7 +153,7 @@ class _Reading:
 
 
 def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
-    """The runs in a log, the newest first; lines that are not the log's are passed over."""
+    """Return the runs in a log, newest first; skip lines that are not gdrtop's."""
     runs: dict[str, _Reading] = {}
     for text in lines:
         try:
@@ -197,9 +214,9 @@ def _past_step(line: dict[str, Any], end: dict[str, Any]) -> PastStep:
     )
 
 
-def _outcome(line: dict[str, Any]) -> Outcome:
-    told = line.get("outcome")
-    return next((one for one in Outcome if one.value == told), Outcome.UNKNOWN)
+def _outcome(line: dict[str, Any]) -> RunOutcome:
+    value = line.get("outcome")
+    return next((outcome for outcome in RunOutcome if outcome.value == value), RunOutcome.UNKNOWN)
 
 
 def _text(line: dict[str, Any], name: str) -> str:
@@ -221,15 +238,15 @@ def _words(line: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(printable(word, _WORD_LIMIT) for word in value[:64])
 
 
-# Taking back
+# Undo
 
 
 def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
-    """Return what undoes a run, its last step first; else why nothing does.
+    """Return the plan that undoes a run, its last step first, or why there is none.
 
-    Commands act until the next boot at most, so that after one only files are put back.
+    The effect of commands ends with the next boot; after one, only files are restored.
     """
-    done = [step for step in run.steps if step.outcome is Outcome.DONE]
+    done = [step for step in run.steps if step.outcome is RunOutcome.DONE]
     same_boot = run.actor.boot_id == boot_id
     steps = tuple(
         step
@@ -241,17 +258,19 @@ def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
     if steps:
         return Plan(f"Undo: {run.title}", steps, reversible=False, disturbs=run.disturbs)
     if not done:
-        return "none of its steps was done"
+        return "none of its steps was completed"
     return "none of its steps can be undone" if same_boot else "the node has rebooted since"
 
 
 def _undo_step(past: PastStep) -> Step | None:
     if past.path:
-        why = f"restores {past.path}" if past.kept else f"removes {past.path}, which was not there before"
+        why = f"Restore {past.path}" if past.kept else f"Remove {past.path}, which did not exist before"
         return Step(why, file=FileChange(past.path, None, past.kept), needs_root=past.needs_root)
-    return Step(f"undoes: {past.why}", past.undo, past.needs_root, group=past.group) if past.undo else None
+    return Step(f"Undo: {past.why}", past.undo, past.needs_root, group=past.group) if past.undo else None
 
 
-def is_taken_back(run: PastRun, runs: Iterable[PastRun]) -> bool:
-    """Whether a later run has taken this one back."""
-    return any(one.action == f"undo:{run.id}" and one.outcome is Outcome.DONE for one in runs)
+def is_undone(run: PastRun, runs: Iterable[PastRun]) -> bool:
+    """Return whether a later run has undone this one."""
+    return any(
+        later.action == f"undo:{run.id}" and later.outcome is RunOutcome.DONE for later in runs
+    )

@@ -1,4 +1,4 @@
-"""The events of a run as lines, for the console pane and the command line alike."""
+"""Draw the events of a run as lines, for the console pane and the command line."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 from probes.base.plan import Step
 from probes.base.unknown import Unknown
-from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
+from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from widgets.base.ansi_lines import toned
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.plan import command_of, draw_group, step_groups
 
 _MARKS = {
-    Outcome.DONE: Run("✓", Tone.GOOD),
-    Outcome.FAILED: Run("✗", Tone.BAD),
-    Outcome.STILL_RUNNING: Run("?", Tone.BAD),
-    Outcome.STOPPED: Run("■", Tone.WARNING),
-    Outcome.LEFT: Run("✓", Tone.WARNING),
-    Outcome.REFUSED: Run("✗", Tone.WARNING),
-    Outcome.UNKNOWN: Run("?", Tone.WARNING),
+    RunOutcome.DONE: Run("✓", Tone.GOOD),
+    RunOutcome.FAILED: Run("✗", Tone.BAD),
+    RunOutcome.STILL_RUNNING: Run("?", Tone.BAD),
+    RunOutcome.STOPPED: Run("■", Tone.WARNING),
+    RunOutcome.LEFT: Run("✓", Tone.WARNING),
+    RunOutcome.REFUSED: Run("✗", Tone.WARNING),
+    RunOutcome.UNKNOWN: Run("?", Tone.WARNING),
 }
 
 
-def mark_of(outcome: Outcome) -> Run:
+def mark_of(outcome: RunOutcome) -> Run:
     """Return `✓` done, `✗` failed or refused, `■` stopped, `?` unknown."""
     return _MARKS[outcome]
 
 
-def lines_of(event: Event, width: int) -> list[Line]:
+def lines_of(event: RunEvent, width: int) -> list[Line]:
     """Return the lines of one event, in order."""
     if isinstance(event, RunBegan):
         return [line(Run(event.plan.title, Tone.TITLE), Run(f"  {event.as_root}", Tone.DIM))]
@@ -51,10 +51,10 @@ def _step_ended(event: StepEnded, width: int) -> list[Line]:
     if event.explanation:
         lines.extend(wrapped(event.explanation, width, Tone.WARNING, "    "))
     if isinstance(event.kernel_lines, Unknown):
-        if event.outcome is Outcome.FAILED:
+        if event.outcome is RunOutcome.FAILED:
             lines.extend(wrapped(f"kernel log: {event.kernel_lines}", width, Tone.DIM, "    "))
     elif event.kernel_lines:
-        lines.extend(wrapped("kernel log meanwhile:", width, Tone.DIM, "    "))
+        lines.extend(wrapped("kernel log during this step:", width, Tone.DIM, "    "))
         for text in event.kernel_lines:
             lines.extend(wrapped(text, width, Tone.PLAIN, "    │ "))
     return lines

@@ -1,4 +1,4 @@
-"""Offers and runs actions for keys, command palette, doctor and command line alike."""
+"""Lists and runs actions for the screens, the command palette and the command line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs import processes
 from probes.facts.system import network_dependencies
 from probes.facts.system.network_dependencies import NetworkDependencyFacts
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
-from tui.actions.audit_file import ROOTS_LOG, LogOnDisk, own_log
-from tui.actions.audit_log import Actor, Audit, AuditFile, PastRun, is_taken_back, past_runs, undo_plan
-from tui.actions.events import Event, Outcome, RunEnded
+from tui.actions.audit_log import (
+    ROOTS_LOG,
+    Actor,
+    Audit,
+    AuditFile,
+    AuditLogFile,
+    PastRun,
+    is_undone,
+    own_log,
+    past_runs,
+    undo_plan,
+)
+from tui.actions.events import RunEnded, RunEvent, RunOutcome
 from tui.actions.guards import (
     Clearance,
     affected_by,
@@ -29,39 +39,41 @@ from tui.actions.guards import (
     node_name,
     takes_down_netdevs,
 )
+from tui.actions.local_commands import Commands, LocalCommands, why_no_root
 from tui.actions.manual_steps import runnable
-from tui.actions.runner import Commands, LocalCommands, Runner, root_out_of_reach
-from tui.actions.supervisor import DetachedRun, Order
+from tui.actions.order import Order
+from tui.actions.runner import Runner
+from tui.actions.supervisor import DetachedRun
 from tui.runtime.lock import ActionLock, LockTaken, runtime_directory, user_name
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
 _NETWORK_SECONDS = 5.0
-_MOST_TAKEN_BACK = 5  # runs offered to be taken back
+_MOST_UNDOS = 5  # runs that the list offers to undo
 
 
 class MemoryLog:
-    """The log of a simulated node: kept as long as the program runs."""
+    """The log of a simulated node, in memory."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def append(self, line: str) -> None:
-        """Adds a line."""
+        """Append a line."""
         self._lines.append(line)
 
     def lines(self) -> list[str]:
-        """All lines."""
+        """Return all lines."""
         return list(self._lines)
 
     def why_unread(self) -> str:
-        """Memory is always read."""
+        """Return ""; memory can always be read."""
         return ""
 
 
 @dataclass(frozen=True)
 class UndoOffer(Offer):
-    """Takes a past run back."""
+    """Undoes a past run."""
 
     run: str = ""  # its id in the log
 
@@ -78,7 +90,7 @@ class Prepared:
 
 
 class Dispatcher:
-    """Offers actions and runs one at a time; `run` blocks, all else is quick."""
+    """Lists actions and runs one at a time; only `run` blocks."""
 
     def __init__(self, host: Host, read_only: bool = False, log: AuditFile | None = None) -> None:
         self._host, self._read_only = host, read_only
@@ -87,33 +99,37 @@ class Dispatcher:
         self._commands: Commands | None = None
 
     def _own_log(self) -> AuditFile:
-        return LogOnDisk(own_log()) if self._host.origin.source is Source.LIVE else MemoryLog()
+        return AuditLogFile(own_log()) if self._host.origin.source is Source.LIVE else MemoryLog()
 
     @property
     def refusal(self) -> str:
-        """Why nothing at all is run on this host; "" where actions are possible."""
+        """Return why nothing runs on this host, or ""."""
         return no_actions_here(self._host.origin, self._read_only)
 
-    # What can be done
+    # The list
 
     def offers(self, examination: Examination, findings: Sequence[Finding]) -> tuple[Offer, ...]:
-        """Every action on the node as it was examined, and what can be taken back."""
-        return (*offers(examination, findings), *self._taking_back())
+        """Return every action on the examined node, and the undo of past runs."""
+        return (*offers(examination, findings), *self._undo_offers())
 
-    def _taking_back(self) -> tuple[Offer, ...]:
+    def _undo_offers(self) -> tuple[Offer, ...]:
         runs = self.own_history()
-        acs = next((run for run in runs if run.action in _ACS_OFF and not is_taken_back(run, runs)), None)
+        acs = next((run for run in runs if run.action in _ACS_OFF and not is_undone(run, runs)), None)
         title = "Restore ACS redirects"
         if acs is None:
-            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared them here")
+            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared them on this node")
         else:
             restore = self._undo_offer(acs, "acs-redirect-back", title)
         undos = (self._undo_offer(run, f"undo:{run.id}", f"Undo: {run.title}") for run in runs)
-        open_ones = [one for run, one in zip(runs, undos, strict=True) if self._may_undo(run, runs)]
-        return (restore, *[one for one in open_ones if one.plan is not None][:_MOST_TAKEN_BACK])
+        possible = [
+            undo
+            for run, undo in zip(runs, undos, strict=True)
+            if self._may_undo(run, runs) and undo.plan is not None
+        ]
+        return (restore, *possible[:_MOST_UNDOS])
 
     def _may_undo(self, run: PastRun, runs: tuple[PastRun, ...]) -> bool:
-        return not run.action.startswith("undo:") and not is_taken_back(run, runs)
+        return not run.action.startswith("undo:") and not is_undone(run, runs)
 
     def _undo_offer(self, run: PastRun, name: str, title: str) -> Offer:
         plan = undo_plan(run, self._boot_id())
@@ -122,83 +138,83 @@ class Dispatcher:
         return UndoOffer(name, title, plan, run=run.id)
 
     def undo_of(self, run: PastRun) -> Offer:
-        """What takes a past run back."""
+        """Return the action that undoes a past run."""
         runs = self.own_history()
         name, title = f"undo:{run.id}", f"Undo: {run.title}"
-        if run.id not in {one.id for one in runs}:
-            return Offer(name, title, None, "it is in another user's log")
-        if is_taken_back(run, runs):
-            return Offer(name, title, None, "it is already undone")
+        if run.id not in {own.id for own in runs}:
+            return Offer(name, title, None, "this run is in another user's log")
+        if is_undone(run, runs):
+            return Offer(name, title, None, "this run is already undone")
         return self._undo_offer(run, name, title)
 
     def prepared(self, offer: Offer, examination: Examination) -> Prepared | str:
-        """An offer ready to be confirmed; a sentence where it has no plan."""
+        """Return an action ready to be confirmed, or why it has no plan."""
         if offer.plan is None:
             return offer.why_not or "there is nothing to do"
         asks = not self.refusal and takes_down_netdevs(offer.plan)
         network = self._network() if asks else None
         cleared = clearance(offer.plan, examination, self._read_only, network)
         if not cleared.refused and self._host.origin.source is Source.LIVE and offer.plan.needs_root:
-            cleared = replace(cleared, refused=root_out_of_reach())
+            cleared = replace(cleared, refused=why_no_root())
         action = f"undo:{offer.run}" if isinstance(offer, UndoOffer) else offer.id
         return Prepared(action, offer.title, offer.plan, cleared, node_name(examination))
 
     def _network(self) -> Maybe[NetworkDependencyFacts]:
         host = self._host
-        return begin(host, "network dependencies", lambda: network_dependencies.probe(host)).answer(
+        return start_probe(host, "network dependencies", lambda: network_dependencies.probe(host)).answer(
             _NETWORK_SECONDS
         )
 
-    # What was done
+    # History
 
     def own_history(self) -> tuple[PastRun, ...]:
-        """The runs in our own log, the newest first."""
+        """Return the runs in this user's log, newest first."""
         return past_runs(self._log.lines())
 
     def history(self) -> tuple[tuple[PastRun, ...], tuple[str, ...]]:
-        """Return our own runs and root's, the newest first; and why a log could not be read."""
+        """Return this user's and root's runs, newest first, and why a log could not be read."""
         logs = [self._log]
         if self._host.origin.source is Source.LIVE and own_log() != ROOTS_LOG:
-            logs.append(LogOnDisk(ROOTS_LOG, owner=0))
+            logs.append(AuditLogFile(ROOTS_LOG, owner=0))
         runs = [run for log in logs for run in past_runs(log.lines())]
         unread = tuple(filter(None, (log.why_unread() for log in logs)))
         runs = [self._with_running(run) for run in runs]
         return tuple(sorted(runs, key=lambda run: run.at, reverse=True)), unread
 
     def _with_running(self, run: PastRun) -> PastRun:
-        """A run without an end is still running where its process is there."""
-        if run.outcome is not Outcome.UNKNOWN or run.actor.boot_id != self._boot_id() or not run.actor.pid:
+        """Mark a run without an end as still running if its process exists."""
+        if run.outcome is not RunOutcome.UNKNOWN or run.actor.boot_id != self._boot_id() or not run.actor.pid:
             return run
         if run.actor.pid == os.getpid() and not self.is_running:
             return run
-        is_there = not isinstance(self._host.names(f"/proc/{run.actor.pid}"), Unknown)
-        return replace(run, outcome=Outcome.STILL_RUNNING) if is_there else run
+        is_alive = not isinstance(self._host.names(f"/proc/{run.actor.pid}"), Unknown)
+        return replace(run, outcome=RunOutcome.STILL_RUNNING) if is_alive else run
 
-    # Doing it
+    # Running
 
     def run(
         self,
         prepared: Prepared,
         typed: str,
-        hear: Callable[[Event], None],
+        on_event: Callable[[RunEvent], None],
         get_password: Callable[[], bool] = lambda: False,
     ) -> RunEnded:
-        """Run what was confirmed, to its end; `typed` is what was typed where the host name was asked for."""
+        """Run what was confirmed; `typed` is what the user typed as the host name, if it was asked for."""
         refused = self._refused(prepared, typed)
         if refused:
-            ended = RunEnded(Outcome.REFUSED, refused, prepared.plan.steps)
-            hear(ended)
+            ended = RunEnded(RunOutcome.REFUSED, refused, prepared.plan.steps)
+            on_event(ended)
             return ended
         try:
             if self._host.origin.source is Source.SIMULATED:
-                return self._run(prepared, self._simulated(), hear, get_password)
+                return self._run(prepared, self._simulated(), on_event, get_password)
             if prepared.clearance.is_detached:
-                return self._run_detached(prepared, hear)
+                return self._run_detached(prepared, on_event)
             with ActionLock() as lock:
-                return self._run(prepared, LocalCommands(keep=(lock.descriptor,)), hear, get_password)
+                return self._run(prepared, LocalCommands(keep=(lock.descriptor,)), on_event, get_password)
         except LockTaken as taken:
-            ended = RunEnded(Outcome.REFUSED, str(taken), prepared.plan.steps)
-            hear(ended)
+            ended = RunEnded(RunOutcome.REFUSED, str(taken), prepared.plan.steps)
+            on_event(ended)
             return ended
 
     def _refused(self, prepared: Prepared, typed: str) -> str:
@@ -207,11 +223,11 @@ class Dispatcher:
         word = prepared.clearance.word
         if word and typed.strip() != word:
             return f"type the host name to confirm ({word})"
-        # The node may have been idle, and the network another, when the plan was shown.
-        now = () if word else affected_by(prepared.plan, processes.probe(self._host))
-        if not now and not prepared.clearance.cuts and takes_down_netdevs(prepared.plan):
-            now = cut_by(runnable(prepared.plan), self._network())
-        return f"this has changed since the plan was shown: {now[0]}; show the plan again" if now else ""
+        # Jobs and the network may have changed since the plan was shown.
+        changed = () if word else affected_by(prepared.plan, processes.probe(self._host))
+        if not changed and not prepared.clearance.cuts and takes_down_netdevs(prepared.plan):
+            changed = cut_by(runnable(prepared.plan), self._network())
+        return f"the node has changed since the plan was shown ({changed[0]})" if changed else ""
 
     def _simulated(self) -> Commands:
         from probes.simulation.host import SimulatedHost
@@ -224,21 +240,21 @@ class Dispatcher:
         self,
         prepared: Prepared,
         commands: Commands,
-        hear: Callable[[Event], None],
+        on_event: Callable[[RunEvent], None],
         get_password: Callable[[], bool],
     ) -> RunEnded:
         audit = Audit(self._log, self._actor(prepared.node), self._host.wall_clock)
         self._commands = commands
-        self._runner = Runner(self._host, commands, audit, hear, get_password)
+        self._runner = Runner(self._host, commands, audit, on_event, get_password)
         try:
             return self._runner.run(prepared.action, prepared.plan)
         finally:
             self._runner = self._commands = None
 
-    def _run_detached(self, prepared: Prepared, hear: Callable[[Event], None]) -> RunEnded:
+    def _run_detached(self, prepared: Prepared, on_event: Callable[[RunEvent], None]) -> RunEnded:
         actor = self._actor(prepared.node)
         order = Order(prepared.action, prepared.plan, actor, own_log(), runtime_directory())
-        self._runner = DetachedRun(order, hear)
+        self._runner = DetachedRun(order, on_event)
         try:
             return self._runner.run()
         finally:
@@ -246,18 +262,18 @@ class Dispatcher:
 
     @property
     def is_running(self) -> bool:
-        """Say whether an action is running."""
+        """Return whether an action is running."""
         return self._runner is not None
 
     def stop(self, why: str) -> None:
-        """Begin no further step of the run; a detached run is only followed no longer."""
+        """Begin no further step; a detached run goes on, but is no longer followed."""
         if self._runner is not None:
             self._runner.stop(why)
 
-    def give_up(self) -> None:
-        """Stop waiting for the current step: it is reported as still running."""
+    def abandon_step(self) -> None:
+        """Stop waiting for the running step, which is reported as still running."""
         if isinstance(self._commands, LocalCommands):
-            self._commands.given_up.set()
+            self._commands.abandoned.set()
 
     def _boot_id(self) -> str:
         return known(self._host.read(_BOOT_ID), "")

@@ -10,21 +10,21 @@ from probes.base.plan import Plan, Step
 from probes.base.unknown import Maybe
 
 
-class Outcome(Enum):
-    """How a step or a run ended; the value stands in the log."""
+class RunOutcome(Enum):
+    """How a step or a run ended; the values are in the audit log."""
 
     DONE = "done"
     FAILED = "failed"
     STILL_RUNNING = "still running"  # gdrtop no longer waits for it
-    STOPPED = "stopped"  # the rest was not begun: a person stopped it, or the terminal closed
-    LEFT = "left to you"  # what gdrtop runs is done, the rest is manual
-    REFUSED = "refused"  # nothing was begun
-    UNKNOWN = "unknown"  # gdrtop died during the run, so that the log has no end of it
+    STOPPED = "stopped"  # by the user, or because the terminal closed
+    LEFT = "left to you"  # the remaining steps are manual
+    REFUSED = "refused"  # nothing was run
+    UNKNOWN = "unknown"  # gdrtop died during the run, so the log has no end of it
 
 
 @dataclass(frozen=True)
 class RunBegan:
-    """A plan is being run."""
+    """A run has begun."""
 
     plan: Plan
     as_root: str  # "as root", "by sudo", "on the simulated node"
@@ -32,7 +32,7 @@ class RunBegan:
 
 @dataclass(frozen=True)
 class StepBegan:
-    """Step `number`, from 1, is being run."""
+    """Step `number`, from 1, has begun."""
 
     number: int
     step: Step
@@ -40,30 +40,30 @@ class StepBegan:
 
 @dataclass(frozen=True)
 class Printed:
-    """A line that the step under way printed: control sequences are gone but those of colour (SGR)."""
+    """A line that the running step printed, without control sequences other than colors (SGR)."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class StepEnded:
-    """A step has ended; the explanation is "" where there is nothing to add to what it printed."""
+    """A step has ended; the explanation is "" if its output says enough."""
 
     number: int
-    outcome: Outcome
+    outcome: RunOutcome
     exit_status: int | None
     seconds: float
     explanation: str = ""
-    kernel_lines: Maybe[tuple[str, ...]] = ()  # what the kernel logged meanwhile, where the step failed
+    kernel_lines: Maybe[tuple[str, ...]] = ()  # logged during the step, if it failed
 
 
 @dataclass(frozen=True)
 class RunEnded:
-    """Nothing more is done; `why` is a sentence for all but DONE."""
+    """The run has ended; `why` is a sentence for all outcomes but DONE."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     why: str = ""
-    left: tuple[Step, ...] = ()  # what was not run
+    left: tuple[Step, ...] = ()  # not run
 
 
-Event = Union[RunBegan, StepBegan, Printed, StepEnded, RunEnded]  # noqa: UP007 - for Python 3.10
+RunEvent = Union[RunBegan, StepBegan, Printed, StepEnded, RunEnded]  # noqa: UP007 - for Python 3.10

@@ -1,4 +1,4 @@
-"""What stands against running a plan: nothing may run here, jobs would be affected, or the network cut."""
+"""Guards before a plan: nothing may run here, running jobs would be affected, or the network cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import may_take_down_netdevs, netdevs_taken_down
 from probes.plans.register_writes import why_no_setpci
 from probes.snapshot.examination import Examination
-from tui.actions.manual_steps import runnable, why_by_hand
+from tui.actions.manual_steps import runnable, why_manual
 from widgets.doctor.plan import command_of
 
 _MOST_NAMED = 8
@@ -26,21 +26,21 @@ _UNKNOWN_NODE = "this node"
 
 @dataclass(frozen=True)
 class Clearance:
-    """Whether a plan may run; where jobs or the network would be affected, only after `word` was typed."""
+    """Whether a plan may run; `word` must be typed first if it affects jobs or the network."""
 
-    refused: str = ""  # why nothing of it runs here
+    refused: str = ""  # why nothing runs
     affected: tuple[str, ...] = ()  # jobs and modules in use, a line each
     cuts: tuple[str, ...] = ()  # SSH sessions, default routes, a root over the network, a line each
-    word: str = ""  # the host name: the wrong node is the commonest mistake
+    word: str = ""  # the host name, because the wrong node is the most common mistake
 
     @property
     def is_detached(self) -> bool:
-        """Whether it runs detached from the terminal, so that it ends even if the connection drops."""
+        """Return whether it runs detached from the terminal, so that it finishes if the connection drops."""
         return bool(self.cuts) and not self.refused
 
 
 def no_actions_here(origin: Origin, read_only: bool) -> str:
-    """Say why nothing at all runs on this host; "" where actions are possible."""
+    """Return why nothing runs on this host, or ""."""
     if read_only:
         return "gdrtop was started with --read-only"
     if origin.source is Source.TREE:
@@ -54,7 +54,7 @@ def clearance(
     read_only: bool,
     network: Maybe[NetworkDependencyFacts] | None = None,
 ) -> Clearance:
-    """Judge a plan on the node that was examined; `network` is read where the plan takes netdevs down."""
+    """Check a plan on the examined node; `network` is read if the plan takes netdevs down."""
     refused = no_actions_here(examination.node.origin, read_only)
     cuts = () if network is None else cut_by(plan.steps, network)
     if not refused and not runnable(plan):
@@ -72,11 +72,11 @@ def clearance(
 def _nothing_to_run(plan: Plan) -> str:
     if all(step.is_instruction for step in plan.steps):
         return "gdrtop cannot do this for you: every step is manual"
-    return f"the first step is yours: {why_by_hand(plan.steps[0])}"
+    return f"the first step is manual: {why_manual(plan.steps[0])}"
 
 
 def node_name(examination: Examination) -> str:
-    """Return the host name, or words for it where it is unknown."""
+    """Return the host name, or "this node" if it is unknown."""
     platform = examination.node.platform
     name = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
     return name or _UNKNOWN_NODE
@@ -86,17 +86,17 @@ def node_name(examination: Examination) -> str:
 
 
 def takes_down_netdevs(plan: Plan) -> bool:
-    """Say whether any step takes netdevs down on some node: then its network has to be read."""
+    """Return whether a step can take netdevs down, so that the network must be read."""
     return any(may_take_down_netdevs(step.argv) for step in plan.steps)
 
 
 def cut_by(steps: Iterable[Step], network: Maybe[NetworkDependencyFacts]) -> tuple[str, ...]:
-    """Name what these steps cut off, and what could not be ruled out."""
+    """Return what these steps cut off, or may cut off, a line each."""
     lines: list[str] = []
     if isinstance(network, Unknown):
         commands = [printable(command_of(step), 120) for step in steps if may_take_down_netdevs(step.argv)]
         return tuple(
-            f"{command} may cut the network: what it carries is unknown ({network})" for command in commands
+            f"{command} may cut the network: its users are unknown ({network})" for command in commands
         )
     for step in steps:
         taken = netdevs_taken_down(step.argv, network)
@@ -117,7 +117,7 @@ def cut_by(steps: Iterable[Step], network: Maybe[NetworkDependencyFacts]) -> tup
 
 
 def _names(hit: list[str], dependency: NetworkDependency) -> str:
-    """As "ens1f0, which carries", or "ens1f0 (part of bond0), which carries"."""
+    """Return "ens1f0, which carries", or "ens1f0 (part of bond0), which carries"."""
     part = "" if dependency.netdevs[0] in hit else f" (part of {dependency.netdevs[0]})"
     return f"{', '.join(hit[:_MOST_NAMED])}{part}, which carries"
 
@@ -126,11 +126,11 @@ def _names(hit: list[str], dependency: NetworkDependency) -> str:
 
 
 def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
-    """Name the processes that use GPUs or RDMA, where the plan would affect them."""
+    """Return the processes that use GPUs or RDMA, a line each, if the plan would affect them."""
     if not _disturbs(plan):
         return ()
     if isinstance(processes, Unknown):
-        return (f"it is unknown which processes use GPUs or RDMA: {processes}",)
+        return (f"processes that use GPUs or RDMA are unknown: {processes}",)
     lines = []
     for process in processes.processes:
         files = (("GPUs", process.gpu_files), ("RDMA", process.uverbs_files))
@@ -142,18 +142,18 @@ def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
         shown.append(f"and {more} more processes")
     hidden = processes.hidden
     if isinstance(hidden, Unknown):
-        shown.append(f"it is unknown whether there are others: {hidden}")
+        shown.append(f"there may be others: {hidden}")
     elif hidden:
         shown.append(f"{hidden} processes of other users could not be checked (needs root)")
     return tuple(shown)
 
 
 def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:
-    """Name the modules that the plan unloads while something besides other modules uses them."""
+    """Return the modules that the plan unloads although processes use them, a line each."""
     names = dict.fromkeys(name for step in runnable(plan) for name in unloaded_by(step))
     facts = examination.node.modules
     if isinstance(facts, Unknown):
-        return (f"it is unknown whether {', '.join(names)} is in use: {facts}",) if names else ()
+        return (f"{', '.join(names)} may be in use: {facts}",) if names else ()
     refcnts = examination.reading.module_refcnts
     lines = []
     for name in names:
@@ -161,7 +161,7 @@ def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:
         count = refcnts.get(name, module.refcnt if module else 0)
         if isinstance(count, int) and count > _used_by_modules(module):
             lines.append(
-                f"{name} is in use (refcnt {count}): the kernel refuses to unload it until it is released"
+                f"{name} is in use (refcnt {count}); the kernel refuses to unload it until it is released"
             )
     return tuple(lines)
 
@@ -181,7 +181,7 @@ def unloaded_by(step: Step) -> tuple[str, ...]:
 
 
 def unloads_driver(plan: Plan) -> bool:
-    """Say whether the NVIDIA driver itself is unloaded, which NVML keeps in use."""
+    """Return whether the plan unloads the NVIDIA driver, which NVML keeps in use."""
     return any("nvidia" in unloaded_by(step) for step in runnable(plan))
 
 
@@ -190,7 +190,7 @@ def _disturbs(plan: Plan) -> bool:
 
 
 def _is_disturbing(step: Step) -> bool:
-    """Say whether running jobs may be affected, whatever the plan says of itself."""
+    """Return whether running jobs may be affected, whatever the plan says."""
     return bool(unloaded_by(step)) or _matches(
         step.argv,
         (

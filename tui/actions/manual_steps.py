@@ -1,11 +1,11 @@
-"""Which steps of a plan gdrtop runs, and which it only shows, for a person to decide and to time."""
+"""Which steps of a plan gdrtop runs, and which it only shows as manual steps."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step
 
 # gdrtop runs these programs and no others.
-_RUN = {
+_PROGRAMS = {
     "chmod",
     "depmod",
     "devlink",
@@ -31,23 +31,23 @@ _RUN = {
     "udevadm",
 }
 _REASONS = {
-    "dkms": "building modules takes minutes and can fail halfway: run it yourself, then check again",
-    "dracut": "the boot image is yours to rebuild",
-    "git": "software is yours to choose and build",
-    "kubectl": "the cluster's settings are not this node's",
-    "mlxconfig": "it writes the NIC's firmware settings, which outlive the system",
-    "mlxfwmanager": "firmware updates are yours to plan",
-    "mlxfwreset": "it resets the NIC",
-    "rdma_topo": "the kernel command line is yours to change",
-    "mokutil": "keys are enrolled at the console, at the next boot",
-    "update-initramfs": "the boot image is yours to rebuild",
+    "dkms": "building modules takes minutes and can fail halfway; run it yourself, then check again",
+    "dracut": "gdrtop does not rebuild the boot image",
+    "git": "gdrtop does not build software",
+    "kubectl": "gdrtop does not change cluster settings",
+    "mlxconfig": "it writes firmware settings of the NIC, which stay across reinstalls",
+    "mlxfwmanager": "gdrtop does not update firmware",
+    "mlxfwreset": "gdrtop does not reset NICs",
+    "rdma_topo": "gdrtop does not change the kernel command line",
+    "mokutil": "keys are enrolled at the console during the next boot",
+    "update-initramfs": "gdrtop does not rebuild the boot image",
 }
 _SYSTEMCTL = {"daemon-reload", "disable", "enable", "reload", "restart", "start", "stop"}
 _DEFAULT = "gdrtop does not run this program"
 
 
-def why_by_hand(step: Step) -> str:
-    """Say why gdrtop only shows a step; "" where it runs it."""
+def why_manual(step: Step) -> str:
+    """Return why gdrtop only shows a step, or "" if it runs it."""
     if step.is_instruction:
         return "this step is manual"
     if step.file is not None:
@@ -55,15 +55,15 @@ def why_by_hand(step: Step) -> str:
     program = step.argv[0]
     if program == "systemctl" and len(step.argv) > 1 and step.argv[1] not in _SYSTEMCTL:
         verb = step.argv[1]
-        return "a reboot is yours to time" if verb == "reboot" else f"gdrtop runs no systemctl {verb}"
-    return "" if program in _RUN else _REASONS.get(program, _DEFAULT)
+        return f"gdrtop does not {'reboot the node' if verb == 'reboot' else f'run systemctl {verb}'}"
+    return "" if program in _PROGRAMS else _REASONS.get(program, _DEFAULT)
 
 
 def runnable(plan: Plan) -> tuple[Step, ...]:
     """Return the steps before the first manual one, on which the others may depend."""
     steps = []
     for step in plan.steps:
-        if why_by_hand(step):
+        if why_manual(step):
             break
         steps.append(step)
     return tuple(steps)

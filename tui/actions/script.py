@@ -1,4 +1,4 @@
-"""A plan as a shell script, to be read, changed, or run elsewhere."""
+"""Write a plan as a shell script, to be read, changed, or run elsewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
-from tui.actions.manual_steps import why_by_hand
+from tui.actions.manual_steps import why_manual
 
 _END_OF_TEXT = "END_OF_FILE"
 
@@ -16,7 +16,7 @@ def script_of(plan: Plan, node: str) -> str:
     lines = [
         "#!/bin/sh",
         f"# {printable(plan.title)}",
-        f"# written by gdrtop for {printable(node) or 'this node'}; read it before you run it"
+        f"# Written by gdrtop for {printable(node) or 'this node'}. Read it before you run it"
         f"{', as root' if plan.needs_root else ''}",
     ]
     if plan.disturbs:
@@ -38,20 +38,20 @@ def _commands(step: Step) -> list[str]:
     if step.file is not None:
         return _file_commands(step.file)
     command = shlex.join(map(printable, step.argv))
-    why = why_by_hand(step)
+    why = why_manual(step)
     return [f"# manual: {why}", f"# {command}"] if why else [command]
 
 
 def _file_commands(change: FileChange) -> list[str]:
-    """Save an earlier file beside it, as gdrtop does."""
+    """Return the commands that back up the existing file and write the new one, as gdrtop does."""
     path = shlex.quote(printable(change.path))
-    kept = f"if [ -e {path} ]; then cp -p {path} {path}.before; fi"
+    backup = f"if [ -e {path} ]; then cp -p {path} {path}.before; fi"
     if change.text is None:
-        return [kept, f"rm -f {path}"]
+        return [backup, f"rm -f {path}"]
     text = change.text if change.text.endswith("\n") else change.text + "\n"
     body = [printable(line) for line in text.splitlines()]
     end = _END_OF_TEXT
     while end in body:
         end += "_"
     folder = shlex.quote(printable(change.path.rpartition("/")[0] or "/"))
-    return [kept, f"mkdir -p {folder}", f"cat > {path} <<'{end}'", *body, end]
+    return [backup, f"mkdir -p {folder}", f"cat > {path} <<'{end}'", *body, end]

@@ -1,11 +1,11 @@
-"""Runs a plan that may cut the terminal off, in a process of its own that outlives gdrtop and its session.
+"""Run a plan that may cut off the terminal in a supervisor: a process that outlives gdrtop and its session.
 
-As root a transient unit of systemd (systemd-run(1)), which a logout does not end whatever logind is set to
-(KillUserProcesses=); else a process in a session of its own. It takes the lock, runs the steps and writes the
-audit log like any run, and writes each event into a file, which gdrtop follows as long as it lives. A hangup,
-Ctrl-C and leaving gdrtop stop the following, never the run: what was unloaded is loaded again.
+For root, the supervisor is a transient systemd unit (systemd-run(1)), which a logout never ends, whatever
+KillUserProcesses= of logind says. Otherwise it is a process in its own session. It takes the lock, runs the
+steps and writes the audit log like any run, and writes each event to a file, which gdrtop follows. A hangup,
+Ctrl-C or quitting gdrtop ends the following and never the run, so that what was unloaded is loaded again.
 
-gdrtop leaves an order beside the events' file, and the supervisor claims it by removing it: where gdrtop has
+gdrtop writes an order beside the file of events. The supervisor claims it by removing it; if gdrtop has
 removed it first, nothing runs.
 """
 
@@ -24,58 +24,46 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from probes.base.plan import FileChange, Plan, Step
-from probes.base.unknown import Reason, Unknown
 from probes.host.command import TRUSTED_PATH, find_command
 from probes.host.local import LocalHost
-from tui.actions.audit_file import LogOnDisk
-from tui.actions.audit_log import Actor, Audit
-from tui.actions.events import Event, Outcome, Printed, RunBegan, RunEnded, StepBegan, StepEnded
-from tui.actions.runner import LocalCommands, Runner
+from tui.actions.audit_log import Audit, AuditLogFile
+from tui.actions.events import RunEnded, RunEvent, RunOutcome
+from tui.actions.local_commands import LocalCommands
+from tui.actions.order import Order, event_json, event_of, order_json, order_of
+from tui.actions.runner import Runner
 from tui.runtime.lock import ActionLock, LockTaken, open_own_directory
 
 _ORDER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _START_SECONDS = 30.0
-UNIT_SECONDS = 10.0  # SELinux may keep systemd from starting a program in a home directory
+UNIT_SECONDS = 10.0  # to start; SELinux may keep systemd from running a program in a home directory
 SYSTEMD = "/run/systemd/system"  # sd_booted(3)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ENVIRONMENT = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
-# With the path of this program: neither systemd nor -I passes it on.
+# sys.path is passed as arguments, because systemd and -I drop it.
 PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from tui.actions.supervisor import main; main(sys.argv[1])"
 
 
-@dataclasses.dataclass(frozen=True)
-class Order:
-    """A run that was confirmed, and where it is logged."""
-
-    action: str
-    plan: Plan
-    actor: Actor
-    log: str
-    directory: str  # of the lock, and of the files between gdrtop and the supervisor
-
-
 class DetachedRun:
-    """One plan in a supervisor; `run` blocks and follows it."""
+    """A plan in a supervisor; `run` starts and follows it."""
 
-    def __init__(self, order: Order, hear: Callable[[Event], None]) -> None:
-        self._order, self._hear = order, hear
-        self._left = threading.Event()
+    def __init__(self, order: Order, on_event: Callable[[RunEvent], None]) -> None:
+        self._order, self._on_event = order, on_event
+        self._detached = threading.Event()  # set: follow no longer
         self._where = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def stop(self, why: str) -> None:
-        """Follow no longer; the run goes on. From any thread."""
+        """Stop following the run, which goes on; may be called from any thread."""
         del why
-        self._left.set()
+        self._detached.set()
 
     def run(self) -> RunEnded:
-        """Start it, and hand on what it tells until it ends."""
+        """Start it, and pass on its events until it ends."""
         ended = self._run()
-        self._hear(ended)
+        self._on_event(ended)
         return ended
 
     def _run(self) -> RunEnded:
@@ -87,20 +75,20 @@ class DetachedRun:
             _create(events, b"")
             reading = os.open(events, os.O_RDONLY | _OPEN)
         except OSError as error:
-            return RunEnded(Outcome.REFUSED, f"nothing was begun: {events}: {error.strerror}", steps)
+            return RunEnded(RunOutcome.REFUSED, f"nothing was run: {events}: {error.strerror}", steps)
         try:
             ended = self._started(f"gdrtop-{name}", order, reading)
         except OSError as error:
-            ended = RunEnded(Outcome.REFUSED, f"nothing was begun: {error.strerror}", steps)
+            ended = RunEnded(RunOutcome.REFUSED, f"nothing was run: {error.strerror}", steps)
         finally:
             os.close(reading)
             _remove(order)
-        if ended.outcome is not Outcome.STILL_RUNNING:
+        if ended.outcome is not RunOutcome.STILL_RUNNING:
             _remove(events)
         return ended
 
     def _started(self, unit: str, order: str, reading: int) -> RunEnded:
-        """Start the supervisor as a unit, else in a session of its own, and follow it."""
+        """Start the supervisor as a unit, else in its own session, and follow it."""
         content = json.dumps(order_json(self._order)).encode()
         for start, seconds in ((self._start_unit, UNIT_SECONDS), (self._start_session, _START_SECONDS)):
             _create(order, content)
@@ -109,7 +97,7 @@ class DetachedRun:
                 return ended
             _remove(order)
         return RunEnded(
-            Outcome.REFUSED, f"nothing was begun: {self._where} did not start", self._order.plan.steps
+            RunOutcome.REFUSED, f"nothing was run: {self._where} did not start", self._order.plan.steps
         )
 
     def _start_unit(self, unit: str, order: str) -> bool:
@@ -136,12 +124,12 @@ class DetachedRun:
         return True
 
     def _follow(self, reading: int, order: str, seconds: float) -> RunEnded | None:
-        """Hand on events until the run ends; None: it did not begin in time, and never will."""
+        """Pass on events until the run ends; return None if it did not begin in time and never will."""
         began = time.monotonic()
         has_begun = False
         pending = b""
-        while not self._left.is_set():
-            is_gone = has_begun and _is_unlocked(reading)  # asked before the last read
+        while not self._detached.is_set():
+            is_gone = has_begun and _is_unlocked(reading)  # checked before the last read
             piece = os.read(reading, _PIECE_BYTES)
             *lines, pending = (pending + piece).split(b"\n")
             for line in lines:
@@ -154,22 +142,22 @@ class DetachedRun:
                     self._reap()
                     return event
                 if event is not None:
-                    self._hear(event)
+                    self._on_event(event)
             if piece:
                 continue
             if is_gone:
-                return RunEnded(Outcome.UNKNOWN, f"{self._where} ended before the run did")
+                return RunEnded(RunOutcome.UNKNOWN, f"{self._where} ended before the run did")
             late = self._reap() or time.monotonic() - began > seconds
             if not has_begun and late:
                 if _remove(order):
                     return None
-                if _is_unlocked(reading):  # it has claimed the order, and died
-                    return RunEnded(Outcome.UNKNOWN, f"{self._where} ended before the run did")
-            self._left.wait(_LOOK_SECONDS)
+                if _is_unlocked(reading):  # it has claimed the order and died
+                    return RunEnded(RunOutcome.UNKNOWN, f"{self._where} ended before the run did")
+            self._detached.wait(_POLL_SECONDS)
         if not has_begun and _remove(order):
-            return RunEnded(Outcome.STOPPED, "nothing was begun", self._order.plan.steps)
+            return RunEnded(RunOutcome.STOPPED, "nothing was run", self._order.plan.steps)
         return RunEnded(
-            Outcome.STILL_RUNNING, f"it goes on without gdrtop ({self._where}); History shows how it ended"
+            RunOutcome.STILL_RUNNING, f"it goes on without gdrtop ({self._where}); see its end in History"
         )
 
     def _reap(self) -> bool:
@@ -190,7 +178,7 @@ def _succeeds(argv: list[str], environment: dict[str, str]) -> bool:
             cwd="/",
             timeout=_START_SECONDS,
         )
-    except subprocess.TimeoutExpired:  # it may have started the unit: the order says
+    except subprocess.TimeoutExpired:  # it may have started the unit; the order shows whether it has
         return True
     return done.returncode == 0
 
@@ -205,7 +193,7 @@ def _create(path: str, content: bytes) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Remove a file; whether it was there."""
+    """Remove a file; return whether it was there."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -214,7 +202,7 @@ def _remove(path: str) -> bool:
 
 
 def _is_unlocked(descriptor: int) -> bool:
-    """Whether the supervisor has ended: it keeps its file of events locked."""
+    """Return whether the supervisor has ended: it keeps the file of events locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -226,12 +214,12 @@ def _is_unlocked(descriptor: int) -> bool:
 
 
 def main(path: str) -> None:
-    """Claim an order and run it to its end; nothing where gdrtop has taken it back."""
+    """Claim an order and run it to its end; do nothing if gdrtop has removed it."""
     try:
         events = os.open(path.removesuffix(".order") + ".jsonl", os.O_WRONLY | os.O_APPEND | _OPEN)
     except FileNotFoundError:
         return
-    fcntl.flock(events, fcntl.LOCK_EX)  # before the order is claimed: whoever has it is seen to live
+    fcntl.flock(events, fcntl.LOCK_EX)  # first, so that whoever claims it is known to be alive
     content = _claimed(path)
     if content is None:
         return
@@ -240,13 +228,13 @@ def main(path: str) -> None:
     def write(fields: dict[str, Any]) -> None:
         try:
             os.write(events, json.dumps(fields).encode() + b"\n")
-        except OSError:  # the file system is full: the audit log has what counts
+        except OSError:  # the file system is full; the audit log has the outcome
             return
 
     write({"event": "supervisor"})
     try:
         with ActionLock(order.directory) as lock:
-            audit = Audit(LogOnDisk(order.log), dataclasses.replace(order.actor, pid=os.getpid()))
+            audit = Audit(AuditLogFile(order.log), dataclasses.replace(order.actor, pid=os.getpid()))
             commands = LocalCommands(keep=(lock.descriptor,))
             runner = Runner(LocalHost(), commands, audit, lambda event: write(event_json(event)))
             # Handlers, not SIG_IGN, which the steps would inherit.
@@ -255,11 +243,11 @@ def main(path: str) -> None:
             signal.signal(signal.SIGTERM, lambda *_: runner.stop("its supervisor was terminated"))
             runner.run(order.action, order.plan)
     except LockTaken as taken:
-        write(event_json(RunEnded(Outcome.REFUSED, str(taken), order.plan.steps)))
+        write(event_json(RunEnded(RunOutcome.REFUSED, str(taken), order.plan.steps)))
 
 
 def _claimed(path: str) -> bytes | None:
-    """The order, which is removed: nobody else runs it."""
+    """Return the order and remove it, so that it runs only once."""
     try:
         descriptor = os.open(path, os.O_RDONLY | _OPEN)
     except FileNotFoundError:
@@ -276,67 +264,3 @@ def _claimed(path: str) -> bytes | None:
     finally:
         os.close(descriptor)
     return content if _remove(path) else None
-
-
-# Between the two
-
-
-def order_json(order: Order) -> dict[str, Any]:
-    """Return an order as JSON has it."""
-    return dataclasses.asdict(order)
-
-
-def order_of(fields: dict[str, Any]) -> Order:
-    """Return the order that was written as JSON."""
-    plan = fields["plan"]
-    steps = tuple(map(_step, plan["steps"]))
-    return Order(**{**fields, "plan": Plan(**{**plan, "steps": steps}), "actor": Actor(**fields["actor"])})
-
-
-def _step(fields: dict[str, Any]) -> Step:
-    file = fields["file"] and FileChange(**fields["file"])
-    return Step(**{**fields, "argv": tuple(fields["argv"]), "undo": tuple(fields["undo"]), "file": file})
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """Return an event as JSON has it; the plan is known on both sides."""
-    if isinstance(event, RunBegan):
-        return {"event": "run began", "as_root": event.as_root}
-    if isinstance(event, StepBegan):
-        return {"event": "step began", "number": event.number}
-    if isinstance(event, Printed):
-        return {"event": "printed", "text": event.text}
-    if isinstance(event, StepEnded):
-        lines = event.kernel_lines
-        unread = isinstance(lines, Unknown)
-        kernel = (
-            [lines.reason.value, lines.source, lines.detail] if isinstance(lines, Unknown) else list(lines)
-        )
-        fields = dataclasses.asdict(dataclasses.replace(event, kernel_lines=()))
-        return {
-            **fields,
-            "event": "step ended",
-            "outcome": event.outcome.value,
-            "unread": unread,
-            "kernel_lines": kernel,
-        }
-    return {"event": "run ended", "outcome": event.outcome.value, "why": event.why, "left": len(event.left)}
-
-
-def event_of(fields: dict[str, Any], plan: Plan, where: str) -> Event | None:
-    """Return the event that was written as JSON; None: a word of the supervisor itself."""
-    kind = fields.pop("event")
-    if kind == "run began":
-        return RunBegan(plan, f"{fields['as_root']}, detached from this terminal ({where})")
-    if kind == "step began":
-        return StepBegan(fields["number"], plan.steps[fields["number"] - 1])
-    if kind == "printed":
-        return Printed(fields["text"])
-    if kind == "step ended":
-        lines, unread = fields.pop("kernel_lines"), fields.pop("unread")
-        kernel = Unknown(Reason(lines[0]), lines[1], lines[2]) if unread else tuple(lines)
-        return StepEnded(**{**fields, "outcome": Outcome(fields["outcome"]), "kernel_lines": kernel})
-    if kind == "run ended":
-        left = plan.steps[len(plan.steps) - fields["left"] :] if fields["left"] else ()
-        return RunEnded(Outcome(fields["outcome"]), fields["why"], left)
-    return None

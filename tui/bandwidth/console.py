@@ -1,54 +1,50 @@
-"""What the ends of tests print, as a console: bounded, the newest lines are kept."""
+"""The console of a series: what its processes print. Bounded; the newest lines are kept."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from widgets.base.lines import Line, Run, Tone, folded
 
 MOST_LINES = 2000
 
 
-@dataclass(frozen=True)
-class _Told:
-    """A line of the console."""
-
+class _Entry(NamedTuple):
     text: str
-    end: str = ""
-    tone: Tone = Tone.PLAIN
+    process: str
+    tone: Tone
 
 
 class Console:
-    """Lines, each with the name of the end that printed it, or gdrtop's own."""
+    """Lines, each with the name of the process that printed it; gdrtop's own lines have no name."""
 
-    def __init__(self, ends: Iterable[str]) -> None:
-        """`ends` are the names that will come."""
-        self._width = max((len(end) for end in ends), default=0)
-        self._lines: deque[_Told] = deque(maxlen=MOST_LINES)
+    def __init__(self, processes: Iterable[str]) -> None:
+        self._width = max(map(len, processes), default=0)
+        self._entries: deque[_Entry] = deque(maxlen=MOST_LINES)
         self._unshown = 0
-        self.told = 0  # lines, ever
+        self.count = 0  # of all lines so far, including dropped ones
 
-    def say(self, text: str, end: str = "", tone: Tone = Tone.PLAIN) -> None:
-        """One line more; of `end`, or gdrtop's own."""
-        self._lines.append(_Told(text, end, tone))
-        self.told += 1
+    def write(self, text: str, process: str = "", tone: Tone = Tone.PLAIN) -> None:
+        """Add a line of a process, or of gdrtop."""
+        self._entries.append(_Entry(text, process, tone))
+        self.count += 1
 
     def note_unshown(self, lines: int) -> None:
-        """So many lines came faster than they could be shown, since the beginning."""
+        """Add a warning if more lines were skipped; `lines` counts all of them since the start."""
         if lines > self._unshown:
-            self.say(f"▲ {lines - self._unshown} lines came too fast to be shown", tone=Tone.WARNING)
+            self.write(f"▲ {lines - self._unshown} lines skipped: output too fast", tone=Tone.WARNING)
             self._unshown = lines
 
     def lines(self, width: int, first: int = 0) -> list[Line]:
-        """Each line behind the name of its end; from line `first` on."""
-        dropped = self.told - len(self._lines)
+        """Return the lines from number `first` on, each behind the name of its process."""
+        dropped = self.count - len(self._entries)
         lines: list[Line] = []
         if first == 0 and dropped:
-            lines.append((Run(f"{dropped} earlier lines are not kept.", Tone.DIM),))
-        for told in list(self._lines)[max(0, first - dropped) :]:
-            head = f"{told.end:<{self._width}} │ " if told.end else ""
-            pieces = folded((Run(told.text, told.tone),), max(8, width - len(head)))
-            lines.extend((Run(head, Tone.DIM), *piece) for piece in pieces or [()])
+            lines.append((Run(f"{dropped} earlier lines were dropped.", Tone.DIM),))
+        for entry in list(self._entries)[max(0, first - dropped) :]:
+            prefix = f"{entry.process:<{self._width}} │ " if entry.process else ""
+            pieces = folded((Run(entry.text, entry.tone),), max(8, width - len(prefix)))
+            lines.extend((Run(prefix, Tone.DIM), *piece) for piece in pieces or [()])
         return lines

@@ -1,4 +1,4 @@
-"""What happens while tests run, told to whoever shows it."""
+"""Events of a series of bandwidth tests, for the screen and the command line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from probes.bandwidth.tools.samples import Fact, Sample
 
 @dataclass(frozen=True)
 class SeriesStarted:
-    """A series begins."""
+    """A series has started."""
 
     series: Series
 
 
 @dataclass(frozen=True)
 class ImpactCheckStarted:
-    """Before a test it is looked who would feel it by now."""
+    """gdrtop is checking whom the next test would affect."""
 
 
 @dataclass(frozen=True)
 class TestStarted:
-    """A test begins: the first is 1."""
+    """A test has started; the first has the number 1."""
 
     __test__ = False
 
@@ -33,23 +33,23 @@ class TestStarted:
 
 @dataclass(frozen=True)
 class ProcessStarted:
-    """A process of the test was started."""
+    """A process of the test has started."""
 
-    end: str
+    process: str  # "server", "client", or the tool
     argv: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class LinePrinted:
-    """A line of one end, harmless to show."""
+    """A process printed a line; control characters are already neutralized."""
 
-    end: str
+    process: str
     line: str
 
 
 @dataclass(frozen=True)
 class SampleReceived:
-    """A row that counts, so many seconds after the test's first row."""
+    """A row that counts, and the seconds since the first row of the test."""
 
     sample: Sample
     seconds: float
@@ -57,15 +57,15 @@ class SampleReceived:
 
 @dataclass(frozen=True)
 class FactReported:
-    """What a tool said about the run."""
+    """A tool reported something about the run."""
 
-    end: str
+    process: str
     fact: Fact
 
 
 @dataclass(frozen=True)
 class TestEnded:
-    """A test is over, and nothing of it is left running."""
+    """A test has ended, and none of its processes is left."""
 
     __test__ = False
 
@@ -75,21 +75,19 @@ class TestEnded:
 
 @dataclass(frozen=True)
 class SaveFailed:
-    """A result could not be kept."""
+    """A result could not be saved."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class SeriesEnded:
-    """All is over."""
+    """The series has ended."""
 
     results: tuple[Result, ...]
     was_cancelled: bool = False
-    refused: str = ""  # why nothing was begun
-    aborted: str = (
-        ""  # why the tests that are left were not begun, a sentence that names who would feel them
-    )
+    refused: str = ""  # why nothing was started
+    aborted: str = ""  # why the remaining tests were not started: whom they would affect
 
 
 BandwidthEvent = (

@@ -1,14 +1,14 @@
-"""Starts tests and ends them.
+"""Starts the processes of bandwidth tests and stops them.
 
-Each test has a keeper, a process that starts it and ends it with all that it has started: when it is asked
-to, when the time is over, and when gdrtop has died or hangs (tui/bandwidth/supervisor.py). Each has a
-pseudo-terminal of its own as well, so that its lines come as they are printed.
+Each process has a supervisor, which starts the tool, and stops it with everything that the tool has started:
+on request, after its time limit, and when gdrtop has died or hangs (tui/bandwidth/supervisor.py).
+Each also has its own pseudo-terminal, so that its lines arrive as they are printed.
 
-What can remain after the end: a process in uninterruptible sleep, which nothing ends and which is told of;
-what another service began on the test's behalf (a remote host's sshd, systemd-run, a container engine); and
-where gdrtop and the keeper are both killed by SIGKILL at once, a child of the test that ignores SIGHUP or has
-left its process group. Files are the tools' own: one that is killed after the grace may leave its temporary
-ones (mpirun's session folder in /tmp, NCCL's segments in /dev/shm).
+What can remain after the end: a process in uninterruptible sleep, which cannot be killed and is reported;
+what another service started on the tool's behalf (sshd of a remote host, systemd-run, a container engine);
+and, if SIGKILL hits gdrtop and the supervisor at once, a child of the tool that ignores SIGHUP or has left
+its process group. Files belong to the tools: a tool that is killed after the grace period may leave
+temporary files (mpirun's session directory in /tmp, NCCL's segments in /dev/shm).
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from probes.host.command import TRUSTED_PATH, find_command
-from tui.bandwidth import supervisor as keeper
-from tui.runtime.ansi_text import without_colours
-from tui.runtime.pty_reader import TerminalReader
+from tui.bandwidth import supervisor
+from tui.runtime.ansi_text import without_colors
+from tui.runtime.pty_reader import PtyReader
 
 LINE_LIMIT = 4096
-# More are not read until these are taken: the test waits. While it is being ended they are counted, not kept.
+# While so many lines wait, no more are read, and the tool blocks. During a stop, the rest is only counted.
 _LINES_WAITING = 2000
-_OVERDUE_SECONDS = keeper.GRACE_SECONDS + keeper.KILL_SECONDS + 3.0  # then the keeper itself hangs
-_LOOK_SECONDS = 0.2
-_PIECES_AFTER_END = 256  # of up to 4 KiB; a terminal holds 64 KiB
+_OVERDUE_SECONDS = supervisor.GRACE_SECONDS + supervisor.KILL_SECONDS + 3.0  # then the supervisor hangs
+_POLL_SECONDS = 0.2
+_READS_AFTER_END = 256  # of up to 4 KiB each; a terminal buffers 64 KiB
 _MESSAGE_BYTES = 1 << 16
-# HOME, USER, LOGNAME: mpirun and what ssh calls (ProxyCommand, Match exec) read their settings there.
+# HOME, USER, LOGNAME: mpirun and what ssh starts (ProxyCommand, Match exec) read their settings there.
 # SSH_AUTH_SOCK, KRB5CCNAME: without the agent and the ticket ssh would have to ask for a password.
-# LD_LIBRARY_PATH: tools built against HPC-X or a CUDA of one's own need it, and gdrtop's own libraries have
-# been found by it already, so that it opens no new way; sudo never lets it through to root.
+# LD_LIBRARY_PATH: tools built against HPC-X or a private CUDA need it. It is no new risk: gdrtop's own
+# libraries were found with it already, and sudo never passes it on to root.
 _PASSED_ON = ("HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How a test ended.
+    """How a process ended.
 
-    `exit_status` is negative for a signal, as subprocess gives it. None: it was not begun, could not be
-    ended, or nobody saw its end; `why` says which. `seconds` until it ended or its end was asked for.
+    `exit_status` is negative for a signal, as in subprocess. It is None if the process was not started, could
+    not be killed, or its end was not seen; `why` says which. `seconds` count until it ended or was stopped.
     """
 
     exit_status: int | None
@@ -64,49 +64,55 @@ class ProcessExit:
 
 
 class ToolProcess(Protocol):
-    """One test under way."""
+    """A process of a test."""
 
     def lines(self, seconds: float) -> list[str]:
-        """What it has printed since, harmless and without colours; waits so long for the first line."""
+        """Return the new lines, neutralized and without colors; wait up to `seconds` for the first one."""
 
     @property
     def ended(self) -> ProcessExit | None:
-        """How it ended, once all that it printed has been taken by `lines`."""
+        """Return how it ended, once `lines` has returned all that it printed."""
 
     def end(self) -> None:
-        """Ends it and all that it started; at any moment, twice, from any thread.
+        """Stop it and everything that it started; at any time, repeatedly, from any thread.
 
-        They are gone when this returns, or `ended.why` tells what is still there.
+        When this returns, they are gone, or `ended.why` says what is left.
         """
 
 
 class ProcessStarter(Protocol):
-    """What starts tests."""
+    """Starts the processes of tests."""
 
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
-        """Starts one, which is ended after so many seconds; `ended.why` says so."""
+        """Start a process that is stopped after so many seconds; then `ended.why` says so."""
 
 
 class LocalProcessStarter:
-    """This machine; `find` gives a program's path, or None where it is not installed."""
+    """Starts programs on this machine."""
 
-    def __init__(self, find: Callable[[str], str | None] = find_command) -> None:
-        self._find = find
+    def __init__(
+        self,
+        find: Callable[[str], str | None] = find_command,
+        grace_seconds: float = supervisor.GRACE_SECONDS,
+    ) -> None:
+        """`find` returns a program's path, or None; `grace_seconds` pass between SIGTERM and SIGKILL."""
+        self._find, self._grace_seconds = find, grace_seconds
 
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
-        """Starts a program of the trusted path; those that it names in turn, it finds there by PATH."""
+        """Start a program of the trusted path, which it also gets as its PATH."""
         path = self._find(argv[0])
         if path is None:
-            return _NotBegun(f"{argv[0]} is not installed")
+            return _NotStarted(f"{argv[0]} is not installed")
+        order = {"argv": [path, *argv[1:]], "seconds": seconds, "grace_seconds": self._grace_seconds}
         try:
-            return _start([path, *argv[1:]], seconds)
+            return _start(order)
         except OSError as error:
-            return _NotBegun(f"{path} could not be begun: {error.strerror}")
+            return _NotStarted(f"{path} could not be started: {error.strerror}")
 
 
 @dataclass(frozen=True)
-class _NotBegun:
-    """A process that there has never been."""
+class _NotStarted:
+    """Stands for a process that could not be started."""
 
     why: str
 
@@ -122,26 +128,26 @@ class _NotBegun:
         return
 
 
-def _start(argv: list[str], seconds: float) -> _LocalProcess:
-    """OSError where there is no room for another process, terminal or descriptor."""
+def _start(order: dict[str, Any]) -> _LocalProcess:
+    """Start a supervisor, or raise OSError if there is no process, terminal or descriptor left for it."""
     master, slave = pty.openpty()
-    output = TerminalReader(master, LINE_LIMIT)
+    output = PtyReader(master, LINE_LIMIT)
     control: socket.socket | None = None
-    theirs: socket.socket | None = None
+    remote: socket.socket | None = None
     try:
-        _make_quiet(slave)
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Not in the arguments: a keeper is not to be taken for the test by who looks for its name.
-        control.send(json.dumps({"argv": argv, "seconds": seconds}).encode())
+        _set_raw(slave)
+        control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Not as arguments: a search for the tool's name must not find the supervisor.
+        control.send(json.dumps(order).encode())
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__],
-            stdin=theirs.fileno(),
+            [sys.executable, "-I", "-S", supervisor.__file__],
+            stdin=remote.fileno(),
             stdout=slave,
             stderr=subprocess.DEVNULL,
             env=_environment(),
             cwd="/",
             umask=0o022,
-            # Out of reach of Ctrl-C and of the hangup of our own terminal: these are for us.
+            # Ctrl-C and the hangup of our terminal are for gdrtop alone.
             start_new_session=True,
         )
         return _LocalProcess(process, control, output)
@@ -152,8 +158,8 @@ def _start(argv: list[str], seconds: float) -> _LocalProcess:
         raise OSError(*error.args) from None
     finally:
         os.close(slave)
-        if theirs is not None:
-            theirs.close()
+        if remote is not None:
+            remote.close()
 
 
 def _environment() -> dict[str, str]:
@@ -161,31 +167,31 @@ def _environment() -> dict[str, str]:
     return {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8", "TERM": "dumb", **passed_on}
 
 
-def _make_quiet(slave: int) -> None:
-    """Lines as they are printed, no echo, and who reads from /dev/tty is at its end at once."""
+def _set_raw(slave: int) -> None:
+    """Turn off line buffering and echo, and let a read from /dev/tty return end of file at once."""
     tty.setraw(slave)
     settings = termios.tcgetattr(slave)
-    settings[6][termios.VMIN] = 0  # termios(3): read(2) gives 0 where nothing has been typed
+    settings[6][termios.VMIN] = 0  # termios(3): read(2) returns 0 if nothing was typed
     termios.tcsetattr(slave, termios.TCSANOW, settings)
 
 
 class _LocalProcess:
-    """A test, its keeper, and its terminal; whoever holds the lock reads for all."""
+    """A process, its supervisor, and its terminal; the thread that holds the lock reads for all."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, output: TerminalReader
+        self, process: subprocess.Popen[bytes], control: socket.socket, output: PtyReader
     ) -> None:
-        self._keeper, self._control, self._output = process, control, output
+        self._supervisor, self._control, self._output = process, control, output
         self._began = time.monotonic()
         self._reading = threading.Lock()
-        self._closing = threading.Lock()  # of the control: by one thread, while another asks for the end
+        self._closing = threading.Lock()  # one thread may close the control socket while another uses it
         self._waiting: deque[str] = deque()
-        self._not_kept = 0
-        self._pieces_left = _PIECES_AFTER_END
+        self._skipped = 0
+        self._reads_left = _READS_AFTER_END
         self._leader = 0
         self._failure = ""
-        self._overdue_at: float | None = None  # set: it is being ended
-        self._gone: ProcessExit | None = None
+        self._overdue_at: float | None = None  # set while it is being stopped
+        self._exit: ProcessExit | None = None
         self._all_read = False
 
     def lines(self, seconds: float) -> list[str]:
@@ -202,95 +208,96 @@ class _LocalProcess:
 
     @property
     def ended(self) -> ProcessExit | None:
-        return self._gone if self._all_read and not self._waiting else None
+        return self._exit if self._all_read and not self._waiting else None
 
     def end(self) -> None:
         if self._overdue_at is None:
             self._overdue_at = time.monotonic() + _OVERDUE_SECONDS
         with self._closing:
             if self._control.fileno() >= 0:
-                # What the keeper sees when we die, so that there is one way to end and not two.
-                with contextlib.suppress(OSError):  # it has died, and is heard to
+                # The supervisor sees the same when gdrtop dies, so that both stops work alike.
+                with contextlib.suppress(OSError):  # it has died; reading will show it
                     self._control.shutdown(socket.SHUT_WR)
         while not self._all_read:
             with self._reading:
                 if not self._all_read:
-                    self._read(_LOOK_SECONDS)
+                    self._read(_POLL_SECONDS)
 
     def _read(self, seconds: float) -> None:
-        """Takes one piece of what is printed, and the keeper's word; waits a moment at most."""
-        if self._gone is not None:
+        """Read some output and a message of the supervisor; wait a moment at most."""
+        if self._exit is not None:
             self._read_rest()
             return
-        wanted: list[socket.socket | TerminalReader] = [self._control]
+        wanted: list[socket.socket | PtyReader] = [self._control]
         if len(self._waiting) < _LINES_WAITING or self._overdue_at is not None:
             wanted.append(self._output)
-        ready = select.select(wanted, [], [], min(seconds, _LOOK_SECONDS))[0]
+        ready = select.select(wanted, [], [], min(seconds, _POLL_SECONDS))[0]
         if self._output in ready:
             self._keep(self._output.read(0.0) or ())
         if self._control in ready:
-            self._hear()
+            self._handle_message()
         elif self._overdue_at is not None and time.monotonic() > self._overdue_at:
-            self._failure = "its keeper did not answer and was killed"
-            self._keeper.kill()
+            self._failure = "its supervisor did not answer and was killed"
+            self._supervisor.kill()
 
     def _read_rest(self) -> None:
-        """What the terminal still holds; bounded, for what could not be ended may go on printing."""
-        lines = self._output.read(0.0) if self._pieces_left else None
-        self._pieces_left -= 1
+        """Read what the terminal still buffers; bounded, because a process may be left and go on printing."""
+        lines = self._output.read(0.0) if self._reads_left else None
+        self._reads_left -= 1
         self._keep(lines if lines is not None else self._output.rest())
         if lines is None:
-            if self._not_kept:
-                self._waiting.append(f"… and {self._not_kept} more lines")
+            if self._skipped:
+                self._waiting.append(f"… and {self._skipped} more lines")
             self._output.close()
             self._all_read = True
 
     def _keep(self, lines: Iterable[str]) -> None:
         for line in lines:
             if self._overdue_at is not None and len(self._waiting) >= _LINES_WAITING:
-                self._not_kept += 1
+                self._skipped += 1
             else:
-                self._waiting.append(without_colours(line))
+                self._waiting.append(without_colors(line))
 
-    def _hear(self) -> None:
-        """One message of the keeper; it says nothing any more where it has been killed."""
+    def _handle_message(self) -> None:
+        """Handle a message of the supervisor, or its death."""
         try:
             packet = self._control.recv(_MESSAGE_BYTES)
         except OSError:
             packet = b""
-        message: dict[str, Any] = json.loads(packet) if packet else {"ended": self._bereft()}
-        if "begun" in message:
-            self._leader = message["begun"]
+        message: dict[str, Any] = json.loads(packet) if packet else {"ended": self._end_orphans()}
+        if "started" in message:
+            self._leader = message["started"]
         if "failed" in message:
             self._failure = message["failed"]
         if "ended" not in message:
             return
         status, seconds, why = message["ended"]
         if status is not None and status < 0 and not why:
-            why = f"ended by signal {-status}"
-        self._gone = ProcessExit(status, seconds, why)
+            why = f"killed by signal {-status}"
+        self._exit = ProcessExit(status, seconds, why)
         with self._closing:
             self._control.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it stays with what could not be ended
-            self._keeper.wait(1.0)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it stays with what could not be killed
+            self._supervisor.wait(1.0)
 
-    def _bereft(self) -> tuple[None, float, str]:
-        """Ends what a keeper that has died can have left; how that ended."""
+    def _end_orphans(self) -> tuple[None, float, str]:
+        """Kill what a dead supervisor has left; return how the process ended."""
         took = time.monotonic() - self._began
-        self._keeper.kill()
-        status = self._keeper.wait()
+        self._supervisor.kill()
+        status = self._supervisor.wait()
         if not self._leader:
-            return None, took, self._failure or f"not begun: its keeper ended with status {status}"
-        why = self._failure or f"its keeper was ended from outside (status {status}), and it with it"
+            return None, took, self._failure or f"not started: its supervisor exited with status {status}"
+        why = self._failure or f"killed with its supervisor (status {status})"
         left = _end_session(self._leader)
-        return None, took, f"{why}; {keeper.told_of(left)}" if left else why
+        return None, took, f"{why}; {supervisor.describe(left)}" if left else why
 
 
-def _end_session(leader: int) -> list[keeper.Entry]:
-    """Kills what is left of a test's session; what SIGKILL does not end."""
-    until = time.monotonic() + keeper.KILL_SECONDS
+def _end_session(leader: int) -> list[supervisor.Entry]:
+    """Kill what is left of a session; return what survives SIGKILL."""
+    until = time.monotonic() + supervisor.KILL_SECONDS
     while True:
-        left = [entry for entry in keeper.process_table() if entry.session == leader and entry.state != "Z"]
+        table = supervisor.process_table()
+        left = [entry for entry in table if entry.session == leader and entry.state != "Z"]
         if not left or time.monotonic() > until:
             return left
         for entry in left:

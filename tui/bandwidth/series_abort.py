@@ -1,4 +1,4 @@
-"""A series that stops early, because a job has started that it would affect."""
+"""A series that stops early because it would affect a job that has started meanwhile."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import LeftOut, Series
 
-_NOT_BEGUN = "not started: running jobs would have been affected"
+_NOT_STARTED = "not started: running jobs would have been affected"
 
 
-def abort_reason(felt: Sequence[str]) -> str:
-    """The reason in a sentence; "" where nobody feels it. `felt` has a line each."""
-    if not felt:
+def abort_reason(affected: Sequence[str]) -> str:
+    """Return why the next test does not start, as a sentence; "" if no job is affected."""
+    if not affected:
         return ""
-    return f"running jobs would now be affected: {felt[0]}" + (
-        f" and {len(felt) - 1} more" if len(felt) > 1 else ""
+    more = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
+    return f"running jobs would now be affected: {affected[0]}{more}"
+
+
+def with_not_started(series: Series, started: int, reason: str) -> Series:
+    """Return the series with the tests that were not started left out; only the first states the reason."""
+    late = tuple(
+        LeftOut(test.title, _NOT_STARTED if number else f"not started: {reason}")
+        for number, test in enumerate(series.tests[started:])
     )
-
-
-def with_not_started(series: Series, begun: int, why: str) -> Series:
-    """The series with all tests but the first so many among what is left out; `why` is told once."""
-    reasons = (f"not started: {why}", _NOT_BEGUN)
-    late = [LeftOut(test.title, reasons[number > 0]) for number, test in enumerate(series.tests[begun:])]
     return replace(series, left_out=(*series.left_out, *late))

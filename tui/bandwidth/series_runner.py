@@ -1,7 +1,7 @@
-"""Runs tests one after another: starts their ends, reads their rows, ends them, and judges what came.
+"""Runs the tests of a series one after another, and rates their results.
 
-It blocks, and belongs in a thread of its own where there is a screen. Whatever happens in it, the ends of
-the test under way are ended before it is left.
+`run` blocks, and belongs in a thread if there is a screen. Whatever happens in it, the processes of the
+running test are stopped before it returns.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.series_abort import abort_reason
 from tui.bandwidth.test_runner import TestRunner
 
-_NOTHING = Sample("", "")
-
 
 class SeriesRunner:
     """One series on one node; `stop` and `skip` may be called from any thread."""
@@ -43,66 +41,62 @@ class SeriesRunner:
     def __init__(
         self,
         host: Host,
-        processes: ProcessStarter,
+        starter: ProcessStarter,
         examination: Examination,
-        hear: Callable[[BandwidthEvent], object],
-        look: Callable[[PlannedTest], Sequence[str]] | None = None,
+        on_event: Callable[[BandwidthEvent], object],
+        affected_now: Callable[[PlannedTest], Sequence[str]] | None = None,
     ) -> None:
-        """`look`: who would feel a test now, a line each; asked before each but the first."""
-        self._host, self._processes = host, processes
-        self._examination, self._hear, self._look = examination, hear, look
+        """`affected_now` returns whom a test would affect, a line each; asked before each but the first."""
+        self._host, self._starter = host, starter
+        self._examination, self._on_event, self._affected_now = examination, on_event, affected_now
         self._stopped, self._skipped = threading.Event(), threading.Event()
 
     def stop(self) -> None:
-        """Ends the test under way, and begins no other."""
+        """Stop the running test, and start no other."""
         self._stopped.set()
 
     def skip(self) -> None:
-        """Ends the test under way, and goes on with the next."""
+        """Stop the running test, and go on with the next one."""
         self._skipped.set()
 
     def run(self, series: Series) -> tuple[Result, ...]:
-        """Runs them all; the results of those that were begun."""
-        self._hear(SeriesStarted(series))
+        """Run all tests; return the results of those that were started."""
+        self._on_event(SeriesStarted(series))
         results: list[Result] = []
         aborted = ""
         for number, test in enumerate(series.tests, 1):
-            aborted = self._who_has_come(test) if number > 1 else ""
+            aborted = self._abort_reason(test) if number > 1 else ""
             if self._stopped.is_set() or aborted:
                 break
             self._skipped.clear()
-            self._hear(TestStarted(number, test))
+            self._on_event(TestStarted(number, test))
             result = self._run(test, results)
             results.append(result)
-            self._hear(TestEnded(number, result))
+            self._on_event(TestEnded(number, result))
         is_stopped = self._stopped.is_set()
-        self._hear(SeriesEnded(tuple(results), is_stopped, aborted="" if is_stopped else aborted))
+        self._on_event(SeriesEnded(tuple(results), is_stopped, aborted="" if is_stopped else aborted))
         return tuple(results)
 
-    def _who_has_come(self, test: PlannedTest) -> str:
-        """Why the next test is not begun; "" where nobody would feel it."""
-        if self._look is None or self._stopped.is_set():
+    def _abort_reason(self, test: PlannedTest) -> str:
+        if self._affected_now is None or self._stopped.is_set():
             return ""
-        self._hear(ImpactCheckStarted())
-        return abort_reason(self._look(test))
-
-    def _is_unwanted(self) -> bool:
-        return self._stopped.is_set() or self._skipped.is_set()
+        self._on_event(ImpactCheckStarted())
+        return abort_reason(self._affected_now(test))
 
     def _run(self, test: PlannedTest, earlier: Sequence[Result]) -> Result:
         taken_at, began = self._host.wall_clock(), self._host.monotonic()
-        with TestRunner(self._host, self._processes, test, self._hear) as meeting:
-            while meeting.goes_on():
-                if self._is_unwanted():
-                    meeting.cancel()
+        with TestRunner(self._host, self._starter, test, self._on_event) as runner:
+            while runner.step():
+                if self._stopped.is_set() or self._skipped.is_set():
+                    runner.cancel()
                     break
         seconds = self._host.monotonic() - began
         settings = test.settings
         load = settings.load
-        figure = headline(meeting.samples, settings)
-        judgement = rate(figure or _NOTHING, test.limit, _host_memory(test, earlier))
-        uneven = stalls(meeting.samples, settings)
-        ending, trouble = meeting.ending()
+        figure = headline(runner.samples, settings)
+        judgement = rate(figure or Sample("", ""), test.limit, _host_memory_figure(test, earlier))
+        uneven = stalls(runner.samples, settings)
+        ending, failure = runner.outcome()
         platform = self._examination.node.platform
         least = test.limit.least
         return Result(
@@ -119,28 +113,29 @@ class SeriesRunner:
             size_bytes=load.size_bytes,
             queue_pairs=load.queue_pairs,
             is_bidirectional=load.is_bidirectional,
-            commands=tuple(shlex.join(end.command.argv) for end in test.processes),
+            commands=tuple(shlex.join(process.command.argv) for process in test.processes),
             ending=ending,
-            samples=tuple(meeting.samples[-MOST_SAMPLES:]),
-            facts=tuple(meeting.facts),
+            samples=tuple(runner.samples[-MOST_SAMPLES:]),
+            facts=tuple(runner.facts),
             figure=figure,
             judgement=replace(judgement, why=f"{judgement.why}; {uneven}") if uneven else judgement,
             limit_gbps=None
             if least is None or isinstance(least.nominal_gbps, Unknown)
             else least.nominal_gbps,
             limit_by="" if least is None else least.name,
-            trouble=trouble.text if trouble else "",
-            trouble_raw=trouble.raw if trouble else "",
+            trouble=failure.text if failure else "",
+            trouble_raw=failure.raw if failure else "",
             wants_nics=not test.memory and settings.nics != (),
         )
 
 
-def _host_memory(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:
-    """What the same test with host memory on the same NIC gave in this series."""
+def _host_memory_figure(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:
+    """Return what the same test with host memory on the same NIC measured earlier in this series."""
     if not test.memory or test.memory == HOST_MEMORY:
         return None
+    pair = replace(test.pair, gpu="", gpu_label="")
     for result in reversed(earlier):
-        same = replace(result.pair, gpu="", gpu_label="") == replace(test.pair, gpu="", gpu_label="")
-        if result.memory == HOST_MEMORY and same and result.tool == test.tool:
+        is_same = replace(result.pair, gpu="", gpu_label="") == pair and result.tool == test.tool
+        if result.memory == HOST_MEMORY and is_same:
             return result.figure if result.ending is Ending.DONE else None
     return None

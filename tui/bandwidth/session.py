@@ -1,4 +1,4 @@
-"""The one way to measure: screens and command line plan, run and keep tests by this."""
+"""Plans, runs and saves bandwidth tests, for the screens and the command line."""
 
 from __future__ import annotations
 
@@ -28,160 +28,160 @@ from tui.bandwidth.processes import LocalProcessStarter, ProcessStarter
 from tui.bandwidth.series_runner import SeriesRunner
 from tui.runtime.lock import ActionLock, LockTaken
 
-_LOCK: str | None = None  # the directory of the lock; None: of this user's
+_LOCK: str | None = None  # directory of the lock file; None: this user's
 
 
 class ResultsStore(Protocol):
-    """Where results are kept, and the baseline of this machine type."""
+    """The saved results, and the baseline of each machine type."""
 
     def add(self, result: Result) -> None:
-        """Keeps one; StoreError, with a sentence, where it cannot be."""
+        """Save a result, or raise StoreError."""
 
     def results(self) -> tuple[Result, ...]:
-        """All that are kept, the oldest first."""
+        """Return all saved results, oldest first."""
 
     def why_unread(self) -> str:
-        """Why results that are there are not read, a sentence; "" where they are, or where there are none."""
+        """Return why existing results cannot be read, as a sentence; "" if they can or there are none."""
 
     def baseline(self, machine: str) -> tuple[Result, ...]:
-        """What nodes of this type are expected to give; () where nothing was saved."""
+        """Return the baseline of a machine type; () if there is none."""
 
     def no_baseline(self, machine: str) -> str:
-        """Why there is none for this type where one might be expected; "" where there is, or none like it."""
+        """Return why a machine type has no baseline although one might be expected, else ""."""
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Put the results in the baseline of their machine type; return its place, or raise StoreError.
+        """Add results to the baseline of their machine type; return its place, or raise StoreError.
 
-        A test that the baseline has already is replaced, the others stay.
+        A result replaces the baseline's result of the same test; all others stay.
         """
 
 
 class StoreError(Exception):
-    """A result could not be written; the message says why."""
+    """A result could not be saved; the message says why."""
 
 
 class MemoryResultsStore:
-    """The results of a simulated node: kept as long as the program runs."""
+    """The results of a simulated node: they are gone when gdrtop ends."""
 
     def __init__(self) -> None:
         self._results: list[Result] = []
         self._baselines: dict[str, tuple[Result, ...]] = {}
 
     def add(self, result: Result) -> None:
-        """Keeps one."""
+        """Save a result."""
         self._results.append(result)
 
     def results(self) -> tuple[Result, ...]:
-        """All, the oldest first."""
+        """Return all results, oldest first."""
         return tuple(self._results)
 
     def why_unread(self) -> str:
-        """Memory is always read."""
+        """Return "": memory can always be read."""
         return ""
 
     def baseline(self, machine: str) -> tuple[Result, ...]:
-        """What was saved for this type."""
+        """Return the baseline of a machine type; () if there is none."""
         return self._baselines.get(machine, ())
 
     def no_baseline(self, machine: str) -> str:
-        """Whether only another type of the same product has one."""
+        """Return a hint if only another type of the same product has a baseline, else ""."""
         return "" if machine in self._baselines else other_type_hint(machine, tuple(self._baselines))
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Keeps what was measured as the baseline."""
+        """Add results to the baseline of their machine type, or raise StoreError."""
         new = updated_baseline(results, self.baseline)
         if isinstance(new, Refused):
             raise StoreError(new.reason)
         self._baselines[new.machine] = new.results
-        return "the memory of this gdrtop: a simulated node has no file"
+        return "in memory only, because the node is simulated"
 
 
 class BenchSession:
-    """Plans tests, and runs one series at a time; `run` blocks, all else is quick."""
+    """Plans tests and runs one series at a time. `run` blocks; everything else is quick."""
 
     def __init__(
         self,
         host: Host,
         store: ResultsStore,
         read_only: bool = False,
-        processes: ProcessStarter | None = None,
+        starter: ProcessStarter | None = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`processes`: what starts tests; None: what belongs to the host."""
+        """`starter` starts the tools; by default the one that fits the host."""
         self._host, self._read_only, self.store = host, read_only, store
-        self._given, self._pause = processes, pause
-        self._run: SeriesRunner | None = None
+        self._given_starter, self._pause = starter, pause
+        self._runner: SeriesRunner | None = None
 
     @property
     def refusal(self) -> str:
-        """Why nothing at all is measured on this host; "" where tests are possible."""
+        """Return why no test can run on this host, or ""."""
         return no_actions_here(self._host.origin, self._read_only)
 
-    def series(self, examination: Examination, request: Request) -> Series | Refused:
-        """The tests of a wish, on a TCP port that is free now."""
+    def plan(self, examination: Examination, request: Request) -> Series | Refused:
+        """Return the tests of a request, on a free TCP port."""
         port = free_port(self._host, PERFTEST_PORT)
-        # Where the sockets cannot be seen, perftest itself says that its port is taken.
+        # If the sockets cannot be read, perftest itself reports a port that is in use.
         return plan_series(examination, request, PERFTEST_PORT if isinstance(port, Unknown) else port)
 
     def affected_by(
         self, examination: Examination, series: Series, before: Reading | None = None
     ) -> tuple[str, ...]:
-        """Who would feel it, a line each: to be asked for before it is run."""
+        """Return whom the series would affect, a line each; a person must confirm it."""
         return affected_by(examination, series.tests, before)
 
     def affected_now(
         self, examination: Examination, series: Series, before: Reading | None
     ) -> tuple[Examination, tuple[str, ...]]:
-        """The same by the processes of this moment; the examination with these."""
-        seen = with_processes(self._host, examination)
-        return seen, affected_by(seen, series.tests, before)
+        """Return whom the series would affect by the current processes, and the examination with these."""
+        current = with_processes(self._host, examination)
+        return current, affected_by(current, series.tests, before)
 
     def run(
         self,
         examination: Examination,
         series: Series,
-        hear: Callable[[BandwidthEvent], object],
+        on_event: Callable[[BandwidthEvent], object],
         may_disturb: bool = False,
     ) -> tuple[Result, ...] | Refused:
-        """Runs it to its end, and keeps what was measured.
+        """Run the series to its end, and save its results.
 
-        Unless it `may_disturb`, as somebody has confirmed, a real node is looked at again before each test
-        but the first, and the series ends where somebody would feel that by now.
+        Unless it `may_disturb`, which a person has confirmed, a real node is checked again before each test
+        but the first, and the series ends before a test that would affect running jobs.
         """
         if self.refusal:
-            return self._refused(self.refusal, hear)
+            return self._refused(self.refusal, on_event)
 
-        def told(event: BandwidthEvent) -> None:
-            hear(event)
+        def save_and_forward(event: BandwidthEvent) -> None:
+            on_event(event)
             if isinstance(event, TestEnded) and event.result.ending is Ending.DONE:
                 try:
                     self.store.add(event.result)
                 except StoreError as error:
-                    hear(SaveFailed(str(error)))
+                    on_event(SaveFailed(str(error)))
 
-        def who_has_come(test: PlannedTest) -> tuple[str, ...]:
-            felt: tuple[str, ...] = ()
-            for _ in range(2):
-                # The second time nothing is left of our own: a GPU's utilisation is a mean of up to a second.
-                seen, before = reread(self._host, examination, self._pause)
-                felt = affected_by(seen, (test,), before)
-                if not felt:
-                    break
-            return felt
+        def affected_now(test: PlannedTest) -> tuple[str, ...]:
+            # Our own last test may still show: the utilization of a GPU is a mean of up to a second.
+            return self._affected_after_reread(examination, test) and self._affected_after_reread(
+                examination, test
+            )
 
         # The jobs of a simulated node never change.
-        look = None if may_disturb or not self._is_live else who_has_come
-        self._run = SeriesRunner(self._host, self._processes(), examination, told, look)
+        check = None if may_disturb or not self._is_live else affected_now
+        self._runner = SeriesRunner(self._host, self._starter(), examination, save_and_forward, check)
         try:
             with self._lock():
-                return self._run.run(series)
+                return self._runner.run(series)
         except LockTaken as taken:
-            return self._refused(str(taken), hear)
+            return self._refused(str(taken), on_event)
         finally:
-            self._run = None
+            self._runner = None
 
-    def _refused(self, why: str, hear: Callable[[BandwidthEvent], object]) -> Refused:
-        hear(SeriesEnded((), refused=why))
+    def _affected_after_reread(self, examination: Examination, test: PlannedTest) -> tuple[str, ...]:
+        current, before = reread(self._host, examination, self._pause)
+        return affected_by(current, (test,), before)
+
+    def _refused(self, why: str, on_event: Callable[[BandwidthEvent], object]) -> Refused:
+        on_event(SeriesEnded((), refused=why))
         return Refused(why)
 
     @property
@@ -191,9 +191,9 @@ class BenchSession:
     def _lock(self) -> AbstractContextManager[object]:
         return ActionLock(_LOCK) if self._is_live else nullcontext()
 
-    def _processes(self) -> ProcessStarter:
-        if self._given is not None:
-            return self._given
+    def _starter(self) -> ProcessStarter:
+        if self._given_starter is not None:
+            return self._given_starter
         if self._is_live:
             return LocalProcessStarter()
         from probes.simulation.host import SimulatedHost
@@ -203,13 +203,13 @@ class BenchSession:
         return SimulatedProcessStarter(self._host)
 
     def stop(self) -> None:
-        """Ends the series under way; from any thread."""
-        run = self._run
-        if run is not None:
-            run.stop()
+        """Stop the running series; may be called from any thread."""
+        runner = self._runner
+        if runner is not None:
+            runner.stop()
 
     def skip(self) -> None:
-        """Ends the test under way, and goes on with the next; from any thread."""
-        run = self._run
-        if run is not None:
-            run.skip()
+        """Stop the running test and go on with the next one; may be called from any thread."""
+        runner = self._runner
+        if runner is not None:
+            runner.skip()

@@ -1,4 +1,4 @@
-"""What each setting of a bandwidth test can be on a node, in words."""
+"""The values that each setting of a bandwidth test can have on a node, and their texts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from widgets.node.matrix import smi_word
 
 _BEST = "★"
 _TESTS = {program.name: program.label for program in PROGRAMS}
-_SETUPS = {
+_MODES = {
     Mode.LOOPBACK: "loopback: both ends on this node",
-    Mode.SERVER: "server: wait here for a peer",
+    Mode.SERVER: "server: wait for a peer",
     Mode.CLIENT: "client: connect to a server on the peer",
-    Mode.BOTH_ENDS: "both ends: start the peer by SSH",
+    Mode.BOTH_ENDS: "both ends: start the peer over SSH",
 }
 _MEMORIES = {
-    MemoryPath.BEST: "GPU memory, by this node's best path",
+    MemoryPath.BEST: "GPU memory, best path of this node",
     MemoryPath.HOST: "host memory",
     MemoryPath.PEERMEM: "GPU memory by nvidia-peermem",
     MemoryPath.DMABUF: "GPU memory by DMA-BUF",
@@ -45,7 +45,7 @@ QUEUE_PAIRS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Option:
-    """One value of a setting, and a few dim words beside it."""
+    """A value of a setting, its text, and a short note beside it."""
 
     value: object
     text: str
@@ -54,58 +54,62 @@ class Option:
 
 
 def tests(examination: Examination | None) -> list[Option]:
-    """Every test; one whose tool is missing, or cannot do all, says so."""
-    found = {} if examination is None else {one.tool: one for one in inventory(examination)}
+    """Return every test, with what its tool cannot do here."""
+    found = {} if examination is None else {entry.tool: entry for entry in inventory(examination)}
     options = []
     for tool, text in _TESTS.items():
-        one = found.get(tool)
-        lacks = one.lacks if one is not None else ""
-        options.append(Option(tool, f"{tool}: {text}", lacks, one is None or one.can_run))
+        entry = found.get(tool)
+        note, is_possible = ("", True) if entry is None else (entry.lacks, entry.can_run)
+        options.append(Option(tool, f"{tool}: {text}", note, is_possible))
     return options
 
 
-def setups() -> list[Option]:
-    """Where the ends are."""
-    return [Option(one, text) for one, text in _SETUPS.items()]
+def modes() -> list[Option]:
+    """Return where the two ends can be."""
+    return [Option(mode, text) for mode, text in _MODES.items()]
 
 
-def memories(setup: object) -> list[Option]:
-    """Whose memory; one end alone cannot begin one test after another."""
-    compares = setup in (Mode.LOOPBACK, Mode.BOTH_ENDS)
-    return [Option(one, text) for one, text in _MEMORIES.items() if compares or one is not MemoryPath.COMPARE]
+def memories(can_compare: bool) -> list[Option]:
+    """Return the memories and paths; comparing takes several tests in a row."""
+    return [
+        Option(path, text)
+        for path, text in _MEMORIES.items()
+        if can_compare or path is not MemoryPath.COMPARE
+    ]
 
 
 def scopes(tool: str) -> list[Option]:
-    """Which pairs, or GPUs."""
+    """Return which pairs of GPU and NIC can be measured, or which GPUs."""
     if tool not in (*PERFTEST, *NCCL_TESTS):
         return [Option(Scope.PAIR, "this GPU"), Option(Scope.SWEEP, "every GPU, one after another")]
-    return [Option(one, text) for one, text in _SCOPES.items()]
+    return [Option(scope, text) for scope, text in _SCOPES.items()]
 
 
 def sizes(is_latency: bool) -> list[Option]:
-    """Sizes of messages; the first is what fits the test."""
-    first, *rest = [Option(one, binary_size(one)) for one in (_LATENCY_SIZES if is_latency else _SIZES)]
+    """Return the message sizes; the first one fits the test."""
+    values = _LATENCY_SIZES if is_latency else _SIZES
+    first, *rest = [Option(size, binary_size(size)) for size in values]
     return [first, Option(ALL_SIZES, "all, 2 B to 8 MiB"), *rest]
 
 
 def numbers(values: Sequence[int], unit: str = "") -> list[Option]:
-    """Plain figures."""
-    return [Option(one, f"{one}{unit}") for one in values]
+    """Return plain numbers."""
+    return [Option(value, f"{value}{unit}") for value in values]
 
 
-def ways() -> list[Option]:
-    """One direction, or both."""
-    return [Option(False, "no"), Option(True, "yes, at once (sum of both directions)")]
+def directions() -> list[Option]:
+    """Return one direction, or both."""
+    return [Option(False, "no"), Option(True, "yes (sum of both directions)")]
 
 
-def binding(tool: str) -> list[Option]:
-    """Whether CPU and memory are bound by numactl."""
-    of = "GPU" if tool in GDRCOPY else "NIC"
-    return [Option(True, f"CPU and memory to the {of}'s NUMA node"), Option(False, "no")]
+def bindings(tool: str) -> list[Option]:
+    """Return whether numactl binds CPU and memory."""
+    device = "GPU" if tool in GDRCOPY else "NIC"
+    return [Option(True, f"CPU and memory to the NUMA node of the {device}"), Option(False, "no")]
 
 
-def through() -> list[Option]:
-    """What a collective goes over."""
+def transports() -> list[Option]:
+    """Return what a collective can use."""
     return [
         Option(False, "NVLink or PCIe, as in a job"),
         Option(True, "NICs, without NVLink and shared memory"),
@@ -113,7 +117,7 @@ def through() -> list[Option]:
 
 
 def gpus(examination: Examination | None) -> list[Option]:
-    """The GPUs by their PCI address."""
+    """Return the GPUs by their PCI address."""
     facts = None if examination is None else examination.node.gpus
     if not isinstance(facts, GpuFacts):
         return []
@@ -121,17 +125,17 @@ def gpus(examination: Examination | None) -> list[Option]:
 
 
 def nics(examination: Examination | None, gpu: object = None) -> list[Option]:
-    """The RDMA devices: a GPU's nearest first, then those that it would not take."""
+    """Return the RDMA devices: those nearest to the GPU first."""
     rdma = None if examination is None else examination.node.rdma
     if examination is None or not isinstance(rdma, RdmaFacts):
         return []
-    by_name = {one.name: one for one in rdma.devices if not isinstance(one.bdf, Unknown)}
-    best = examination.topology.best_nics.get(gpu, ()) if isinstance(gpu, str) else ()
-    order = [*(name for name in best if name in by_name), *(name for name in by_name if name not in best)]
+    topology = examination.topology
+    devices = {device.name: device for device in rdma.devices if not isinstance(device.bdf, Unknown)}
+    best = topology.best_nics.get(gpu, ()) if isinstance(gpu, str) else ()
     options = []
-    for name in order:
-        port = active_port(by_name[name])
-        path = examination.topology.paths.get((gpu, name)) if isinstance(gpu, str) else None
+    for name in dict.fromkeys([*(name for name in best if name in devices), *devices]):
+        port = active_port(devices[name])
+        path = topology.paths.get((gpu, name)) if isinstance(gpu, str) else None
         word = "" if path is None else smi_word(path) + (_BEST if best[:1] == (name,) else "")
         rate = "no active port" if port is None else gbps(port.rate_gbps)
         options.append(Option(name, f"{name} {word}".rstrip(), rate, port is not None))
@@ -139,6 +143,6 @@ def nics(examination: Examination | None, gpu: object = None) -> list[Option]:
 
 
 def far_nics(examination: Examination | None, nic: object, is_loopback: bool) -> list[Option]:
-    """The other end's device; of a peer's only its name can be told."""
+    """Return the devices of the other end; a peer's devices are unknown, so it has the names of this node."""
     same = Option(None, "the same port" if is_loopback else "same name as here")
-    return [same, *(one for one in nics(examination) if one.value != nic)]
+    return [same, *(option for option in nics(examination) if option.value != nic)]

@@ -1,4 +1,4 @@
-"""Tests on a simulated node: tools that it plays, started and ended like those of a machine."""
+"""Processes of tests on a simulated node, which the node plays back."""
 
 from __future__ import annotations
 
@@ -6,55 +6,34 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tui.bandwidth.processes import LINE_LIMIT, ProcessExit, ToolProcess
 from tui.bandwidth.supervisor import GRACE_SECONDS
-from tui.runtime.ansi_text import harmless, without_colours
+from tui.runtime.ansi_text import sanitized, without_colors
+
+if TYPE_CHECKING:
+    from probes.simulation.host import SimulatedHost, SimulatedTest
 
 _STEP_SECONDS = 0.05
 
 
-class SimulatedTest(Protocol):
-    """A tool that a simulated node plays."""
-
-    def lines(self) -> tuple[str, ...]:
-        """Printed since the last call, by the node's clock."""
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs; set when all lines were given."""
-
-    def end(self, signal: int) -> None:
-        """It is signalled."""
-
-
-class SimulatedNode(Protocol):
-    """What plays tools."""
-
-    def monotonic(self) -> float:
-        """Its clock, in seconds."""
-
-    def begin_test(self, argv: Sequence[str]) -> SimulatedTest:
-        """Begins one."""
-
-
 class SimulatedProcessStarter:
-    """A simulated node, whose clock goes on while one waits."""
+    """Starts tools on a simulated node; `wait` lets time pass on its clock."""
 
-    def __init__(self, host: SimulatedNode, wait: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, host: SimulatedHost, wait: Callable[[float], object] = time.sleep) -> None:
         self._host, self._wait = host, wait
 
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
-        """Has the node play a tool."""
+        """Start a tool on the node."""
         return _SimulatedProcess(self._host, self._wait, self._host.begin_test(argv), seconds)
 
 
 class _SimulatedProcess:
-    """A tool that is played; ended like a real one."""
+    """A simulated tool, which is stopped like a real one."""
 
     def __init__(
-        self, host: SimulatedNode, wait: Callable[[float], object], test: SimulatedTest, seconds: float
+        self, host: SimulatedHost, wait: Callable[[float], object], test: SimulatedTest, seconds: float
     ) -> None:
         self._host, self._wait, self._test, self._limit = host, wait, test, seconds
         self._began = host.monotonic()
@@ -63,13 +42,13 @@ class _SimulatedProcess:
         self._why = ""
         self._signalled_at: float | None = None
         self._killed = False
-        self._gone: ProcessExit | None = None
+        self._exit: ProcessExit | None = None
 
     def lines(self, seconds: float) -> list[str]:
         until = self._host.monotonic() + seconds
         while True:
             with self._lock:
-                ended = self._look()
+                ended = self._update()
                 left = until - self._host.monotonic()
                 if self._waiting or ended or left <= 0:
                     lines, self._waiting = self._waiting, []
@@ -78,34 +57,34 @@ class _SimulatedProcess:
 
     @property
     def ended(self) -> ProcessExit | None:
-        return None if self._waiting else self._gone
+        return None if self._waiting else self._exit
 
     def end(self) -> None:
         while True:
             with self._lock:
-                if self._look():
+                if self._update():
                     return
-                self._signal("cancelled")
-                if self._look():
+                self._signal("canceled")
+                if self._update():
                     return
             self._wait(_STEP_SECONDS)
 
-    def _look(self) -> bool:
-        """Takes what has been printed, and ends it where its time is over; whether it has ended."""
-        if self._gone is not None:
+    def _update(self) -> bool:
+        """Read new lines, and stop the tool if its time is over; return whether it has ended."""
+        if self._exit is not None:
             return True
-        self._waiting += [without_colours(harmless(line, LINE_LIMIT)) for line in self._test.lines()]
+        self._waiting += [without_colors(sanitized(line, LINE_LIMIT)) for line in self._test.lines()]
         now = self._host.monotonic()
         status = self._test.exit_status
         if status is not None:
             took = (now if self._signalled_at is None else self._signalled_at) - self._began
-            self._gone = ProcessExit(status, took, self._why)
+            self._exit = ProcessExit(status, took, self._why)
         elif self._signalled_at is not None or now - self._began >= self._limit:
-            self._signal(f"ended after {self._limit:g} s, its limit of time")
-        return self._gone is not None
+            self._signal(f"stopped after its time limit of {self._limit:g} s")
+        return self._exit is not None
 
     def _signal(self, why: str) -> None:
-        """SIGTERM at first, and SIGKILL after the grace."""
+        """Send SIGTERM first, and SIGKILL after the grace period."""
         now = self._host.monotonic()
         if self._signalled_at is None:
             self._signalled_at, self._why = now, why

@@ -1,19 +1,19 @@
-"""Keeps one test: a process beside gdrtop that starts it, and ends it with all that it has started.
+"""Supervises one process of a test: starts it, and stops it with everything that it has started.
 
-Run by tui/bandwidth/processes.py as a program of its own, because only a process that outlives gdrtop can
-end what a killed gdrtop leaves. Standard input is a socket to gdrtop: it brings what to start, and once it is
-at its end (gdrtop says so, or has died in whatever way) the test is ended. Standard output is the test's
-terminal.
+tui/bandwidth/processes.py runs it as a separate program, because only a process that outlives gdrtop can stop
+what a killed gdrtop leaves behind. Standard input is a socket to gdrtop: it carries the order, and at its end
+of file (gdrtop asks for a stop, or has died) the process is stopped. Standard output is the terminal of the
+process.
 
-Nothing that the test starts gets away, in sessions of its own neither: the keeper is its subreaper (prctl(2)
-PR_SET_CHILD_SUBREAPER), so whatever loses its parent becomes the keeper's child, and ECHILD of waitpid(2)
-says that nothing is left. Only direct children are signalled: their numbers cannot have passed to others.
+Nothing that the process starts escapes, not even in a session of its own: the supervisor is a subreaper
+(prctl(2), PR_SET_CHILD_SUBREAPER), so every orphan becomes its child, and ECHILD from waitpid(2) means that
+nothing is left. Only direct children are signalled, because their process ids cannot have been reused.
 
-Where somebody kills the keeper too, PR_SET_PDEATHSIG kills the test itself, and the kernel sends SIGHUP to
-its terminal's foreground group. Only then can there be something left: a child of the test that ignores
-SIGHUP or has left the group; gdrtop, where it lives, ends these by their session.
+If the supervisor is killed too, PR_SET_PDEATHSIG kills the process itself, and the kernel sends SIGHUP to the
+foreground group of its terminal. Only then something can be left: a child that ignores SIGHUP or has left the
+group. If gdrtop is alive, it kills these by their session.
 
-Imports nothing of gdrtop, so that it starts in some 30 ms.
+It imports nothing of gdrtop, so that it starts within some 30 ms.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 GRACE_SECONDS = 2.0  # from SIGTERM to SIGKILL
-KILL_SECONDS = 3.0  # from SIGKILL to the word that something cannot be ended
+KILL_SECONDS = 3.0  # from SIGKILL to the report that a process cannot be killed
 MESSAGE_BYTES = 1 << 20
 STILL_THERE = "still there after SIGKILL"
 _CONTROL, _TERMINAL = 0, 1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # include/uapi/linux/prctl.h
-_STUCK_SECONDS = 0.5  # what SIGKILL has not ended by then is stuck in the kernel
-_LOOK_SECONDS = 0.1
+_STUCK_SECONDS = 0.5  # what survives SIGKILL so long is stuck in the kernel
+_POLL_SECONDS = 0.1
 
 
 class Entry(NamedTuple):
-    """One line of the process table: proc(5), /proc/pid/stat."""
+    """A process in the process table: proc(5), /proc/pid/stat."""
 
     pid: int
     name: str
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
 
 def process_table() -> Iterator[Entry]:
-    """The processes that this user may see."""
+    """Return the processes that this user may see."""
     for directory in os.listdir("/proc"):
         if directory.isdigit():
             try:
@@ -66,25 +66,26 @@ def process_table() -> Iterator[Entry]:
             yield Entry(int(directory), name, state.decode(), int(parent), int(session))
 
 
-def told_of(left: list[Entry]) -> str:
-    """That processes could not be ended, in words."""
+def describe(left: list[Entry]) -> str:
+    """Describe processes that could not be killed."""
     named = ", ".join(
         f"process {entry.pid} ({entry.name}){' in uninterruptible sleep' * (entry.state == 'D')}"
         for entry in left
     )
-    return f"{STILL_THERE}: {named or 'a process that this user may not see'}"
+    return f"{STILL_THERE}: {named or 'a process hidden from this user'}"
 
 
 class ProcessSupervisor:
-    """Starts one test and stays until it and all that it started have gone."""
+    """Starts one process, and runs until it and everything that it started are gone."""
 
     def __init__(self) -> None:
-        self._leader = 0  # the test's own process, as long as it is there
+        self._leader = 0  # process id of the tool, until it has been reaped
         self._status: int | None = None
         self._why = ""
-        self._was_asked = False  # by a signal
+        self._grace_seconds = GRACE_SECONDS
+        self._was_signalled = False
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        # A test that aborts leaves no file behind.
+        # A tool that aborts must leave no core file.
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         self._signals, write = os.pipe()
         for descriptor in (self._signals, write):
@@ -94,101 +95,102 @@ class ProcessSupervisor:
             signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def keep(self) -> None:
-        """All of it."""
-        asked = os.read(_CONTROL, MESSAGE_BYTES)
-        if not asked:
+    def run(self) -> None:
+        """Read the order, start the process, wait for its end, and stop what is left."""
+        message = os.read(_CONTROL, MESSAGE_BYTES)
+        if not message:
             return
-        order = json.loads(asked)
+        order = json.loads(message)
+        self._grace_seconds = order["grace_seconds"]
         if self._pause(0.0, with_control=True):
-            _tell(ended=[None, 0.0, "cancelled before it began"])
+            _send(ended=[None, 0.0, "canceled before it started"])
             return
         began = time.monotonic()
         try:
             process = subprocess.Popen(
                 order["argv"],
-                # Who reads from it sees its end at once: ssh is as with -n, mpirun passes nothing on.
+                # Reads return end of file at once: ssh works as with -n, and mpirun forwards nothing.
                 stdin=subprocess.DEVNULL,
                 stdout=_TERMINAL,
                 stderr=_TERMINAL,
                 cwd="/",
                 start_new_session=True,
-                # Harmless here: this process has no other thread.
-                preexec_fn=_taking_terminal(os.getpid()),
+                # Safe here: this process has no other thread.
+                preexec_fn=_terminal_taker(os.getpid()),
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            told = error.strerror if isinstance(error, OSError) else str(error)
-            _tell(ended=[None, 0.0, f"{order['argv'][0]}: {told}"])
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            _send(ended=[None, 0.0, f"{order['argv'][0]}: {reason}"])
             return
         self._leader = process.pid
-        _tell(begun=process.pid)
+        _send(started=process.pid)
         self._watch(began, order["seconds"])
         took = time.monotonic() - began
-        left = self._end_all()
-        # Reaped below, not by subprocess, which would ask again.
+        left = self._stop_all()
+        # It was reaped here and not by subprocess, which would wait for it again.
         process.returncode = self._status
         if left is None:
-            _tell(ended=[self._status, took, self._why])
+            _send(ended=[self._status, took, self._why])
             return
-        _tell(ended=[self._status, took, f"{self._why}; {told_of(left)}".removeprefix("; ")])
-        # Whatever comes out of the kernel again dies at once, and what it began meanwhile.
+        _send(ended=[self._status, took, f"{self._why}; {describe(left)}".removeprefix("; ")])
+        # Kill whatever returns from the kernel later, and what it has started meanwhile.
         while self._reap():
             self._kill(self._children())
             self._pause(1.0)
 
     def _watch(self, began: float, seconds: float) -> None:
-        """Returns when the test has ended or is to be ended, with the reason kept."""
+        """Return when the process has ended or must be stopped, and note the reason."""
         while self._reap() and self._leader:
             left = began + seconds - time.monotonic()
             if left <= 0:
-                self._why = f"ended after {seconds:g} s, its limit of time"
+                self._why = f"stopped after its time limit of {seconds:g} s"
                 return
             control_ready = self._pause(left, with_control=True)
-            if control_ready or self._was_asked:
+            if control_ready or self._was_signalled:
                 self._reap()
                 if self._leader:
-                    self._why = "cancelled" if control_ready else "its keeper was asked to end"
+                    self._why = "canceled" if control_ready else "its supervisor was terminated"
                 return
 
     def _pause(self, seconds: float, with_control: bool = False) -> bool:
-        """Until a signal comes, or gdrtop's word where it is waited for; whether that came."""
+        """Wait for a signal, or for end of file from gdrtop; return whether that came."""
         sources = [self._signals, *[_CONTROL] * with_control]
         ready = select.select(sources, [], [], seconds)[0]
         if self._signals in ready:
             came = set(os.read(self._signals, 4096))
-            self._was_asked = self._was_asked or bool(came - {signal.SIGCHLD})
+            self._was_signalled = self._was_signalled or bool(came - {signal.SIGCHLD})
         return _CONTROL in ready
 
-    def _end_all(self) -> list[Entry] | None:
-        """SIGTERM once to each, SIGKILL after the grace; what is still there after all that, or None.
+    def _stop_all(self) -> list[Entry] | None:
+        """Send each process SIGTERM once and SIGKILL after the grace period; return what is left, or None.
 
-        Once, for mpirun takes a second SIGTERM for impatience and leaves its ranks without a farewell.
+        Only once, because mpirun gives up on a second SIGTERM and does not stop its ranks.
         """
         began = time.monotonic()
-        asked: set[int] = set()
+        terminated: set[int] = set()
         if self._leader:
-            asked.add(self._leader)
+            terminated.add(self._leader)
             for number in (signal.SIGTERM, signal.SIGCONT):
                 _signal(os.killpg, self._leader, number)
         while self._reap():
             took = time.monotonic() - began
             children = self._children()
-            if took < GRACE_SECONDS:
+            if took < self._grace_seconds:
                 for entry in children:
-                    if entry.pid not in asked:
-                        asked.add(entry.pid)
+                    if entry.pid not in terminated:
+                        terminated.add(entry.pid)
                         for number in (signal.SIGTERM, signal.SIGCONT):
                             _signal(os.kill, entry.pid, number)
             else:
                 self._kill(children)
-                if self._leader:  # though /proc may hide it: hidepid, and a program with file capabilities
+                if self._leader:  # /proc may hide it: hidepid, or a program with file capabilities
                     _signal(os.killpg, self._leader, signal.SIGKILL)
-                if took > GRACE_SECONDS + _STUCK_SECONDS:
-                    # What is stuck reaps nothing, so its children's numbers are theirs for as long.
+                if took > self._grace_seconds + _STUCK_SECONDS:
+                    # A stuck process reaps nothing, so the process ids of its children cannot be reused.
                     self._kill(_below(children))
-                if took > GRACE_SECONDS + KILL_SECONDS:
+                if took > self._grace_seconds + KILL_SECONDS:
                     return [entry for entry in [*children, *_below(children)] if entry.state != "Z"]
-            self._pause(_LOOK_SECONDS)
+            self._pause(_POLL_SECONDS)
         return None
 
     def _children(self) -> list[Entry]:
@@ -200,7 +202,7 @@ class ProcessSupervisor:
             _signal(os.kill, entry.pid, signal.SIGKILL)
 
     def _reap(self) -> bool:
-        """Takes the status of every child that has ended; whether any child is left."""
+        """Reap every child that has ended; return whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -213,7 +215,7 @@ class ProcessSupervisor:
 
 
 def _below(entries: list[Entry]) -> list[Entry]:
-    """The children of these, and theirs, to the last."""
+    """Return all descendants of these processes."""
     table = list(process_table())
     found: list[Entry] = []
     parents = {entry.pid for entry in entries}
@@ -227,20 +229,20 @@ def _below(entries: list[Entry]) -> list[Entry]:
 def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
     try:
         send(pid, number)
-    except (ProcessLookupError, PermissionError):  # it has gone, or is not ours: then it is told of as left
+    except (ProcessLookupError, PermissionError):  # it is gone, or not ours: then it is reported as left
         return
 
 
-def _taking_terminal(keeper: int) -> Callable[[], None]:
-    """What the test's process does before it becomes the test's program."""
+def _terminal_taker(supervisor: int) -> Callable[[], None]:
+    """Return what the new process does before it executes the tool."""
 
     def take() -> None:
-        for number in signal.valid_signals():  # nohup's ignored SIGHUP goes through exec
+        for number in signal.valid_signals():  # exec keeps ignored signals, such as nohup's SIGHUP
             if signal.getsignal(number) is signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         fcntl.ioctl(_TERMINAL, termios.TIOCSCTTY, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:  # it has died before it could be asked for
+        if os.getppid() != supervisor:  # it died before PR_SET_PDEATHSIG was set
             os._exit(1)
 
     return take
@@ -252,7 +254,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _tell(**message: object) -> None:
+def _send(**message: object) -> None:
     try:
         os.write(_CONTROL, json.dumps(message).encode())
     except OSError:  # gdrtop has died
@@ -261,7 +263,7 @@ def _tell(**message: object) -> None:
 
 if __name__ == "__main__":
     try:
-        ProcessSupervisor().keep()
+        ProcessSupervisor().run()
     except Exception as error:
-        _tell(failed=f"{type(error).__name__}: {error}")
+        _send(failed=f"{type(error).__name__}: {error}")
         sys.exit(1)

@@ -41,13 +41,13 @@ def ticket_text(
     results: Sequence[Result],
     hostname: str = "",
     versions: Mapping[str, str] | None = None,
-    kept: Iterable[Result] = (),
+    earlier: Iterable[Result] = (),
     baseline: Iterable[Result] = (),
     left_out: Sequence[LeftOut] = (),
 ) -> str:
     """The results, each with its exact commands, figure, judgement and trouble.
 
-    `kept` and `baseline` are what they are compared with; `hostname` is theirs where none is given.
+    `earlier` and `baseline` are what they are compared with; `hostname` is theirs where none is given.
     """
     lines: list[Line] = [line("gdrtop bandwidth tests")]
     first = results[0] if results else None
@@ -61,9 +61,9 @@ def ticket_text(
     origins = sorted({one.origin for one in results if one.origin != _LIVE})
     for origin in origins:
         lines += [(), line(f"SIMULATED, NOT MEASURED: {origin.upper()}")]
-    kept, baseline = tuple(kept), tuple(baseline)
+    earlier, baseline = tuple(earlier), tuple(baseline)
     for number, result in enumerate(results, 1):
-        lines += [(), *_test(number, result, changes(result, kept, baseline))]
+        lines += [(), *_test(number, result, changes(result, earlier, baseline))]
     for one in left_out:
         lines += [(), *wrapped(f"left out: {one.title}: {one.reason}", _WIDTH)]
     told = conclusions(results, left_out)

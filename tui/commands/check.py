@@ -1,23 +1,67 @@
-"""`gdrtop check`: what the doctor found, as text for a ticket and as JSON."""
+"""`gdrtop check`: the findings, as text for a ticket and as JSON."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
 from probes.base.plan import Plan
-from probes.checks.registry import findings
-from probes.checks.summary import exit_status, summed_up
+from probes.checks.registry import CHECKS, findings
+from probes.checks.summary import exit_status, summarize
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import Verdict
+from tui.commands.arguments import did_you_mean
 from tui.commands.json_values import document, host_name, plain_value, verdict_json, write_json
+from tui.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of
 from widgets.node import verdict as verdict_drawing
+
+_STATUS_HELP = """\
+exit status, as monitoring plugins have it:
+  0    no warning
+  1    warnings, or DEGRADED
+  2    critical findings, or BROKEN
+  3    UNKNOWN or NOT APPLICABLE; wrong usage
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
+    parser.add_argument("--only", metavar="ID,…", type=_ids, default=(), help="run only these checks")
+    parser.add_argument("--skip", metavar="ID,…", type=_ids, default=(), help="do not run these checks")
+    parser.add_argument("--all", action="store_true", help="also list checks that are ok (JSON always does)")
+    parser.add_argument(
+        "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"
+    )
+
+
+def _id(text: str) -> str:
+    known = {check.id for check in CHECKS}
+    if text not in known:
+        hint = did_you_mean(text, known) or "; gdrtop check --all lists them"
+        raise argparse.ArgumentTypeError(f"no check {text!r}{hint}")
+    return text
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(_id(name.strip()) for name in text.split(","))
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Check the node that the options name and return its exit status."""
+    host = open_host(options)
+    return write_check(
+        host, out, options.json, options.ascii, options.only, options.skip, options.all, options.ids
+    )
 
 
 def write_check(
@@ -30,15 +74,15 @@ def write_check(
     with_passed: bool = False,
     ids: Collection[str] = (),
 ) -> int:
-    """Check the node and print what was found; give the exit status.
+    """Check the node, print the findings, and return the exit status of the whole node.
 
-    `with_passed` prints all checks, `ids` only these, whatever they say; the exit status is the node's.
+    `with_passed` prints all checks, `ids` only these, whatever their outcome.
     """
     examination = examine(host)
     found = findings(examination, only, skip)
-    verdict = summed_up(examination.verdict, found)
+    verdict = summarize(examination.verdict, found)
     if as_json:
-        shown = [one for one in found if not ids or one.id in ids]
+        shown = [finding for finding in found if not ids or finding.id in ids]
         write_json(check_json(examination.node, host.wall_clock(), verdict, shown), out)
     else:
         print_lines(_text(examination, verdict, found, text_width(out), with_passed, ids), out, ascii_only)
@@ -46,7 +90,7 @@ def write_check(
 
 
 def check_json(node: Node, at: float, verdict: Verdict, found: Sequence[Finding]) -> dict[str, Any]:
-    """What `gdrtop check --json` prints; `at`: seconds since 1970."""
+    """Return the JSON document; `at`: seconds since 1970."""
     content = {
         "verdict": verdict_json(verdict),
         "exit_status": exit_status(verdict),
@@ -66,7 +110,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "impact": finding.impact,
         "data_path": finding.data_path,
         "part_of": finding.part_of or None,
-        "evidence": [plain_value(one) for one in finding.evidence],
+        "evidence": [plain_value(evidence) for evidence in finding.evidence],
         "cause": finding.cause,
         "devices": list(finding.devices),
         "fix": [] if finding.fix is None else _fix_json(finding.fix),
@@ -75,7 +119,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def _fix_json(plan: Plan) -> list[dict[str, Any]]:
-    """The steps; what holds for the whole plan stands in each."""
+    """Return the steps; facts about the whole plan are repeated in each."""
     return [
         {
             **plain_value(step),
@@ -103,14 +147,12 @@ def _text(
                 lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width)])
         return lines
     lines.append(line(counted(found)))
-    entries = entries_of([one for one in found if with_passed or one.status is not Status.PASSED])
+    entries = entries_of([finding for finding in found if with_passed or finding.status is not Status.PASSED])
     if entries:
         lines.extend([(), *draw_entries(entries, width)])
     for entry in entries:
         if entry.is_found or (with_passed and entry.first.status is Status.UNKNOWN):
             lines.extend([(), *draw_entry(entry, width)])
-    hint = "gdrtop check ID shows one check"
-    lines.extend(
-        [(), (Run(hint if with_passed else f"{hint}; --all lists those that are ok, too", Tone.DIM),)]
-    )
-    return lines
+    hint = "gdrtop check ID shows one check in detail"
+    hint += "" if with_passed else "; --all also lists checks that are ok"
+    return [*lines, (), (Run(hint, Tone.DIM),)]

@@ -1,7 +1,8 @@
-"""`gdrtop do`: the actions without a screen; the same list, guards and log as in the dashboard."""
+"""`gdrtop do`: the actions without a screen, with the list, guards and audit log of the dashboard."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -14,32 +15,84 @@ from probes.plans.catalogue import Offer
 from probes.snapshot.examination import examine
 from tui.actions.console_text import lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
-from tui.actions.events import Event, Outcome
-from tui.actions.manual_steps import why_by_hand
-from tui.actions.runner import ask_for_password
+from tui.actions.events import RunEvent, RunOutcome
+from tui.actions.local_commands import ask_for_password
+from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
+from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
 from tui.commands.json_values import document, host_name, plain_value, write_json
+from tui.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.signals import signals_stop
+from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.changes import Judged, draw_change
+from widgets.doctor.changes import Assessment, draw_change
 from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
 
-EXIT_FAILED = 1  # a step failed, or how it ended is unknown
-EXIT_REFUSED = 2  # nothing was begun: no such plan on this node, a guard, no confirmation
-EXIT_WRONG_USAGE = 3
-EXIT_STOPPED = 130
+EXIT_FAILED = 1  # a step failed, or its outcome is unknown
+EXIT_REFUSED = 2  # nothing was started: the action is not possible here, a guard, no confirmation
+EXIT_STOPPED = EXIT_INTERRUPTED
 _STATUSES = {
-    Outcome.DONE: 0,
-    Outcome.LEFT: 0,
-    Outcome.REFUSED: EXIT_REFUSED,
-    Outcome.STOPPED: EXIT_STOPPED,
+    RunOutcome.DONE: 0,
+    RunOutcome.LEFT: 0,
+    RunOutcome.REFUSED: EXIT_REFUSED,
+    RunOutcome.STOPPED: EXIT_STOPPED,
 }
 
 
+_STATUS_HELP = """\
+exit status:
+  0    done
+  1    a step failed, or its outcome is unknown
+  2    nothing was run: not possible on this node, or not confirmed
+  3    wrong usage, or no such action
+  130  stopped
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument(
+        "action", metavar="ACTION", nargs="?", help="the action to run; without it, list the actions"
+    )
+    parser.add_argument("--list", action="store_true", help="list all actions, one per line")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON (gdrtop schema do)")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and run nothing")
+    parser.add_argument(
+        "--script", action="store_true", help="print the plan as a shell script and run nothing"
+    )
+    parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
+    parser.add_argument(
+        "--disturb",
+        metavar="HOST",
+        default="",
+        help="run even if it affects jobs or the network; HOST must be this node's host name",
+    )
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """List the actions of the node that the options name, or run one."""
+    if options.action is not None and (options.list or options.json):
+        raise UsageError("--list and --json list all actions and take no ACTION")
+    return command(
+        open_host(options),
+        out,
+        options.action,
+        as_json=options.json,
+        ascii_only=options.ascii,
+        dry_run=options.dry_run,
+        script=options.script,
+        yes=options.yes,
+        named=options.disturb,
+        read_only=options.read_only,
+        answers=sys.stdin,
+    )
+
+
 class Do:
-    """One use of `gdrtop do` on a node that was examined once."""
+    """`gdrtop do` on a node that was examined once."""
 
     def __init__(self, host: Host, out: TextIO, ascii_only: bool, read_only: bool) -> None:
         self._host, self._out, self._ascii = host, out, ascii_only
@@ -48,10 +101,8 @@ class Do:
         self._examination = examine(host)
         self._findings = findings(self._examination)
 
-    # What there is
-
     def list(self, as_json: bool) -> int:
-        """One action a line: whether it is possible, its id, and its title or why not."""
+        """Print one action a line: whether it is possible, its id, and its title or why not."""
         offers = self._dispatcher.offers(self._examination, self._findings)
         if as_json:
             content = {"actions": [_offer_json(offer) for offer in offers]}
@@ -72,14 +123,12 @@ class Do:
         return 0
 
     def offer(self, name: str) -> Offer | None:
-        """The action of this name, where this node has one."""
+        """Return the action of this name; None if this node has none."""
         offers = self._dispatcher.offers(self._examination, self._findings)
         return next((offer for offer in offers if offer.id == name), None)
 
-    # Doing it
-
     def prepare(self, offer: Offer) -> Prepared | int:
-        """Return the plan; the exit status where there is none."""
+        """Return the plan, or the exit status if there is none."""
         prepared = self._dispatcher.prepared(offer, self._examination)
         if isinstance(prepared, str):
             self._print([line(heading(self._examination.node)[1], f"  {offer.title}: {prepared}")])
@@ -87,15 +136,15 @@ class Do:
         return prepared
 
     def show(self, prepared: Prepared) -> None:
-        """Show a plan, and what stands against it."""
+        """Show a plan and its warnings."""
         width = self._width
         lines: list[Line] = [heading(self._examination.node), line(Run(prepared.title, Tone.TITLE))]
         lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
-            why = why_by_hand(step)
+            why = why_manual(step)
             if why and not step.is_instruction:
-                lines += wrapped(f"gdrtop runs neither {step.argv[0]} nor what follows it: {why}", width)
+                lines += wrapped(f"gdrtop does not run {step.argv[0]} or the steps after it: {why}", width)
                 break
         if any(len(steps) > 1 for steps in step_groups(prepared.plan.steps)):
             lines += wrapped("--script prints every step", width)
@@ -109,7 +158,7 @@ class Do:
         self._out.write(script_of(prepared.plan, prepared.node))
 
     def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:
-        """Return what was typed; None: not confirmed. A terminal is asked where the options do not say it."""
+        """Return what was typed; None: not confirmed. Without an option, ask on the terminal."""
         clearance = prepared.clearance
         terminal = answers is not None and answers.isatty()
         if clearance.word:
@@ -129,31 +178,30 @@ class Do:
         return answers.readline(4096).strip()
 
     def run(self, prepared: Prepared, typed: str) -> int:
-        """Run it, print what happens, probe again; return the exit status."""
-        with signals_stop(self._dispatcher.stop, self._dispatcher.give_up):
-            ended = self._dispatcher.run(prepared, typed, self._hear, self._get_password)
-        if ended.outcome is not Outcome.REFUSED:
-            self._look_again()
+        """Run it, print the events, check the node again, and return the exit status."""
+        with signals_stop(self._dispatcher.stop, self._dispatcher.abandon_step):
+            ended = self._dispatcher.run(prepared, typed, self._on_event, self._get_password)
+        if ended.outcome is not RunOutcome.REFUSED:
+            self._show_change()
         return _STATUSES.get(ended.outcome, EXIT_FAILED)
 
-    def _hear(self, event: Event) -> None:
+    def _on_event(self, event: RunEvent) -> None:
         try:
             self._print(lines_of(event, self._width))
             self._out.flush()
-        except OSError:  # the terminal has gone; the current step still ends and is logged
-            self._dispatcher.stop("the terminal has gone")
+        except OSError:  # the terminal is gone; the current step still ends and is logged
+            self._dispatcher.stop(TERMINAL_GONE)
 
     def _get_password(self) -> bool:
         return sys.stdin is not None and sys.stdin.isatty() and ask_for_password()
 
-    def _look_again(self) -> None:
-        """Show what has changed on the node."""
+    def _show_change(self) -> None:
+        """Check the node again and show what has changed."""
         before, earlier = self._examination, self._findings
         self._examination = examine(self._host, before=before)
         self._findings = findings(self._examination)
-        change = draw_change(
-            Judged(before.verdict, earlier), Judged(self._examination.verdict, self._findings), self._width
-        )
+        after = Assessment(self._examination.verdict, self._findings)
+        change = draw_change(Assessment(before.verdict, earlier), after, self._width)
         try:
             self._print([(), *change])
         except OSError:
@@ -170,7 +218,7 @@ def _offer_json(offer: Offer) -> dict[str, Any]:
 
 
 def _step_json(step: Step) -> dict[str, Any]:
-    """All of a step but its group, which is for the eye alone."""
+    """Return a step without its group, which only matters on screen."""
     fields: dict[str, Any] = plain_value(step)
     return {name: value for name, value in fields.items() if name != "group"}
 
@@ -189,7 +237,7 @@ def command(
     read_only: bool = False,
     answers: TextIO | None = None,
 ) -> int:
-    """`gdrtop do`; gives the exit status."""
+    """List the actions or run one, and return the exit status."""
     do = Do(host, out, ascii_only, read_only)
     if action is None:
         return do.list(as_json)

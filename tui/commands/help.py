@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 from typing import TextIO
 
+from tui.commands.arguments import UsageError
 from tui.manual import SUBJECTS, page, title
 from tui.runtime.printing import ascii_text, is_plain, text_width
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "subject", metavar="SUBJECT", nargs="?", help="page to show; without it, list the pages"
+    )
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print the page that the options name."""
+    if options.subject not in (None, *SUBJECTS):
+        raise UsageError(f"no subject {options.subject!r}; gdrtop help lists them")
+    return command(options.subject, out, options.ascii)
 
 
 def command(subject: str | None, out: TextIO, ascii_only: bool = False) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import time
@@ -13,10 +14,46 @@ from probes.host.protocol import Host
 from probes.recording.format import RecordingError
 from probes.snapshot.examination import examine
 from probes.snapshot.watch import Watch
+from tui.commands.arguments import EXIT_WRONG_USAGE
+from tui.open_host import open_host
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
 
 INTERVAL_SECONDS = 1.0
-_PATIENCE = 3  # times the seconds asked for
+_MOST_SECONDS = 3600
+_PATIENCE = 3  # times the requested seconds
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("file", metavar="FILE", help="the .tar.gz file to write; it must not exist yet")
+    parser.add_argument(
+        "--seconds",
+        metavar="N",
+        type=_seconds,
+        default=10,
+        help=f"seconds to record, one reading each, 1 to {_MOST_SECONDS} (default: 10); Ctrl-C stops early",
+    )
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names, addresses, GUIDs, serial numbers and arguments with tokens",
+    )
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= _MOST_SECONDS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of whole seconds, 1 to {_MOST_SECONDS}")
+    return int(text)
+
+
+def run(options: argparse.Namespace, _: object) -> int:
+    """Record the node that the options name; progress and result are printed to stderr."""
+    try:
+        record(open_host(options), options.file, options.seconds, options.redact, sys.stderr)
+    except RecordingError as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    return 0
 
 
 def record(
@@ -28,11 +65,11 @@ def record(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> Recorded:
-    """Record a moment at once and one after each second; an interrupt ends it early and keeps it.
+    """Record a moment at once and one after each second; an interrupt stops early and keeps the file.
 
-    A node that answers slowly gets more time, up to three times as long; what is missing then is reported.
+    A slow node gets up to three times as long. Moments that are still missing then are reported.
 
-    RecordingError where the file cannot be written.
+    RecordingError: the file cannot be written.
     """
     refuse_recorded(host)
     recorder = Recorder(host, path, redact)
@@ -44,7 +81,7 @@ def record(
             except KeyboardInterrupt:
                 if not recorder.moments:
                     raise
-                progress.end("interrupted: ")
+                progress.end("Interrupted.\n")
             else:
                 progress.end(_why_fewer(recorder, seconds + 1))
             recorded = recorder.finish()
@@ -85,18 +122,16 @@ def _readings(
 
 
 def _why_fewer(recorder: Recorder, wanted: int) -> str:
-    """The beginning of the last line where moments are missing."""
+    """Return a line that says why moments are missing; "" if none is."""
     if recorder.is_full:
-        return "ended early, because no recording may be larger: "
+        return "Stopped early: the recording has reached its largest size.\n"
     missing = wanted - recorder.moments
-    return (
-        f"{missing} of {wanted} moments are missing, because the node answers slowly: " if missing > 0 else ""
-    )
+    return f"{missing} of {wanted} moments are missing: the node is slow.\n" if missing > 0 else ""
 
 
 @contextmanager
 def _hangups_as_interrupts() -> Iterator[None]:
-    """A terminal that closes, or a `kill`, ends a recording as Ctrl-C does; under nohup(1) it goes on."""
+    """Let a closed terminal or a `kill` end a recording as Ctrl-C does; under nohup(1) it continues."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -113,9 +148,9 @@ def _hangups_as_interrupts() -> Iterator[None]:
 
 
 class _Progress:
-    """One line that is written over on a terminal; elsewhere nothing but the last word.
+    """A progress line on a terminal; elsewhere only the result.
 
-    A terminal that has gone away is no reason to lose what was recorded.
+    If the terminal is gone, the recording goes on without it.
     """
 
     def __init__(self, out: TextIO | None, seconds: int) -> None:
@@ -125,37 +160,27 @@ class _Progress:
         self._shown = ""
 
     def show(self, elapsed: float, recorder: Recorder) -> None:
-        """Where it stands."""
+        """Show how far the recording is."""
         if not self._is_terminal:
             return
         done = min(self._seconds, round(elapsed))
         size = f"{recorder.size_bytes / 1000:.0f} kB"
-        text = f"recording {done}/{self._seconds} s, {size} · Ctrl-C ends it and keeps the file"
+        text = f"recording {done}/{self._seconds} s, {size} · Ctrl-C stops and keeps the file"
         self.say("\r" + text.ljust(len(self._shown)))
         self._shown = text
 
-    def end(self, word: str = "") -> None:
-        """Clears the line."""
+    def end(self, text: str = "") -> None:
+        """Clear the line, and print a text."""
         if self._shown:
             self.say("\r" + " " * len(self._shown) + "\r")
             self._shown = ""
-        self.say(word)
+        self.say(text)
 
     def say(self, text: str) -> None:
-        """Writes, as long as somebody reads."""
+        """Write, as long as stderr is open."""
         try:
             if self._out is not None:
                 self._out.write(text)
                 self._out.flush()
         except OSError:
             self._out = None
-
-
-def command(host: Host, path: str, seconds: int, redact: bool) -> int:
-    """`gdrtop record`; gives the exit status."""
-    try:
-        record(host, path, seconds, redact, sys.stderr)
-    except RecordingError as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return 3
-    return 0

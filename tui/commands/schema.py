@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 from importlib import resources
 from typing import TextIO
 
+from tui.commands.arguments import UsageError
+
 KINDS = ("check", "topo", "modules", "do", "bench")
-"""The commands whose --json has a schema, tui/schemas/KIND.json."""
+"""The commands whose --json has a schema, tui/commands/schemas/KIND.json."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "kind", metavar="COMMAND", nargs="?", help=f"{', '.join(KINDS)}; without it, list the schemas"
+    )
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print one schema, or list them all."""
+    if options.kind not in (None, *KINDS):
+        raise UsageError(f"no schema {options.kind!r}; the schemas are {', '.join(KINDS)}")
+    out.write("".join(f"{kind}\n" for kind in KINDS) if options.kind is None else schema_text(options.kind))
+    return 0
 
 
 def schema_text(kind: str) -> str:
-    """A schema as JSON text."""
+    """Return a schema as JSON text."""
     return resources.files("tui.commands").joinpath(f"schemas/{kind}.json").read_text(encoding="utf-8")
-
-
-def command(kind: str | None, out: TextIO) -> int:
-    """`gdrtop schema`: print one schema, or without a kind list them; gives the exit status."""
-    out.write("".join(f"{one}\n" for one in KINDS) if kind is None else schema_text(kind))
-    return 0

@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # 66 ms that the first screen does not need
     from probes.snapshot.examination import Examination
     from tui.actions.audit_log import PastRun
     from tui.actions.dispatcher import Dispatcher, Prepared
-    from tui.actions.events import Event
+    from tui.actions.events import RunEvent
     from tui.screens.run.state import RunState
 
 
-class ActionWorker(BackgroundTask["Event"]):
+class ActionWorker(BackgroundTask["RunEvent"]):
     """Ask the dispatcher for actions and runs, and run one action at a time.
 
     `host` returns None until the node is open.
@@ -89,13 +89,13 @@ class ActionWorker(BackgroundTask["Event"]):
 
         `on_ready` is called in the screen's thread when there are events.
         """
-        from tui.actions.events import Outcome, RunBegan, RunEnded
+        from tui.actions.events import RunBegan, RunEnded, RunOutcome
 
         self._join_last()
         dispatcher = self._opened()
         self.state, self._stop_reason = state, ""
 
-        def on_event(event: Event) -> None:
+        def on_event(event: RunEvent) -> None:
             if isinstance(event, RunBegan) and self._stop_reason:
                 dispatcher.stop(self._stop_reason)  # requested before there was anything to stop
             self.put(event)
@@ -104,7 +104,7 @@ class ActionWorker(BackgroundTask["Event"]):
             with around:
                 dispatcher.run(prepared, typed, on_event, get_password)
 
-        self._start(on_ready, run, lambda why: on_event(RunEnded(Outcome.UNKNOWN, why)))
+        self._start(on_ready, run, lambda why: on_event(RunEnded(RunOutcome.UNKNOWN, why)))
 
     def stop(self, why: str) -> None:
         """Begin no further step of the run."""
@@ -115,4 +115,4 @@ class ActionWorker(BackgroundTask["Event"]):
     def abandon_step(self) -> None:
         """Stop waiting for the running step."""
         if self._dispatcher is not None:
-            self._dispatcher.give_up()
+            self._dispatcher.abandon_step()

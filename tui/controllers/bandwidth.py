@@ -55,7 +55,7 @@ class BandwidthController:
     def _draw(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
-        self._context.overview.tell_measuring(state.word)
+        self._context.overview.show_test(state.word)
         for screen in self._context.shown(BandwidthRunScreen):
             if screen.state is state:
                 screen.draw()
@@ -95,14 +95,14 @@ class BandwidthController:
         )
         if isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
             self._app.switch_screen(BandwidthRunScreen(state))
-        self._context.overview.tell_measuring(state.word)
+        self._context.overview.show_test(state.word)
 
     def _take_events(self) -> None:
         state = self._worker.state
         if state is None:
             return
         had_ended = state.ended is not None
-        state.take(self._worker.take())
+        state.apply(self._worker.take())
         state.console.note_unshown(self._worker.unshown)
         self._draw(state)
         if state.ended is None or had_ended:
@@ -126,7 +126,7 @@ class BandwidthController:
         state = self._worker.state
         if state is not None:
             state.was_seen = True
-            self._context.overview.tell_measuring(state.word)
+            self._context.overview.show_test(state.word)
 
     def skip(self) -> None:
         """Stop the running test and start the next one."""
@@ -135,12 +135,12 @@ class BandwidthController:
     def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""
         state, setup = message.state, self.setup.state
-        why = "" if setup is None else state.why_ask(setup.baseline)
-        if why and not message.is_sure:
+        why = "" if setup is None else state.baseline_warning(setup.baseline)
+        if why and not message.is_confirmed:
             reason = f"{why[0].upper()}{why[1:]}"
             self._context.notify(f"{reason}. Press B again to save it as the baseline anyway.", "warning")
             return
-        self._worker.save_baseline(state.done, self._note_baseline, self._context.report_error)
+        self._worker.save_baseline(state.measured, self._note_baseline, self._context.report_error)
 
     def _note_baseline(self, path: str) -> None:
         self._context.notify(f"Saved as the baseline of this machine type: {path}")

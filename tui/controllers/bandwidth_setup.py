@@ -38,7 +38,7 @@ class BandwidthSetupController:
         setup = self.state = self.state or SetupState(self._context.origin)
         setup.refusal = self._worker.refusal
         setup.chosen.preset(*self._context.overview.selected_pair)
-        setup.do_not_run()
+        setup.cancel_run()
         examination = self._context.doctor.examination
         if examination is not None:
             self._take_examination(setup, examination)
@@ -50,7 +50,7 @@ class BandwidthSetupController:
     def cancel(self) -> None:
         """Do not run what was about to run."""
         if self.state is not None:
-            self.state.do_not_run()
+            self.state.cancel_run()
 
     def draw(self) -> None:
         """Draw the screen, if it is open."""
@@ -79,7 +79,7 @@ class BandwidthSetupController:
 
     def _take_examination(self, setup: SetupState, examination: Examination) -> None:
         is_first = setup.examination is None
-        setup.take(examination)
+        setup.set_examination(examination)
         if is_first:
             self._load_baseline(setup)
 
@@ -120,7 +120,7 @@ class BandwidthSetupController:
         """Load the saved results and the baseline."""
 
         def take(results: tuple[Result, ...]) -> None:
-            self._context.overview.take_measured(results)
+            self._context.overview.apply_results(results)
             if self.state is not None:
                 self.state.set_earlier(results, self._worker.unread)
                 self._load_baseline(self.state)
@@ -171,7 +171,7 @@ class BandwidthSetupController:
     def note_reading(self) -> None:
         """Check the impact of the series that is about to run, once there are two readings for it."""
         setup = self.state
-        if setup is None or setup.to_run is None or not setup.is_looking:
+        if setup is None or setup.to_run is None or not setup.is_checking:
             return
         newest, before = self._context.overview.newest_readings
         if newest is None or before is None or before.at < self._worker.ended_at:
@@ -188,7 +188,7 @@ class BandwidthSetupController:
                 self._ask_or_start(setup)
 
         def fail(message: str) -> None:
-            setup.do_not_run()
+            setup.cancel_run()
             self._fail(message)
 
         current = replace(to_run.examination, reading=newest)

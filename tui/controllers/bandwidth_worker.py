@@ -125,7 +125,7 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
             self._is_planning = True
             call_in_thread(
                 self._call,
-                lambda: self._opened().series(examination, request),
+                lambda: self._opened().plan(examination, request),
                 lambda answer: self._planned(lambda: then(answer)),
                 lambda message: self._planned(lambda: failed(message)),
             )

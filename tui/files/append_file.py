@@ -1,7 +1,4 @@
-"""A file of gdrtop's own that is appended to, line by line, by its owner alone.
-
-Like the recording's, such a file is gdrtop's and not the node's.
-"""
+"""Files of gdrtop to which only their owner appends lines: the audit log and bandwidth results."""
 
 from __future__ import annotations
 
@@ -13,17 +10,16 @@ from probes.base.text import printable
 from tui.files.new_file import why, why_not_as_root
 from tui.files.xdg import NO_HOME
 
-FULL_BYTES = 8 << 20  # then it is kept once as .1, and a new one is begun
+FULL_BYTES = 8 << 20  # then it is renamed to .1, and a new one is created
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-class LinesFile:
-    """The file at a path; what somebody else could have written is neither added to nor believed.
+class AppendFile:
+    """The file at a path. One that other users could have written is neither read nor appended to.
 
-    `name` is what it is called in a sentence, "the log"; `error` makes the exception that is raised with a
-    sentence where a line cannot be added. Only the newest `read_bytes` are read. Where all may read it, only
-    its owner may write it all the same.
+    `name` is its name in a sentence, "the log"; `error` makes the exception if a line cannot be appended.
+    Only the newest `read_bytes` are read. With `all_may_read`, still only the owner may write.
     """
 
     def __init__(
@@ -41,29 +37,29 @@ class LinesFile:
         self._modes = (0o755, 0o644) if all_may_read else (0o700, 0o600)
 
     def append(self, line: str) -> None:
-        """Adds one line, on the disk when this returns."""
+        """Append a line and sync it to disk."""
         try:
             self._append(line)
         except (OSError, ValueError) as error:
-            told = f"{self._name} {printable(self.path)} cannot be written: {why(error)}"
-            raise self._error(told) from None
+            message = f"{self._name} {printable(self.path)} cannot be written: {why(error)}"
+            raise self._error(message) from None
 
     def lines(self) -> list[str]:
-        """The newest lines, the oldest first; none where there is no file that can be believed."""
+        """Return the newest lines, oldest first; none if there is no file that can be trusted."""
         try:
             return self._tail(self.path)
         except (OSError, ValueError):
             return []
 
     def earlier_lines(self) -> list[str]:
-        """The lines of the file that was full before this one was begun."""
+        """Return the lines of the previous file, which was full."""
         try:
             return self._tail(f"{self.path}.1")
         except (OSError, ValueError):
             return []
 
     def why_unread(self) -> str:
-        """Why a file that is there is not read, a sentence; "" where it is read, or is not there."""
+        """Return why an existing file cannot be read, as a sentence, or ""."""
         try:
             self._tail(self.path)
         except FileNotFoundError:
@@ -90,8 +86,8 @@ class LinesFile:
                 size = self._own_file(descriptor)
             content = line.encode("utf-8", "replace") + b"\n"
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                content = b"\n" + content  # what a full disk has cut off is not this line's beginning
-            # One write: a line is whole, or is torn and alone in its own.
+                content = b"\n" + content  # a full disk has cut off the last line
+            # One write: a torn line never damages another.
             if os.write(descriptor, content) != len(content):
                 raise OSError(0, "the disk is full")
             os.fsync(descriptor)
@@ -112,13 +108,13 @@ class LinesFile:
         return lines[1:] if start else lines
 
     def _own_file(self, descriptor: int) -> int:
-        """The file's size; OSError where it is not a regular file that only its owner may write."""
+        """Return the file's size; OSError if it is not a regular file that only its owner may write."""
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "not a regular file")
         if status.st_uid != self._owner:
-            raise OSError(0, f"it belongs to uid {status.st_uid} and not to uid {self._owner}")
+            raise OSError(0, f"it belongs to uid {status.st_uid}, not to uid {self._owner}")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             mode = stat.S_IMODE(status.st_mode)
-            raise OSError(0, f"others may write it too (mode {mode:04o}): look at it, then chmod go-w")
+            raise OSError(0, f"other users may write to it (mode {mode:04o}); check it, then run chmod go-w")
         return status.st_size

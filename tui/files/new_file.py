@@ -1,6 +1,6 @@
-"""A new file: made beside its name, then put in place whole; over another file only where that is asked for.
+"""Files that gdrtop writes for its user, and not to the node: recordings, scripts, results.
 
-What gdrtop writes for its user and not to the node: recordings, scripts.
+A new file is written beside its final name and then moved there whole.
 """
 
 from __future__ import annotations
@@ -8,24 +8,28 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 
 from probes.base.text import printable
+
+MAX_RECORDING_BYTES = 256 << 20
+_CHUNK_BYTES = 1 << 18
+_NOT_AS_ROOT = "gdrtop as root does not write there (set HOME=/root)"
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 # Where a file system knows no hard links (vfat, some network and user-space ones).
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def told(path: str) -> str:
-    """A path as it may be shown."""
+def shown_path(path: str) -> str:
+    """Return a path without control characters, at most 4096 characters long."""
     return printable(path, 4096)
 
 
 class NewFile:
-    """A file in the making, readable by its owner alone; gone unless `keep` is called.
+    """An unfinished file, readable by its owner alone; deleted unless `keep` is called.
 
-    `error` is raised, with a sentence, where it cannot be written, or is there already and `replaces` is not
-    said.
+    `error` is raised, with a sentence, if it cannot be written, or if it exists and `replaces` is not set.
     """
 
     def __init__(self, path: str, error: type[Exception], replaces: bool = False) -> None:
@@ -34,14 +38,14 @@ class NewFile:
         self._replaces = replaces
         directory, name = os.path.split(path)
         if not name:
-            raise self._error(f"{told(path)!r} names no file")
+            raise self._error(f"{shown_path(path)!r} is not a file name")
         self._directory = directory or "."
         try:
             os.lstat(path)
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
-            raise self._error(f"{told(path)} cannot be written: {why(error)}") from None
+            raise self._error(f"{shown_path(path)} cannot be written: {why(error)}") from None
         else:
             if not replaces:
                 raise self._error(_exists(path))
@@ -50,28 +54,28 @@ class NewFile:
         try:
             self._descriptor = os.open(self._part, _CREATE, 0o600)
         except FileExistsError:
-            raise self._error(f"{told(self._part)} is left of a killed gdrtop: remove it") from None
+            raise self._error(f"{shown_path(self._part)} was left by a killed gdrtop; remove it") from None
         except (OSError, ValueError) as error:
-            raise self._error(f"{told(path)} cannot be written: {why(error)}") from None
+            raise self._error(f"{shown_path(path)} cannot be written: {why(error)}") from None
         self.bytes_written = 0
 
     def write(self, content: bytes) -> None:
-        """Adds a piece; a piece that is interrupted is not in the file."""
+        """Append a piece; call `trim` after an interrupt, which may leave half a piece."""
         left = memoryview(content)
         try:
             while left:
                 left = left[os.write(self._descriptor, left) :]
         except OSError as error:
-            raise self._error(f"{told(self.path)} cannot be written: {why(error)}") from None
+            raise self._error(f"{shown_path(self.path)} cannot be written: {why(error)}") from None
         self.bytes_written += len(content)
 
     def trim(self) -> None:
-        """Cuts off what an interrupt left behind the last whole piece."""
+        """Cut off what an interrupt left after the last whole piece."""
         os.ftruncate(self._descriptor, self.bytes_written)
         os.lseek(self._descriptor, self.bytes_written, os.SEEK_SET)
 
     def keep(self) -> None:
-        """Puts the file in its place."""
+        """Move the file to its final name."""
         try:
             os.fsync(self._descriptor)
             self._place()
@@ -83,7 +87,7 @@ class NewFile:
         except FileExistsError:
             raise self._error(_exists(self.path)) from None
         except OSError as error:
-            raise self._error(f"{told(self.path)} cannot be written: {why(error)}") from None
+            raise self._error(f"{shown_path(self.path)} cannot be written: {why(error)}") from None
         finally:
             self.drop()
 
@@ -96,12 +100,12 @@ class NewFile:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # The name is taken first, so that what is replaced is our own empty file.
+            # Reserve the name first, so that only our own empty file is replaced.
             os.close(os.open(self.path, _CREATE, 0o600))
             os.replace(self._part, self.path)
 
     def drop(self) -> None:
-        """Removes what was made so far; nothing happens after `keep`."""
+        """Delete the unfinished file; do nothing after `keep`."""
         if self._descriptor < 0:
             return
         os.close(self._descriptor)
@@ -113,11 +117,39 @@ class NewFile:
 
 
 def _exists(path: str) -> str:
-    return f"{told(path)} is there already and is not overwritten: choose another name"
+    return f"{shown_path(path)} already exists and is not overwritten; choose another name"
+
+
+class NotWritten(Exception):
+    """The file was not written; the message says why."""
+
+
+def check_new(name: str) -> None:
+    """Raise NotWritten if a new file of this name could not be written; leave nothing behind."""
+    _new(name).drop()
+
+
+def write_new(name: str, text: str) -> str:
+    """Write a text to a file that must not exist yet; return its printable path."""
+    file = _new(name)
+    try:
+        file.write(text.encode("utf-8", "replace"))
+        file.keep()
+    finally:
+        file.drop()
+    return shown_path(file.path)
+
+
+def _new(name: str) -> NewFile:
+    try:
+        path = os.path.join(os.getcwd(), name)
+    except OSError:
+        raise NotWritten("the current directory no longer exists; start gdrtop in another one") from None
+    return NewFile(path, NotWritten)
 
 
 def why_not_as_root(directory: str) -> str:
-    """Why root must not write below a directory: another user could redirect the file; "" where none can."""
+    """Return why root must not write below a directory, or ""; other users could redirect the file."""
     if os.geteuid() != 0:
         return ""
     place = "/"
@@ -125,19 +157,41 @@ def why_not_as_root(directory: str) -> str:
         place = os.path.join(place, part)
         try:
             status = os.lstat(place)
-        except OSError:  # what root makes is root's
+        except OSError:  # what root creates belongs to root
             return ""
         if status.st_uid != 0:
-            return f"{told(place)} belongs to uid {status.st_uid}; root does not write there (set HOME=/root)"
+            return f"{shown_path(place)} belongs to uid {status.st_uid}; {_NOT_AS_ROOT}"
         if stat.S_ISLNK(status.st_mode):
             target = why_not_as_root(os.path.realpath(place))
             if target:
                 return target
         elif status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            return f"other users may write to {told(place)}; root does not write there (set HOME=/root)"
+            return f"other users may write to {shown_path(place)}; {_NOT_AS_ROOT}"
     return ""
 
 
 def why(error: OSError | ValueError) -> str:
-    """The system's words for what went wrong with a file."""
-    return (error.strerror or "unknown error") if isinstance(error, OSError) else "no file can have this name"
+    """Return the system's message for an error with a file."""
+    return (error.strerror or "unknown error") if isinstance(error, OSError) else "invalid file name"
+
+
+def chunks_of(path: str) -> Iterator[bytes]:
+    """Read a recording piece by piece; RecordingError if it cannot be read."""
+    from probes.recording.format import RecordingError
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise RecordingError("not a regular file")
+            if status.st_size > MAX_RECORDING_BYTES:
+                raise RecordingError(f"larger than {MAX_RECORDING_BYTES >> 20} MiB")
+            left = MAX_RECORDING_BYTES  # it may grow while it is read
+            while left > 0 and (chunk := os.read(descriptor, min(_CHUNK_BYTES, left))):
+                left -= len(chunk)
+                yield chunk
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise RecordingError(why(error)) from None

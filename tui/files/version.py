@@ -1,11 +1,11 @@
-"""The version that is installed."""
+"""The installed version."""
 
 from __future__ import annotations
 
 
 def version() -> str:
-    """As "0.1.0"; "(not installed)" where the program runs from its source."""
-    from importlib import metadata  # 20 ms, for a question asked once in a life
+    """Return "0.1.0", or "(not installed)" if the program runs from its source."""
+    from importlib import metadata  # 20 ms, so only when asked
 
     try:
         return metadata.version("gdrtop")

@@ -1,4 +1,4 @@
-"""Where a user's files belong (XDG Base Directory Specification)."""
+"""Where a user's files are stored (XDG Base Directory Specification)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import os
 
 DATA = ("XDG_DATA_HOME", ".local/share")
 STATE = ("XDG_STATE_HOME", ".local/state")
-
-
 NO_HOME = "there is no home directory: set HOME, or XDG_DATA_HOME and XDG_STATE_HOME"
 
 
 def own_directory(kind: tuple[str, str]) -> str:
-    """The directory of gdrtop of a kind, DATA or STATE, whether it exists or not; "" without a home."""
+    """Return gdrtop's DATA or STATE directory, which need not exist; "" without a home directory."""
     variable, otherwise = kind
     base = os.environ.get(variable, "")
-    if not os.path.isabs(base):  # the specification: a relative one is to be ignored
+    if not os.path.isabs(base):  # the specification says to ignore a relative one
         home = os.path.expanduser("~")  # stays "~" without HOME and without an entry in /etc/passwd
         if not os.path.isabs(home):
             return ""

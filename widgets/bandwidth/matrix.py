@@ -1,4 +1,4 @@
-"""A sweep or the full matrix: GPU by NIC, Gb/s in each cell, with a mark and a tone for how good that is."""
+"""The matrix of a sweep: GPUs by NICs, each cell with its Gb/s and a mark for how good they are."""
 
 from __future__ import annotations
 
@@ -20,30 +20,34 @@ _HOST = "host"
 def draw_matrix(
     results: Sequence[Result], width: int, gpus: Sequence[str] = (), nics: Sequence[str] = ()
 ) -> list[Line]:
-    """Rows are GPUs by their labels, columns NICs; `gpus` and `nics` also those that were not measured.
+    """Return one table per kind of memory, with GPUs as rows and NICs as columns.
 
-    Where several kinds of memory were measured, each has a table of its own. More columns than fit go below.
+    `gpus` (labels) and `nics` also name those that were not measured. Columns that do not fit go below.
     """
-    of_pairs = [one for one in results if one.pair.nic]
+    of_pairs = [result for result in results if result.pair.nic]
     if not of_pairs:
         return wrapped("No pair of GPU and NIC was measured.", width, Tone.DIM)
-    memories = list(dict.fromkeys(one.memory for one in of_pairs))
-    columns = list(dict.fromkeys((*nics, *(one.pair.nic for one in of_pairs))))
+    memories = list(dict.fromkeys(result.memory for result in of_pairs))
+    columns = list(dict.fromkeys((*nics, *(result.pair.nic for result in of_pairs))))
     lines: list[Line] = []
     for memory in memories:
-        some = {(one.pair.gpu_label or _HOST, one.pair.nic): one for one in of_pairs if one.memory == memory}
-        labels = [label for label, _ in some]
+        cells = {
+            (result.pair.gpu_label or _HOST, result.pair.nic): result
+            for result in of_pairs
+            if result.memory == memory
+        }
+        labels = [label for label, _ in cells]
         rows = list(dict.fromkeys((*(gpus if _HOST not in labels else ()), *labels)))
         if lines:
             lines.append(())
-        is_latency = all(one.gbps is None and one.figure is not None for one in some.values())
+        is_latency = all(result.gbps is None and result.figure is not None for result in cells.values())
         lines.append((Run(f"{memory}   {'µs' if is_latency else 'Gb/s'}", Tone.TITLE),))
-        lines += _table(some, rows, columns, width)
+        lines += _table(cells, rows, columns, width)
     return [*lines, *wrapped(_legend(of_pairs), width, Tone.DIM)]
 
 
 def _table(
-    some: dict[tuple[str, str], Result], rows: Sequence[str], columns: Sequence[str], width: int
+    results: dict[tuple[str, str], Result], rows: Sequence[str], columns: Sequence[str], width: int
 ) -> list[Line]:
     prefix, headings = column_headings(columns)
     label = max(len(prefix), *(len(row) for row in rows))
@@ -58,7 +62,7 @@ def _table(
             (Run(f"{prefix:<{label}}", Tone.DIM), *(Run(f"{head:>{cell}}", Tone.TITLE) for _, head in block))
         )
         for row in rows:
-            cells = [_cell(some.get((row, nic)), cell) for nic, _ in block]
+            cells = [_cell(results.get((row, nic)), cell) for nic, _ in block]
             lines.append((Run(f"{row:<{label}}", Tone.TITLE), *cells))
     return lines
 
@@ -69,9 +73,9 @@ def _cell(result: Result | None, cells: int) -> Run:
     mark = mark_of(result)
     if result.ending is Ending.FAILED or result.figure is None:
         return mark._replace(text=f"{mark.text:>{cells}}")
-    # Not by colour alone: what is below has its mark behind the figure.
-    behind = mark.text if result.ending is Ending.CANCELLED or mark.text == "▲" else ""
-    return mark._replace(text=f"{_figure(result) + behind:>{cells}}")
+    # Not by color alone: a low figure has a mark too.
+    suffix = mark.text if result.ending is Ending.CANCELLED or mark.text == "▲" else ""
+    return mark._replace(text=f"{_figure(result) + suffix:>{cells}}")
 
 
 def _figure(result: Result) -> str:
@@ -82,16 +86,16 @@ def _figure(result: Result) -> str:
 
 
 def _legend(results: Sequence[Result]) -> str:
-    told = ["· not measured"]
-    if any(one.judgement.verdict in (Rating.BELOW, Rating.LIKE_HOST) for one in results):
-        told.append("▲ below the limit of the path")
-    if not all(is_as_requested(one) for one in results):
-        told.append("▲ not the memory that was requested")
-    if any(one.ending is Ending.FAILED for one in results):
-        told.append("✗ failed")
-    if any(one.ending is Ending.CANCELLED for one in results):
-        told.append("■ cancelled")
-    limits = sorted({one.limit_gbps for one in results if one.limit_gbps is not None})
+    legend = ["· not measured"]
+    if any(result.judgement.verdict in (Rating.BELOW, Rating.LIKE_HOST) for result in results):
+        legend.append("▲ below the limit of the path")
+    if not all(map(is_as_requested, results)):
+        legend.append("▲ not the memory that was requested")
+    if any(result.ending is Ending.FAILED for result in results):
+        legend.append("✗ failed")
+    if any(result.ending is Ending.CANCELLED for result in results):
+        legend.append("■ canceled")
+    limits = sorted({result.limit_gbps for result in results if result.limit_gbps is not None})
     if limits:
-        told.append(f"at most {' or '.join(f'{one:.0f}' for one in limits)} Gb/s")
-    return "   ".join(told)
+        legend.append(f"at most {' or '.join(f'{limit:.0f}' for limit in limits)} Gb/s")
+    return "   ".join(legend)

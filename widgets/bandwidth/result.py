@@ -1,4 +1,4 @@
-"""One result: how good it is, why, by which memory and path, and why it failed where it did."""
+"""A result: how good it is and why, the memory and path it used, and why it failed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _MARKS = {
     Rating.UNKNOWN: Run("·", Tone.PLAIN),
 }
 _MOST_ROUTES = 4
+_NOTHING = "nothing was measured"
 
 
 def mark_of(result: Result) -> Run:
-    """`✓` near the line or passed, `▲` below or of other memory than asked, `·` not judged, `✗`, `■`."""
+    """Return ✓ near line rate or passed, ▲ below or other memory, · not rated, ✗ failed, or ■ canceled."""
     if result.ending is Ending.FAILED:
         return Run("✗", Tone.BAD)
     if result.ending is Ending.CANCELLED:
@@ -44,74 +45,79 @@ def mark_of(result: Result) -> Run:
 
 
 def words_of(result: Result) -> str:
-    """The result in a few words: "186 of 200 Gb/s, 93 %", "failed"."""
+    """Return the result in a few words: "186 of 200 Gb/s, 93 %", "failed"."""
     if result.ending is Ending.FAILED:
         return "failed"
     if result.ending is Ending.CANCELLED:
         figure = headline_text(result)
-        return f"cancelled ({figure} so far)" if figure else "cancelled"
+        return f"canceled ({figure} so far)" if figure else "canceled"
     if result.tool == SANITY:
         return _sanity(result)
     if result.figure is None:
-        return "nothing was measured"
-    size = (
-        ""
-        if result.figure.size_bytes is None
-        else f" with messages of {binary_size(result.figure.size_bytes)}"
-    )
+        return _NOTHING
+    size_bytes = result.figure.size_bytes
+    size = "" if size_bytes is None else f" with {binary_size(size_bytes)} messages"
     if result.tool in NCCL_TESTS:
         other = "" if is_as_requested(result) else f": {memory_used(result)}"
         return f"bus bandwidth {headline_text(result)}{size}{other}"
     if result.gbps is None:
         return _latency(result, size)
     if result.tool in GDRCOPY:
-        return " · ".join(
-            f"{one.what} {gbps_text(one.gbps)}" for one in result.samples if one.gbps is not None
-        )
+        rows = [sample for sample in result.samples if sample.gbps is not None]
+        return " · ".join(f"{sample.what} {gbps_text(sample.gbps or 0.0)}" for sample in rows)
     words = result.judgement.words or headline_text(result)
     return words if is_as_requested(result) else f"{words}: {memory_used(result)}, not {result.memory}"
+
+
+def _latency(result: Result, size: str) -> str:
+    us = latency_us(result.figure)
+    if us is None or result.figure is None:
+        return _NOTHING
+    times = {latency.of: latency.microseconds for latency in result.figure.latencies}
+    tail = f", 99 % within {times['99 %']:.2f} µs" if "99 %" in times else ""
+    return f"{us:.2f} µs{size}{tail}"
+
+
+def _sanity(result: Result) -> str:
+    """Facts with a number are counts; the names of failed tests are not."""
+    counts = {fact.about: fact.value for fact in result.facts if fact.value.isdecimal()}
+    total, passed = counts.get(About.TOTAL, "?"), counts.get(About.PASSED, "?")
+    waived = counts.get(About.WAIVED, "0")
+    text = f"{passed} of {total} tests of CPU access to GPU memory passed"
+    return text if waived == "0" else f"{text}, {waived} waived"
 
 
 def draw_result(
     result: Result, comparisons: Sequence[str], width: int, purpose: Purpose | None = None
 ) -> list[Line]:
-    """Title and verdict, then why, how memory was reached, the comparisons, and what it shows."""
+    """Return title and rating, then the reason, the memory, the comparisons, and what the test shows."""
     mark = mark_of(result)
     lines: list[Line] = wrapped(result.title, width, Tone.TITLE)
     first, *more = wrapped(words_of(result), width - 2, Tone.PLAIN) or [()]
     lines.append((mark, Run(" "), *(run._replace(tone=mark.tone) for run in first)))
-    lines += [(Run("  "), *one) for one in more]
+    lines += [(Run("  "), *line) for line in more]
+
+    def add(text: str, tone: Tone = Tone.PLAIN) -> None:
+        lines.extend(wrapped(text, width, tone, "  ") if text else ())
+
     if result.ending is Ending.FAILED:
-        lines += _failure(result, width)
+        add(result.trouble or "the tool gave no reason", Tone.BAD)
+        add(f"its output: {result.trouble_raw}" if result.trouble_raw else "", Tone.DIM)
     else:
-        lines += wrapped(result.trouble, width, Tone.BAD, "  ") if result.trouble else []
-        lines += _reasons(result, width)
-    for told in comparisons:
-        lines += wrapped(told, width, Tone.PLAIN, "  ")
+        add(result.trouble, Tone.BAD)
+        if result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS):
+            add(result.judgement.why)
+        for text in memory_lines(result):
+            add(text, Tone.DIM)
+    for text in comparisons:
+        add(text)
     if purpose is not None and is_measured(result):
         lines += draw_purpose(purpose, width, "  ")
     return lines
 
 
-def _failure(result: Result, width: int) -> list[Line]:
-    lines = wrapped(result.trouble or "the tool gave no reason", width, Tone.BAD, "  ")
-    if result.trouble_raw:
-        lines += wrapped(f"its output: {result.trouble_raw}", width, Tone.DIM, "  ")
-    return lines
-
-
-def _reasons(result: Result, width: int) -> list[Line]:
-    lines: list[Line] = []
-    is_judged = result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS)
-    if is_judged and result.judgement.why:
-        lines += wrapped(result.judgement.why, width, Tone.PLAIN, "  ")
-    for told in memory_lines(result):
-        lines += wrapped(told, width, Tone.DIM, "  ")
-    return lines
-
-
 def memory_lines(result: Result) -> list[str]:
-    """Whose memory it was and how the NIC got at it, as the tool itself told it."""
+    """Return the memory that was used and how the NIC reached it, as the tool reports it."""
     lines = []
     registered = facts_about(result, About.REGISTERED)
     if not is_as_requested(result):
@@ -132,65 +138,40 @@ def memory_lines(result: Result) -> list[str]:
 
 
 def _gdrdma(routes: Sequence[str]) -> list[str]:
-    without = [one for one in routes if "/GDRDMA" not in one]
+    staged = [route for route in routes if "/GDRDMA" not in route]
     if not routes:
         return []
-    if not without:
+    if not staged:
         return ["GDRDMA on every channel: the NICs accessed GPU memory directly"]
-    if len(without) == len(routes):
+    if len(staged) == len(routes):
         return ["no GDRDMA: NCCL copied through host memory"]
     return [
-        f"GDRDMA on some channels; through host memory: {', '.join(without[:_MOST_ROUTES])}"
-        " (NCCL sends by GDRDMA only where NCCL_NET_GDR_READ allows it)"
+        f"GDRDMA on some channels; through host memory: {', '.join(staged[:_MOST_ROUTES])}"
+        " (NCCL sends by GDRDMA only if NCCL_NET_GDR_READ allows it)"
     ]
-
-
-def _latency(result: Result, size: str) -> str:
-    assert result.figure is not None
-    times = {one.of: one.microseconds for one in result.figure.latencies}
-    us = latency_us(result.figure)
-    if us is None:
-        return "nothing was measured"
-    tail = next((f", 99 % within {times[of]:.2f} µs" for of in ("99 %",) if of in times), "")
-    return f"{us:.2f} µs{size}{tail}"
-
-
-def _sanity(result: Result) -> str:
-    """Counts come in the order in which gdrcopy prints them; names of what failed have no number."""
-    counts = {one.about: one.value for one in result.facts if one.value.isdecimal()}
-    total, passed = counts.get(About.TOTAL, "?"), counts.get(About.PASSED, "?")
-    waived = counts.get(About.WAIVED, "0")
-    told = f"passed: {passed} of {total} tests of CPU access to GPU memory"
-    return told if waived == "0" else f"{told}, {waived} waived"
 
 
 # Earlier results
 
 
 def short_result(result: Result) -> Run:
-    """As "✓387G", the unit being Gb/s as with the NICs' rates; nothing where no bandwidth was measured."""
+    """Return "✓387G", in Gb/s as the rates of the NICs; "" if no bandwidth was measured."""
     mark = mark_of(result)
     return mark._replace(text="" if result.gbps is None else f"{mark.text}{short(result.gbps)}G")
 
 
 def draw_last_result(result: Result, now: float, width: int, label: str = "measured") -> list[Line]:
-    """As "✓ measured 186 of 200 Gb/s, 93 % · DMA-BUF · 2 h ago", in two lines where one is too short.
+    """Return "✓ measured 186 of 200 Gb/s, 93 % · DMA-BUF · 2 h ago", in two lines if one is too short.
 
-    It is ib_write_bw in loopback where nothing else is said. `now` is in seconds since 1970.
+    Only what differs from ib_write_bw in loopback is mentioned. `now` is in seconds since 1970.
     """
     mark = mark_of(result)
     words = result.judgement.words or headline_text(result)
-    head: Line = (mark, Run(f" {label} "), Run(words, mark.tone))
-    rest = " · ".join(filter(None, (result.memory, *_otherwise(result), ago(now - result.taken_at))))
-    whole: Line = (*head, Run(f" · {rest}", Tone.DIM))
-    return [whole] if width_of(whole) <= width else [head, (Run(f"  {rest}", Tone.DIM),)]
-
-
-def _otherwise(result: Result) -> list[str]:
-    """What was measured otherwise than gdrtop does unasked."""
-    told = [] if result.tool == PERFTEST[0] else [result.tool]
-    if result.pair.peer:
-        told.append(f"with {result.pair.peer}")
-    elif result.setup == Mode.SERVER.value:
-        told.append("with a peer")
-    return told
+    first: Line = (mark, Run(f" {label} "), Run(words, mark.tone))
+    tool = "" if result.tool == PERFTEST[0] else result.tool
+    peer = ""
+    if result.pair.peer or result.setup == Mode.SERVER.value:
+        peer = f"with {result.pair.peer or 'a peer'}"
+    details = " · ".join(filter(None, (result.memory, tool, peer, ago(now - result.taken_at))))
+    whole: Line = (*first, Run(f" · {details}", Tone.DIM))
+    return [whole] if width_of(whole) <= width else [first, (Run(f"  {details}", Tone.DIM),)]

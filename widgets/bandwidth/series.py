@@ -1,4 +1,4 @@
-"""Tests before they run: what they prove and can reach, their commands, and who would feel them."""
+"""Tests before they run: what they show, their limits and commands, and the affected jobs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from probes.bandwidth.planning.inventory import Available
 from probes.bandwidth.tools.command import is_host
 from probes.bandwidth.tools.tool import Purpose
 from probes.base.unknown import Unknown
-from widgets.base.figures import gbps, minutes
+from widgets.base.figures import gbps, minutes, plural
 from widgets.base.lines import Line, Run, Tone, folded, line, wrapped
 
 _THIS_NODE = "THIS-NODE"
-_MOST_NOT_BEGUN = 8
+_MOST_NOT_STARTED = 8
 
 
 def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
-    """All of it, one test after another; `node` is this node's name, as a peer would call it."""
-    told = f"{series.title} · about {minutes(series.seconds)}"
-    lines: list[Line] = wrapped(told, width, Tone.TITLE)
-    proved = None
+    """Return all tests of a series; `node` is the name of this node, as a peer calls it."""
+    title = f"{series.title} · about {minutes(series.seconds)}"
+    lines: list[Line] = wrapped(title, width, Tone.TITLE)
+    last_purpose = None
     for test in series.tests:
         if len(series.tests) > 1:
             lines += [(), *wrapped(test.title, width, Tone.TITLE)]
-        if test.purpose != proved:
+        if test.purpose != last_purpose:
             lines += draw_purpose(test.purpose, width, "  ")
-        proved = test.purpose
-        lines += draw_commands(test, width, node)
+        last_purpose = test.purpose
+        lines += draw_commands(test, node)
         lines += draw_limits([test], width, Tone.DIM, "  ")
         for note in test.notes:
             lines += wrapped(note, width, Tone.WARNING, "  ")
@@ -39,7 +39,7 @@ def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
 
 
 def draw_purpose(purpose: Purpose, width: int, indent: str = "") -> list[Line]:
-    """What a test shows, and what it does not."""
+    """Return what a test shows, and what it does not show."""
     shown = wrapped(f"shows: {purpose.proves}", width, Tone.DIM, indent)
     return [*shown, *wrapped(f"does not show: {purpose.not_proven}", width, Tone.DIM, indent)]
 
@@ -47,7 +47,7 @@ def draw_purpose(purpose: Purpose, width: int, indent: str = "") -> list[Line]:
 def draw_limits(
     tests: Sequence[PlannedTest], width: int, tone: Tone = Tone.TITLE, indent: str = ""
 ) -> list[Line]:
-    """What they can reach at most, the lowest first; nothing where that is not known."""
+    """Return the limits of the tests, lowest first; nothing for unknown limits."""
     limits: dict[float, list[str]] = {}
     for test in tests:
         least = test.limit.least
@@ -55,93 +55,96 @@ def draw_limits(
             limits.setdefault(least.nominal_gbps, []).append(f"{least.name} ({least.why})")
     lines: list[Line] = []
     for number, (nominal, names) in enumerate(sorted(limits.items())):
-        several = f", in {len(names)} tests" if len(limits) > 1 else ""
-        alike = f"; {len(set(names)) - 1} others are alike" if len(set(names)) > 1 else ""
-        told = f"{'' if number else 'at most '}{gbps(nominal)}{several}: {names[0]}{alike}"
-        lines += wrapped(told, width, tone, indent)
+        count = f", in {plural(len(names), 'test')}" if len(limits) > 1 else ""
+        others = len(set(names)) - 1
+        more = f"; {others} more with the same limit" if others else ""
+        text = f"{'' if number else 'at most '}{gbps(nominal)}{count}: {names[0]}{more}"
+        lines += wrapped(text, width, tone, indent)
     return lines
 
 
 def draw_left_out(series: Series, width: int) -> list[Line]:
-    """What this node cannot run, and why."""
+    """Return the tests that cannot run on this node, and why."""
     lines: list[Line] = [(), (Run("Left out:", Tone.TITLE),)] if series.left_out else []
-    for one in series.left_out:
-        lines += wrapped(f"{one.title}: {one.reason}", width, Tone.WARNING, "  ")
+    for test in series.left_out:
+        lines += wrapped(f"{test.title}: {test.reason}", width, Tone.WARNING, "  ")
     return lines
 
 
 def draw_not_started(tests: Sequence[PlannedTest], width: int) -> list[Line]:
-    """The tests that a series has not come to; of many, the first."""
-    listed = ", ".join(test.title for test in tests[:_MOST_NOT_BEGUN])
-    more = f" and {len(tests) - _MOST_NOT_BEGUN} more" if len(tests) > _MOST_NOT_BEGUN else ""
-    return [(), *wrapped(f"Not started: {listed}{more}", width, Tone.WARNING)] if tests else []
+    """Return the first of the tests that a series has not started."""
+    if not tests:
+        return []
+    listed = ", ".join(test.title for test in tests[:_MOST_NOT_STARTED])
+    more = f" and {len(tests) - _MOST_NOT_STARTED} more" if len(tests) > _MOST_NOT_STARTED else ""
+    return [(), *wrapped(f"Not started: {listed}{more}", width, Tone.WARNING)]
 
 
-def draw_affected(felt: Sequence[str], width: int) -> list[Line]:
-    """Who would feel the tests."""
+def draw_affected(affected: Sequence[str], width: int) -> list[Line]:
+    """Return the jobs that the tests would affect."""
     lines: list[Line] = [line(Run("This would affect running jobs:", Tone.WARNING))]
-    for one in felt:
-        lines += wrapped(f"▲ {one}", width, Tone.WARNING, "  ")
+    for text in affected:
+        lines += wrapped(f"▲ {text}", width, Tone.WARNING, "  ")
     return lines
 
 
 # Commands
 
 
-def draw_commands(test: PlannedTest, width: int, node: str = "") -> list[Line]:
-    """Each end's command in one line however long it is, so that it can be copied; then the peer's."""
-    del width
+def draw_commands(test: PlannedTest, node: str = "") -> list[Line]:
+    """Return the command of each process, then the peer's; each in one line, so that it can be copied."""
     lines: list[Line] = []
-    for end in test.processes:
-        lines.append(line(Run(f"  {end.name}: ", Tone.DIM), Run(shlex.join(end.command.argv), Tone.GOOD)))
+    for process in test.processes:
+        command = shlex.join(process.command.argv)
+        lines.append(line(Run(f"  {process.name}: ", Tone.DIM), Run(command, Tone.GOOD)))
     if test.for_peer:
         lines.append(line(Run("  on the peer: ", Tone.DIM), Run(peer_command(test, node), Tone.GOOD)))
-        lines.extend((Run(f"  {told}", Tone.DIM),) for told in _peer_notes(test, node))
+        order = (
+            "start it when the server here is waiting"
+            if test.setup is Mode.SERVER
+            else "start it before the test here"
+        )
+        lines.extend((Run(f"  {note}", Tone.DIM),) for note in (order, *_peer_notes(test, node)))
     return lines
 
 
 def draw_for_peer(test: PlannedTest, width: int, node: str) -> list[Line]:
-    """The peer's command in a pane, where a key copies it; nothing where nobody has to start one."""
+    """Return the peer's command for a pane, in which a key copies it; nothing if none is needed."""
     if not test.for_peer:
         return []
-    told = "THEN START THIS ON THE PEER" if test.setup is Mode.SERVER else "START THIS ON THE PEER FIRST"
-    lines: list[Line] = [(), (Run(told, Tone.TITLE), Run("  c: copy", Tone.DIM))]
+    order = "THEN START THIS ON THE PEER" if test.setup is Mode.SERVER else "START THIS ON THE PEER FIRST"
+    lines: list[Line] = [(), (Run(order, Tone.TITLE), Run("  c: copy", Tone.DIM))]
     lines += command_lines(peer_command(test, node), width)
-    for note in _peer_notes(test, node)[1:]:  # when it is to be started says the heading
+    for note in _peer_notes(test, node):
         lines += wrapped(note, width, Tone.DIM)
     return lines
 
 
 def peer_command(test: PlannedTest, node: str) -> str:
-    """What somebody at the peer has to start, as a shell takes it; "" where nobody has to.
+    """Return the command that must run on the peer, as a shell takes it; "" if none is needed.
 
-    A client names its server: `node`, where that is a host's name and no option or words for an unknown one.
+    A client names its server: `node`, or a placeholder if that is not a valid host name.
     """
     if not test.for_peer:
         return ""
-    return shlex.join((*test.for_peer, _name_of(node)) if test.setup is Mode.SERVER else test.for_peer)
+    return shlex.join((*test.for_peer, _server_name(node)) if test.setup is Mode.SERVER else test.for_peer)
 
 
-def _name_of(node: str) -> str:
+def _server_name(node: str) -> str:
     return node if is_host(node) else _THIS_NODE
 
 
 def _peer_notes(test: PlannedTest, node: str) -> list[str]:
-    notes = [
-        "start it there when the server here waits"
-        if test.setup is Mode.SERVER
-        else "start it there before you run this",
-        "written for a peer like this node: the RDMA device (-d) and the GPU may have other names there",
-    ]
+    notes = ["assumes that the peer is like this node: its RDMA device (-d) and GPU may have other names"]
     if test.setup is Mode.SERVER:
-        name = _name_of(node)
+        name = _server_name(node)
         other = "a" if name == _THIS_NODE else "or another"
         notes.append(f"{name}: {other} name or address of this node that the peer can reach")
     return notes
 
 
 def command_lines(command: str, width: int, indent: str = "") -> list[Line]:
-    """A command broken between its words, as a shell takes it back."""
+    """Break a command between its words, with the backslashes that a shell needs."""
     pieces = [indent]
     for word in command.split(" "):
         if pieces[-1].strip() and cell_len(pieces[-1]) + cell_len(word) + 3 > width:
@@ -151,34 +154,32 @@ def command_lines(command: str, width: int, indent: str = "") -> list[Line]:
     return [piece for text in pieces for piece in folded((Run(text),), width)]
 
 
-# The inventory
+# The available tools
 
 
 def draw_inventory(available: Sequence[Available], width: int) -> list[Line]:
-    """Each tool with version and path, what it proves and what not; the same words once for a family."""
+    """Return each tool with version and path, and what it shows; equal texts of a tool family only once."""
     lines: list[Line] = []
-    cells = max((len(one.tool) for one in available), default=0)
-    for number, one in enumerate(available):
-        lines += _tool(one, cells, width)
-        following = available[number + 1] if number + 1 < len(available) else None
-        # What is true of several tools in a row is said behind the last of them.
-        if one.way_to_get and (following is None or following.way_to_get != one.way_to_get):
-            lines += wrapped(f"to get it: {one.way_to_get}", width, Tone.DIM, "    ")
-        if following is None or following.purpose.proves != one.purpose.proves:
-            lines += draw_purpose(one.purpose, width, "    ")
+    cells = max((len(entry.tool) for entry in available), default=0)
+    for entry, following in zip(available, [*available[1:], None], strict=True):
+        lines += _tool(entry, cells, width)
+        if entry.way_to_get and (following is None or following.way_to_get != entry.way_to_get):
+            lines += wrapped(f"to install: {entry.way_to_get}", width, Tone.DIM, "    ")
+        if following is None or following.purpose.proves != entry.purpose.proves:
+            lines += draw_purpose(entry.purpose, width, "    ")
     return lines
 
 
-def _tool(one: Available, cells: int, width: int) -> list[Line]:
-    mark = Run("✓", Tone.GOOD) if one.can_run and not one.lacks else Run("–", Tone.DIM)
-    if one.can_run and one.lacks:
-        mark = Run("▲", Tone.WARNING)
-    told = [one.lacks] if one.lacks else []
-    if one.can_run:
-        assert not isinstance(one.path, Unknown)
-        version = "version unknown" if isinstance(one.version, Unknown) else f"version {one.version}"
-        gpu = ["GPU memory by DMA-BUF or nvidia-peermem"] if one.dmabuf is True else []
-        told = [one.path, version, *gpu, *told]
-    text = wrapped(" · ".join(told), width - cells - 3, Tone.PLAIN if one.can_run else Tone.DIM)
-    lines: list[Line] = [(mark, Run(" "), Run(f"{one.tool:<{cells}}", Tone.TITLE), Run(" "), *text[0])]
-    return [*lines, *((Run(" " * (cells + 3)), *more) for more in text[1:])]
+def _tool(entry: Available, cells: int, width: int) -> list[Line]:
+    if not entry.can_run:
+        mark, facts = Run("–", Tone.DIM), []
+    else:
+        mark = Run("▲", Tone.WARNING) if entry.lacks else Run("✓", Tone.GOOD)
+        version = "version unknown" if isinstance(entry.version, Unknown) else f"version {entry.version}"
+        facts = [str(entry.path), version]
+        if entry.dmabuf is True:
+            facts.append("GPU memory by DMA-BUF or nvidia-peermem")
+    text = " · ".join(filter(None, [*facts, entry.lacks]))
+    first, *more = wrapped(text, width - cells - 3, Tone.PLAIN if entry.can_run else Tone.DIM)
+    lines: list[Line] = [(mark, Run(" "), Run(f"{entry.tool:<{cells}}", Tone.TITLE), Run(" "), *first)]
+    return [*lines, *((Run(" " * (cells + 3)), *rest) for rest in more)]

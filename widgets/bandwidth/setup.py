@@ -1,4 +1,4 @@
-"""A bandwidth test before it runs, on its screen: its settings as rows, and what would be run."""
+"""The setup screen of bandwidth tests: the settings as rows, and the planned tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_COMMANDS = 24
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A row: its value, and a few dim words beside it."""
+    """A setting: its value, and a short note beside it."""
 
     name: str
     label: str
@@ -37,19 +37,19 @@ class SettingRow:
 
 
 def draw_settings(settings: Sequence[SettingRow], selected: str) -> list[Line]:
-    """One line each; the selected one between the arrows that change it."""
+    """Return one line per setting; the selected value is between arrows."""
     lines: list[Line] = []
-    for one in settings:
-        is_selected = one.name == selected
-        left, right = (("[", "]") if one.is_typed else ("‹", "›")) if is_selected else (" ", " ")
-        tone = Tone.CURSOR if is_selected else Tone.PLAIN if one.is_possible else Tone.DIM
+    for row in settings:
+        is_selected = row.name == selected
+        left, right = (("[", "]") if row.is_typed else ("‹", "›")) if is_selected else (" ", " ")
+        tone = Tone.CURSOR if is_selected else Tone.PLAIN if row.is_possible else Tone.DIM
         lines.append(
             (
-                Run(f"{one.label:<{_LABEL_WIDTH}}", Tone.TITLE if is_selected else Tone.PLAIN, one.name),
+                Run(f"{row.label:<{_LABEL_WIDTH}}", Tone.TITLE if is_selected else Tone.PLAIN, row.name),
                 Run(f"{left} "),
-                Run(one.value, tone),
+                Run(row.value, tone),
                 Run(f" {right}"),
-                Run(f"  {one.note}" if one.note else "", Tone.DIM),
+                Run(f"  {row.note}" if row.note else "", Tone.DIM),
             )
         )
     return lines
@@ -59,12 +59,12 @@ def draw_planned(
     series: Series | Refused,
     width: int,
     node: str,
-    affected_by: Sequence[str] = (),
-    before: Sequence[Line] = (),
+    affected: Sequence[str] = (),
+    earlier: Sequence[Line] = (),
 ) -> list[Line]:
-    """What it can reach at most and how long it takes, who would feel it, what it proves, every command.
+    """Return limit and duration of a series, the affected jobs, what it shows, and every command.
 
-    `node` is this node's name, as a peer would call it; `before` are lines on what was measured before.
+    `node` is the name of this node, as a peer calls it; `earlier` are lines about earlier results.
     """
     if isinstance(series, Refused):
         return wrapped(f"This cannot run: {series.reason}.", width, Tone.WARNING)
@@ -74,17 +74,17 @@ def draw_planned(
     if not lines:
         lines += wrapped("limit of the path unknown", width, Tone.DIM)
     lines.append((Run(f"takes {count}about {minutes(series.seconds)}"),))
-    if affected_by:
-        lines.extend(draw_affected(affected_by, width))
-    # In a sweep only the names of the NICs differ: the first of each memory stands for all.
-    of_memory: dict[str, Purpose] = {}
+    if affected:
+        lines.extend(draw_affected(affected, width))
+    # In a sweep only the names of the NICs differ, so the first purpose of each memory stands for all.
+    purposes: dict[str, Purpose] = {}
     for test in series.tests:
-        of_memory.setdefault(test.memory, test.purpose)
-    for purpose in of_memory.values():
+        purposes.setdefault(test.memory, test.purpose)
+    for purpose in purposes.values():
         lines.extend(draw_purpose(purpose, width))
     for note in dict.fromkeys(note for test in series.tests for note in test.notes):
         lines.extend(wrapped(f"note: {note}", width))
-    lines.extend([*before, *draw_for_peer(first, width, node)])
+    lines.extend([*earlier, *draw_for_peer(first, width, node)])
     lines.extend([(), (Run("COMMANDS" if len(series.tests) > 1 else first.title, Tone.TITLE),)])
     for test in series.tests[:_MOST_COMMANDS]:
         lines.extend(_commands(test, width, with_title=len(series.tests) > 1))
@@ -97,8 +97,8 @@ def draw_planned(
 
 def _commands(test: PlannedTest, width: int, with_title: bool) -> list[Line]:
     lines: list[Line] = [(Run(test.title, Tone.TITLE),)] if with_title else []
-    for end in test.processes:
-        where = f" at {end.host}" if end.host else ""
-        lines.append((Run(f"{end.name}{where}:", Tone.DIM),))
-        lines.extend(command_lines(shlex.join(end.command.argv), width, "  "))
+    for process in test.processes:
+        where = f" on {process.host}" if process.host else ""
+        lines.append((Run(f"{process.name}{where}:", Tone.DIM),))
+        lines.extend(command_lines(shlex.join(process.command.argv), width, "  "))
     return lines

@@ -1,8 +1,9 @@
-"""The rows of one test as a table; each unit stands once, in the heading."""
+"""The rows of a test as a table; the units are in the heading."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from probes.bandwidth.tools.samples import Sample
 from widgets.base.lines import Line, Run, Tone, fit
@@ -19,8 +20,12 @@ def _figure(value: float | None) -> str:
     return f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
 
 
-def _latency(of: str) -> _Cell:
-    return lambda sample: next((f"{one.microseconds:.2f}" for one in sample.latencies if one.of == of), "")
+def _latency(kind: str) -> _Cell:
+    def cell(sample: Sample) -> str:
+        times = {latency.of: latency.microseconds for latency in sample.latencies}
+        return f"{times[kind]:.2f}" if kind in times else ""
+
+    return cell
 
 
 def _count(value: int | float | None) -> str:
@@ -31,7 +36,7 @@ def _millions(value: float | None) -> str:
     return "" if value is None else f"{value / 1e6:.3f}"
 
 
-# Heading, what stands below it, and the cells it takes.
+# Heading, cell, and width.
 _COLUMNS: tuple[tuple[str, _Cell, int], ...] = (
     ("bytes", lambda sample: _count(sample.size_bytes), 10),
     ("Gb/s", lambda sample: _figure(sample.gbps), 8),
@@ -56,34 +61,34 @@ _NAMED = 34
 
 
 class RowTable:
-    """The columns of one test's table, so that its rows can be drawn as they come."""
+    """The columns of a test's table, so that rows can be drawn as they arrive."""
 
     def __init__(self, samples: Sequence[Sample], width: int, is_latency: bool = False) -> None:
-        """`samples`: those known so far; none: the columns of a test of perftest."""
+        """`samples` are those known so far; without any, the columns are those of perftest."""
         self._width = width
-        if is_latency or any(one.latencies for one in samples):
+        if is_latency or any(sample.latencies for sample in samples):
             names: tuple[str, ...] = _LATENCIES
-        elif any(one.bus_gbps is not None for one in samples):
+        elif any(sample.bus_gbps is not None for sample in samples):
             names = _COLLECTIVE
-        elif any(one.variant for one in samples) or (
-            samples and all(one.messages_per_second is None for one in samples)
+        elif any(sample.variant for sample in samples) or (
+            samples and all(sample.messages_per_second is None for sample in samples)
         ):
             names = _COPIES
         else:
             names = _BANDWIDTH
-        shown = [one for one in _COLUMNS if one[0] in names]
+        shown = [column for column in _COLUMNS if column[0] in names]
         self._is_named = names in (_COLLECTIVE, _COPIES)
-        if samples:  # a column without any figure is none
-            shown = [one for one in shown if any(one[1](sample) for sample in samples)]
+        if samples:  # drop empty columns
+            shown = [column for column in shown if any(column[1](sample) for sample in samples)]
         self._columns = shown
 
     def heading(self) -> Line:
-        """The columns' names, with their units."""
+        """Return the names of the columns, with their units."""
         cells = [f"{name:>{cells}}" for name, _, cells in self._columns]
         return fit((Run(_GAP.join(["", *cells]), Tone.DIM),), self._width)
 
     def row(self, sample: Sample) -> Line:
-        """One row."""
+        """Return the row of a sample."""
         cells = [f"{cell(sample):>{cells}}" for _, cell, cells in self._columns]
         runs = [Run(_GAP.join(["", *cells]))]
         name = sample.variant or sample.what
@@ -92,9 +97,12 @@ class RowTable:
         return fit(tuple(runs), self._width)
 
 
-def draw_rows(samples: Sequence[Sample], width: int, is_latency: bool = False) -> list[Line]:
-    """The heading and a row for each sample; nothing where there is none."""
+def draw_rows(
+    samples: Sequence[Sample], width: int, is_latency: bool = False, newest: int | None = None
+) -> list[Line]:
+    """Return the heading and a row per sample, or of the newest ones only; nothing if there is none."""
     if not samples:
         return []
     table = RowTable(samples, width, is_latency)
-    return [table.heading(), *(table.row(one) for one in samples)]
+    first = 0 if newest is None else max(0, len(samples) - newest)
+    return [table.heading(), *(table.row(sample) for sample in islice(samples, first, None))]

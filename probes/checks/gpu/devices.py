@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
-from probes.queries.evidence_list import first_n, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
-from probes.queries.kernel_log import needs_log
+from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.queries.references import DRIVER_README
 from probes.snapshot.examination import Examination
 from probes.topology.smi_words import Smi
 
 AREA = Area("gpu")
+T = TypeVar("T")
 NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
 GPUS = "the GPUs"
 LOST_GPU, GSP_TIMEOUT = "xid-79-fell-off-bus", "xid-119-gsp-timeout"
@@ -28,13 +40,22 @@ _ALL_ONES = "all ones"
 
 
 def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
-    """The node's GPUs."""
-    facts = examination.node.gpus
-    return facts if isinstance(facts, Unknown) else facts.gpus
+    """Return the node's GPUs."""
+    return map_known(examination.node.gpus, lambda facts: facts.gpus)
+
+
+def need_gpus(examination: Examination) -> tuple[Gpu, ...]:
+    """Return the node's GPUs, or end the check as unknown."""
+    return need(gpus_of(examination), GPUS, quote=False)
+
+
+def need_nvml(gpu: Gpu, fact: Maybe[T]) -> T:
+    """Return a fact that NVML reports about a GPU, or end the check as unknown."""
+    return need(fact, f"NVML for GPU{gpu.index}", quote=False)
 
 
 def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
-    """Whether NVML answers for all of these GPUs."""
+    """Say whether NVML answers for all of these GPUs."""
     gpus = gpus_of(examination)
     if isinstance(gpus, Unknown) or not bdfs:
         return False
@@ -42,38 +63,37 @@ def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
 
 
 def names_of(gpus: Iterable[Gpu]) -> str:
-    """As "GPU0, GPU3 and 2 more"."""
+    """Return names such as "GPU0, GPU3 and 2 more"."""
     return join_limited(f"GPU{gpu.index}" for gpu in gpus)
 
 
 def bdfs_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
-    """The functions that a finding marks."""
+    """Return the PCI functions of the GPUs."""
     return tuple(gpu.bdf for gpu in gpus)
 
 
-def asked(
+def gpus_with(
     examination: Examination, fact: Callable[[NvmlGpu], Maybe[bool]], source: str
-) -> tuple[list[Gpu], Outcome]:
-    """The GPUs for which NVML says that it is so, and what the check says where there is none."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return [], unknown(needs(GPUS, gpus))
+) -> list[Gpu]:
+    """Return the GPUs for which a fact from NVML is true; without any, end the check."""
     chosen: list[Gpu] = []
     missing: Outcome | None = None
-    no: list[Evidence] = []
-    for gpu in gpus:
-        answer = gpu.nvml if isinstance(gpu.nvml, Unknown) else fact(gpu.nvml)
+    others: list[Evidence] = []
+    for gpu in need_gpus(examination):
+        answer = map_known(gpu.nvml, fact)
         if isinstance(answer, Unknown):
             missing = missing or unknown(needs_nvml(gpu, answer))
         elif answer:
             chosen.append(gpu)
         else:
-            no.append(Evidence(f"{source} of GPU{gpu.index}", "no"))
-    return chosen, missing or passed(*first_n(no) or (NO_GPU,))
+            others.append(Evidence(f"{source} of GPU{gpu.index}", "no"))
+    if not chosen:
+        end_with(missing or passed(*first_n(others) or (NO_GPU,)))
+    return chosen
 
 
 def needs_nvml(gpu: Gpu, why: Unknown) -> str:
-    """What a check needs where NVML does not answer for a GPU."""
+    """Return what a check needs if NVML does not answer for a GPU."""
     return needs(f"NVML for GPU{gpu.index}", why)
 
 
@@ -81,17 +101,16 @@ def _driver(gpu: Gpu) -> Evidence:
     return Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/driver", known(gpu.driver, "none"))
 
 
-def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -> Outcome | list[Gpu]:
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -> list[Gpu]:
+    """Return the GPUs with a driver that is wanted; without any, end the check."""
+    gpus = need_gpus(examination)
     chosen = [gpu for gpu in gpus if wanted(gpu.driver)]
-    if chosen:
-        return chosen
-    for gpu in gpus:
-        if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
-            return unknown(needs(f"the driver of GPU{gpu.index}", gpu.driver))
-    return passed(*first_n(_driver(gpu) for gpu in gpus) or (NO_GPU,))
+    if not chosen:
+        for gpu in gpus:
+            if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
+                need(gpu.driver, f"the driver of GPU{gpu.index}", quote=False)
+        end_with(passed(*first_n(_driver(gpu) for gpu in gpus) or (NO_GPU,)))
+    return chosen
 
 
 @AREA.check(
@@ -108,15 +127,13 @@ def without_driver(examination: Examination) -> Outcome:
     chosen = _by_driver(
         examination, lambda driver: isinstance(driver, Unknown) and driver.reason is Reason.NOT_THERE
     )
-    if isinstance(chosen, Outcome):
-        return chosen
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
         *first_n(_driver(gpu) for gpu in chosen),
         fix=Plan(
             "Load the driver",
             (
-                Step("Load the driver where it is not loaded", ("modprobe", "nvidia")),
+                Step("Load the driver if it is not loaded", ("modprobe", "nvidia")),
                 instruction("If it is loaded, search the kernel log for NVRM lines about this GPU"),
             ),
         ),
@@ -135,8 +152,6 @@ def without_driver(examination: Examination) -> Outcome:
 def nouveau(examination: Examination) -> Outcome:
     """Find GPUs bound to nouveau or nova."""
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
-    if isinstance(chosen, Outcome):
-        return chosen
     return found(
         f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver.",
         *first_n(_driver(gpu) for gpu in chosen),
@@ -162,13 +177,11 @@ def nouveau(examination: Examination) -> Outcome:
     "A GPU is reserved for a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
     ok="No GPU is reserved for a virtual machine",
-    impact="Programs of this node cannot use this GPU.",
+    impact="Programs on this node cannot use this GPU.",
 )
 def passed_through(examination: Examination) -> Outcome:
     """Find GPUs bound to a driver that passes them to virtual machines."""
     chosen = _by_driver(examination, is_for_guests)
-    if isinstance(chosen, Outcome):
-        return chosen
     return found(
         f"{names_of(chosen)}: bound to a driver that passes the GPU to a virtual machine.",
         *first_n(_driver(gpu) for gpu in chosen),
@@ -186,9 +199,7 @@ def passed_through(examination: Examination) -> Outcome:
 )
 def fell_off_the_bus(examination: Examination) -> Outcome:
     """Look for Xid 79, NVML's "GPU is lost", and configuration space that reads as ones."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     evidence: list[Evidence] = []
     lost: list[str] = []
     answering = [gpu for gpu in gpus if not isinstance(gpu.nvml, Unknown)]
@@ -204,18 +215,18 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
     messages: list[KernelMessage] = []
     if not isinstance(log, Unknown):
         messages = [
-            one
-            for one in log.messages
-            if one.kind is LogKind.GPU_LOST or (one.kind is LogKind.XID and one.number == 79)
+            message
+            for message in log.messages
+            if message.kind is LogKind.GPU_LOST or (message.kind is LogKind.XID and message.number == 79)
         ]
-        evidence += [Evidence(log.source, one.text) for one in reversed(messages)]
+        evidence += [Evidence(log.source, message.text) for message in reversed(messages)]
     if evidence:
-        named = [one.bdf for one in messages if one.bdf]
+        named = [message.bdf for message in messages if message.bdf]
         back = not lost and answer_now(examination, named)
         where = tuple(dict.fromkeys([*lost, *named]))
         return found(
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
-            + (" It answers again now." if back else ""),
+            + (" It responds again." if back else ""),
             *first_n(evidence),
             fix=Plan(
                 "Power-cycle the node",
@@ -232,9 +243,7 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
         )
     if len(answering) == len(gpus):
         return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))
-    if isinstance(log, Unknown):
-        return unknown(needs_log(log))
-    return passed(Evidence(log.source, "no Xid 79"))
+    return passed(Evidence(need(log, KERNEL_LOG, quote=False).source, "no Xid 79"))
 
 
 def _config(examination: Examination, bdf: str) -> object:
@@ -247,15 +256,13 @@ def _config(examination: Examination, bdf: str) -> object:
     Severity.CRITICAL,
     "A GPU with a driver is missing from NVML",
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
-    ok="NVML answers for every GPU that has a driver",
+    ok="NVML lists every GPU that has a driver",
     impact="CUDA does not see this GPU.",
     part_of=("xid-79-fell-off-bus", "gpu-driver-start-failed"),
 )
 def missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
-    facts = examination.node.gpus
-    if isinstance(facts, Unknown):
-        return unknown(needs(GPUS, facts))
+    facts = need(examination.node.gpus, GPUS, quote=False)
     if facts.unplaced:
         return unknown(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
     if facts.driver.nvml is not None and facts.gpus:
@@ -289,24 +296,22 @@ def missing_from_nvml(examination: Examination) -> Outcome:
             part_of=reported_in_log(examination, bdfs_of(silent)),
         )
     for gpu in driven:
-        if isinstance(gpu.nvml, Unknown):
-            return unknown(needs_nvml(gpu, gpu.nvml))
+        need_nvml(gpu, gpu.nvml)
     return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
 
 
 def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[str, ...]:
-    """The id of the finding that says why all of these GPUs do not answer: off the bus, or a GSP timeout."""
-    gpus = gpus_of(examination)
+    """Return the finding that explains why none of these GPUs answers: off the bus, or a GSP timeout."""
     lost = {
         gpu.bdf
-        for gpu in (() if isinstance(gpus, Unknown) else gpus)
+        for gpu in known(gpus_of(examination), ())
         if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail
     }
     log = examination.kernel_log
     messages = () if isinstance(log, Unknown) else log.messages
-    xids = [one for one in messages if one.kind is LogKind.XID]
-    lost |= {one.bdf for one in xids if one.bdf and one.number == 79}
-    timed_out = {one.bdf for one in xids if one.number in (119, 120)}
+    xids = [message for message in messages if message.kind is LogKind.XID]
+    lost |= {xid.bdf for xid in xids if xid.bdf and xid.number == 79}
+    timed_out = {xid.bdf for xid in xids if xid.number in (119, 120)}
     if bdfs and set(bdfs) <= lost:
         return (LOST_GPU,)
     return (GSP_TIMEOUT,) if bdfs and set(bdfs) <= timed_out else ()
@@ -320,7 +325,7 @@ _NEAR = (Smi.PIX, Smi.PXB)
     Severity.WARNING,
     "Some GPUs have no NIC below their PCIe switch",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
-    ok="All GPUs are equally near to a NIC",
+    ok="All GPUs are equally close to a NIC",
     impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
     data_path=True,
 )
@@ -348,10 +353,10 @@ def without_near_nic(examination: Examination) -> Outcome:
         ]
         return found(
             f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
-            "NCCL uses GPUDirect RDMA below one switch only (PXB).",
+            "NCCL uses GPUDirect RDMA only below a common PCIe switch (PXB).",
             *first_n(best),
             fix=Plan(
-                "Give these GPUs a near NIC",
+                "Give these GPUs a nearby NIC",
                 (
                     instruction("Move a NIC below the GPU's switch if the chassis allows it", False),
                     instruction("Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure", False),

@@ -6,12 +6,12 @@ import re
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown, known
-from probes.checks.gpu.devices import GPUS, NO_GPU, asked, bdfs_of, gpus_of, names_of, needs_nvml
+from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.facts.gpu.gpus import Gpu, is_vgpu
 from probes.nccl.settings import parse_level
-from probes.plans.mig import mig_off
+from probes.plans.gpu import mig_off
 from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, jobs_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
@@ -37,11 +37,9 @@ def _name(gpu: Gpu) -> Evidence:
 )
 def mig(examination: Examination) -> Outcome:
     """Read NVML's MIG mode."""
-    chosen, otherwise = asked(examination, lambda nvml: nvml.mig, "MIG mode")
-    if not chosen:
-        return otherwise
+    chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG mode")
     return found(
-        f"{names_of(chosen)}: MIG suits many small jobs, not training over several GPUs.",
+        f"{names_of(chosen)}: MIG is for many small jobs, not for training on several GPUs.",
         *first_n(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
         fix=mig_off(chosen),
         devices=bdfs_of(chosen),
@@ -58,13 +56,11 @@ def mig(examination: Examination) -> Outcome:
 )
 def vgpu(examination: Examination) -> Outcome:
     """Read NVML's virtualization mode and the names of vGPU profiles, unless libcuda reports support."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     chosen = [gpu for gpu in gpus if is_vgpu(gpu) is True and not _has_support(examination, gpu)]
     if chosen:
         return found(
-            f"{names_of(chosen)}: the hypervisor shares this GPU, and its vGPU profile decides.",
+            f"{names_of(chosen)}: the hypervisor shares this GPU. Its vGPU profile decides.",
             *first_n(_name(gpu) for gpu in chosen),
             fix=Plan(
                 "Ask the hypervisor's admin for another profile",
@@ -74,14 +70,12 @@ def vgpu(examination: Examination) -> Outcome:
             devices=bdfs_of(chosen),
         )
     for gpu in gpus:
-        answer = is_vgpu(gpu)
-        if isinstance(answer, Unknown):
-            return unknown(needs_nvml(gpu, answer))
+        need_nvml(gpu, is_vgpu(gpu))
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))
 
 
 def _has_support(examination: Examination, gpu: Gpu) -> bool:
-    """Whether libcuda says that this GPU supports a path of GPUDirect RDMA."""
+    """Say whether libcuda reports that this GPU supports a GPUDirect RDMA path."""
     direct = examination.node.gpudirect
     support = None if isinstance(direct, Unknown) else direct.gpu_support.get(gpu.bdf)
     return support is not None and (support.dmabuf is True or support.peermem is True)
@@ -100,9 +94,7 @@ _STAGES = "Jobs copy through host memory. No setting changes that."
 )
 def geforce(examination: Examination) -> Outcome:
     """Find GPUs whose name says GeForce."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     named = [gpu for gpu in gpus if "geforce" in gpu.name.casefold()]
     chosen = [gpu for gpu in named if not _has_support(examination, gpu)]
     if chosen:
@@ -120,10 +112,9 @@ def _capability(gpu: Gpu) -> Evidence:
     return Evidence(f"nvidia-smi --query-gpu=compute_cap, GPU{gpu.index}", value)
 
 
-def _capability_unknown(gpus: tuple[Gpu, ...]) -> Outcome:
+def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     for gpu in gpus:
-        if isinstance(gpu.compute_capability, Unknown):
-            return unknown(needs_nvml(gpu, gpu.compute_capability))
+        need_nvml(gpu, gpu.compute_capability)
     return passed(*first_n(_capability(gpu) for gpu in gpus) or (NO_GPU,))
 
 
@@ -137,9 +128,7 @@ def _capability_unknown(gpus: tuple[Gpu, ...]) -> Outcome:
 )
 def too_old(examination: Examination) -> Outcome:
     """Find compute capabilities below 3.0 (Kepler), the first with GPUDirect RDMA."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     old = [gpu for gpu in gpus if known(gpu.compute_capability, _KEPLER) < _KEPLER]
     if old:
         return found(
@@ -147,7 +136,7 @@ def too_old(examination: Examination) -> Outcome:
             *first_n(_capability(gpu) for gpu in old),
             devices=bdfs_of(old),
         )
-    return _capability_unknown(gpus)
+    return _new_enough(gpus)
 
 
 @AREA.check(
@@ -160,9 +149,7 @@ def too_old(examination: Examination) -> Outcome:
 )
 def read_off(examination: Examination) -> Outcome:
     """Find compute capabilities below 8.0 without NVLink, on which NCCL receives only by GPUDirect."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     old = [gpu for gpu in gpus if known(gpu.compute_capability, _AMPERE) < _AMPERE]
     unlinked = [gpu for gpu in old if not isinstance(gpu.nvlinks, Unknown) and not gpu.nvlinks]
     if unlinked:
@@ -177,38 +164,32 @@ def read_off(examination: Examination) -> Outcome:
             devices=bdfs_of(unlinked),
         )
     for gpu in old:
-        if isinstance(gpu.nvlinks, Unknown):
-            return unknown(needs_nvml(gpu, gpu.nvlinks))
-    return _capability_unknown(gpus)
+        need_nvml(gpu, gpu.nvlinks)
+    return _new_enough(gpus)
 
 
 @AREA.check(
     "confidential-computing-on",
     Severity.NOTE,
-    "Confidential computing is on, which excludes GPUDirect RDMA",
+    "Confidential computing is enabled, which rules out GPUDirect RDMA",
     "NVIDIA confidential computing documents, https://docs.nvidia.com/confidential-computing/",
-    ok="Confidential computing is off",
+    ok="Confidential computing is disabled",
     impact="All traffic goes through bounce buffers in host memory.",
 )
 def confidential(examination: Examination) -> Outcome:
     """Read NVML's state of confidential computing."""
-    facts = examination.node.gpus
-    if isinstance(facts, Unknown):
-        return unknown(needs(GPUS, facts))
+    facts = need(examination.node.gpus, GPUS, quote=False)
     if not facts.gpus:
         return passed(NO_GPU)
-    state = facts.driver.confidential_computing
-    if isinstance(state, Unknown):
-        return unknown(needs("NVML", state))
     source = "nvidia-smi conf-compute -f"
-    if not state:
+    if not need(facts.driver.confidential_computing, "NVML", quote=False):
         return passed(Evidence(source, "OFF"))
     return found(
-        "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is on.",
+        "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
         fix=Plan(
-            "Turn confidential computing off, if the data allow it",
-            (instruction("Turn it off with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
+            "Disable confidential computing if your data allow it",
+            (instruction("Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
             needs_reboot=True,
             disturbs="every job on this node",
         ),
@@ -226,20 +207,17 @@ def confidential(examination: Examination) -> Outcome:
 )
 def c2c(examination: Examination) -> Outcome:
     """Find NCCL before 2.27, on the node or in its jobs, where GPUs are attached to Grace CPUs by C2C."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     joined = [gpu for gpu in gpus if known(gpu.c2c_links, 0)]
     if not joined:
         for gpu in gpus:
-            if isinstance(gpu.c2c_links, Unknown):
-                return unknown(needs_nvml(gpu, gpu.c2c_links))
+            need_nvml(gpu, gpu.c2c_links)
         return passed(Evidence("NVML", "no GPU has C2C links"))
     versions = _nccl_versions(examination)
-    old = [one for one in versions if _version(one.value) < _C2C_SINCE]
+    old = [nccl for nccl in versions if _version(nccl.value) < _C2C_SINCE]
     if old:
         # NCCL_NET_GDR_C2C came with 2.26 (default 0; 1 since 2.27.3); before, the level alone decides.
-        has_variable = {_version(one.value) >= _C2C_VARIABLE for one in old}
+        has_variable = {_version(nccl.value) >= _C2C_VARIABLE for nccl in old}
         until_then = [
             instruction(f"Until then, set {setting} in jobs with NCCL {which}", False)
             for condition, setting, which in (
@@ -248,8 +226,8 @@ def c2c(examination: Examination) -> Outcome:
             )
             if condition in has_variable
         ]
-        by_jobs = any(one.source.startswith("/proc/") for one in old)
-        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27."
+        by_jobs = any(nccl.source.startswith("/proc/") for nccl in old)
+        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default from 2.27 on."
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
@@ -257,7 +235,7 @@ def c2c(examination: Examination) -> Outcome:
                 "Use NCCL 2.27 or later",
                 (instruction("Use an image or package with NCCL 2.27 or later", False), *until_then),
                 disturbs=RESTARTS,
-                note="Do not change ACS or the SMMU here, as advice for x86 does not apply",
+                note="Do not change ACS or the SMMU: advice for x86 does not apply here.",
             ),
             devices=bdfs_of(joined),
             data_path=by_jobs,
@@ -268,7 +246,7 @@ def c2c(examination: Examination) -> Outcome:
 
 
 def _nccl_versions(examination: Examination) -> list[Evidence]:
-    """The NCCL versions on the node, and in jobs whose settings do not allow the C2C path."""
+    """Return the NCCL versions on the node, and in jobs whose settings do not allow the C2C path."""
     found_here: list[Evidence] = []
     if not isinstance(examination.libraries, Unknown):
         for library in examination.libraries.found.get("libnccl.so.2", ()):
@@ -300,9 +278,7 @@ def _version(text: str) -> tuple[int, ...]:
 )
 def gb10(examination: Examination) -> Outcome:
     """Find GPUs named GB10."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     named = [gpu for gpu in gpus if re.search(r"\bGB10\b", gpu.name)]
     chosen = [gpu for gpu in named if not _has_support(examination, gpu)]
     if chosen:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.checks.gpu.devices import GPUS, bdfs_of, gpus_of, names_of, needs_nvml
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, need_nvml, needs_nvml
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.services import start_imex
-from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.evidence_list import PCI_FUNCTIONS, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.jobs import has_pods
 from probes.snapshot.examination import Examination
 
@@ -23,26 +23,27 @@ _FABRIC = (
 _IMEX = "NVIDIA IMEX guide, https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/"
 _MANAGER = "nvidia-fabricmanager"
 _NO_CUDA = "CUDA fails with error 802 (system not yet initialized), so no GPU job starts."
+_SERVICES = "the services"
+_TOOLS = "the installed tools"
 _NEEDS_HOST = "needs the host (services are not visible in a container)"
 
 
-def _switches(examination: Examination) -> Outcome | tuple[str, ...]:
-    """The node's NVSwitches; else what the check says."""
-    pci = examination.node.pci
-    if isinstance(pci, Unknown):
-        return unknown(needs("the PCI functions", pci))
-    switches = tuple(bdf for bdf, one in pci.functions.items() if one.kind is PciKind.NVSWITCH)
-    return switches or passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here"))
+def _switches(examination: Examination) -> tuple[str, ...]:
+    """Return the node's NVSwitches; without any, end the check."""
+    pci = need(examination.node.pci, PCI_FUNCTIONS, quote=False)
+    switches = tuple(bdf for bdf, function in pci.functions.items() if function.kind is PciKind.NVSWITCH)
+    if not switches:
+        end_with(passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here")))
+    return switches
 
 
-def _service(examination: Examination, name: str) -> Maybe[Service]:
+def _service(examination: Examination, name: str) -> Service:
+    return need(examination.services, _SERVICES, quote=False).services[name]
+
+
+def _manager_runs(examination: Examination) -> bool:
     services = examination.services
-    return services if isinstance(services, Unknown) else services.services[name]
-
-
-def _runs(examination: Examination) -> bool:
-    service = _service(examination, _MANAGER)
-    return not isinstance(service, Unknown) and service.state is ServiceState.ACTIVE
+    return not isinstance(services, Unknown) and services.services[_MANAGER].state is ServiceState.ACTIVE
 
 
 def _state(name: str, value: str) -> Evidence:
@@ -52,29 +53,25 @@ def _state(name: str, value: str) -> Evidence:
 @AREA.check(
     "fabric-manager-down",
     Severity.CRITICAL,
-    "Fabric Manager does not run",
+    "Fabric Manager is not running",
     _FABRIC,
-    ok="Fabric Manager runs, or there is no NVSwitch",
+    ok="Fabric Manager is running, or there is no NVSwitch",
     impact=_NO_CUDA,
 )
 def fabric_manager_down(examination: Examination) -> Outcome:
     """Check that Fabric Manager runs on a machine with NVSwitches."""
     switches = _switches(examination)
-    if isinstance(switches, Outcome):
-        return switches
     service = _service(examination, _MANAGER)
-    if isinstance(service, Unknown):
-        return unknown(needs("the services", service))
-    if isinstance(service.state, Unknown):
-        if service.state.reason is Reason.NOT_THERE and isinstance(service.path, Unknown):
-            return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
-        return unknown(needs("the services", service.state))
-    if service.state is ServiceState.ACTIVE:
+    is_absent = isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE
+    if is_absent and isinstance(service.path, Unknown):
+        return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
+    state = need(service.state, _SERVICES, quote=False)
+    if state is ServiceState.ACTIVE:
         return passed(_state(_MANAGER, "active"))
     return found(
-        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up."
-        + (" Its service failed." if service.state is ServiceState.FAILED else ""),
-        _state(_MANAGER, service.state.value),
+        f"This machine has {len(switches)} NVSwitches. Only Fabric Manager configures them."
+        + (" Its service failed." if state is ServiceState.FAILED else ""),
+        _state(_MANAGER, state.value),
         fix=Plan(
             "Start Fabric Manager",
             (_start_manager(), instruction("If it fails, read /var/log/fabricmanager.log")),
@@ -103,24 +100,20 @@ def _start_manager() -> Step:
 def fabric_manager_absent(examination: Examination) -> Outcome:
     """Check that Fabric Manager is installed on a machine with NVSwitches."""
     switches = _switches(examination)
-    if isinstance(switches, Outcome):
-        return switches
     service = _service(examination, _MANAGER)
-    if isinstance(service, Unknown):
-        return unknown(needs("the services", service))
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
-        return passed(Evidence(known(service.path, "a process of Fabric Manager"), "installed"))
+        return passed(Evidence(known(service.path, "a Fabric Manager process"), "installed"))
     if service.path.reason is not Reason.NOT_THERE:
-        return unknown(needs("the services", service.path))
+        need(service.path, _SERVICES, quote=False)
     if in_container(examination.node.platform):
         return unknown(_NEEDS_HOST)
     return found(
-        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up.",
+        f"This machine has {len(switches)} NVSwitches. Only Fabric Manager configures them.",
         Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
         fix=Plan(
             "Install Fabric Manager",
             (
-                instruction(f"Install the package {_MANAGER} of exactly the driver's version"),
+                instruction(f"Install the package {_MANAGER} in exactly the driver's version"),
                 _start_manager(),
             ),
         ),
@@ -139,27 +132,18 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
 def fabric_manager_version(examination: Examination) -> Outcome:
     """Compare Fabric Manager's version with the driver's."""
     switches = _switches(examination)
-    if isinstance(switches, Outcome):
-        return switches
-    gpus, tools = examination.node.gpus, examination.tools
-    if isinstance(gpus, Unknown):
-        return unknown(needs("the driver's version", gpus))
-    if isinstance(tools, Unknown):
-        return unknown(needs("the installed tools", tools))
-    driver, manager = gpus.driver.version, tools.fabric_manager
-    if isinstance(manager, Unknown):
-        if manager.reason is Reason.NOT_THERE:
-            return passed(Evidence("nv-fabricmanager --version", "not installed here"))
-        return unknown(needs("the installed tools", manager))
-    if isinstance(driver, Unknown):
-        return unknown(needs("the driver's version", driver))
+    gpus = need(examination.node.gpus, "the driver's version", quote=False)
+    tools = need(examination.tools, _TOOLS, quote=False)
+    not_here = Evidence("nv-fabricmanager --version", "not installed here")
+    manager = need(tools.fabric_manager, _TOOLS, absent=not_here, quote=False)
+    driver = need(gpus.driver.version, "the driver's version", quote=False)
     seen = (
         Evidence("nv-fabricmanager --version", manager),
         Evidence("/sys/module/nvidia/version", driver),
     )
     if manager == driver:
         return passed(*seen)
-    runs = _runs(examination)
+    runs = _manager_runs(examination)
     return found(
         "Fabric Manager refuses to start with a driver of another version.",
         *seen,
@@ -172,7 +156,7 @@ def fabric_manager_version(examination: Examination) -> Outcome:
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
         severity=Severity.WARNING if runs else None,
-        impact="After the next start of Fabric Manager or the driver CUDA fails with error 802."
+        impact="CUDA fails with error 802 after the next start of Fabric Manager or the driver."
         if runs
         else "",
         devices=switches,
@@ -183,27 +167,19 @@ def fabric_manager_version(examination: Examination) -> Outcome:
 @AREA.check(
     "imex-down",
     Severity.WARNING,
-    "IMEX does not run, so there is no NVLink to other nodes",
+    "IMEX is not running, so there is no NVLink to other nodes",
     _IMEX,
-    ok="IMEX runs, or something else starts it for jobs",
-    impact="NCCL jobs over several nodes of one NVLink domain end with ncclSystemError (“MNNVL … is available"
+    ok="IMEX is running, or something else starts it for jobs",
+    impact="NCCL jobs on several nodes of one NVLink domain fail with ncclSystemError (“MNNVL … is available"
     " but not working on this system”).",
 )
 def imex_down(examination: Examination) -> Outcome:
     """Check that IMEX runs where NVLink may reach other nodes (GB200, GB300) and nothing else starts it."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
-    for gpu in gpus:
-        if isinstance(gpu.c2c_links, Unknown) or isinstance(gpu.nvlinks, Unknown):
-            links = gpu.c2c_links if isinstance(gpu.c2c_links, Unknown) else gpu.nvlinks
-            assert isinstance(links, Unknown)
-            return unknown(needs_nvml(gpu, links))
-    if not any(known(gpu.c2c_links, 0) and known(gpu.nvlinks, 0) for gpu in gpus):
+    gpus = need_gpus(examination)
+    links = [(need_nvml(gpu, gpu.c2c_links), need_nvml(gpu, gpu.nvlinks)) for gpu in gpus]
+    if not any(c2c and nvlinks for c2c, nvlinks in links):
         return passed(Evidence("NVML", "no GPU with both C2C links and NVLinks"))
     service = _service(examination, "nvidia-imex")
-    if isinstance(service, Unknown):
-        return unknown(needs("the services", service))
     if service.state is ServiceState.ACTIVE:
         return passed(_state("nvidia-imex", "active"))
     if service.masked:  # as NVIDIA's DRA driver for Kubernetes demands (NVIDIA/cloud-native-docs#453)
@@ -212,18 +188,16 @@ def imex_down(examination: Examination) -> Outcome:
         return passed(Evidence("/sys/fs/cgroup/kubepods.slice", "Kubernetes starts IMEX for each job"))
     if not isinstance(examination.memlock, Unknown) and "kubelet.service" in examination.memlock.services:
         return passed(Evidence("/etc/systemd/system/kubelet.service", "Kubernetes starts IMEX for each job"))
-    absent = isinstance(service.state, Unknown)
-    if isinstance(service.state, Unknown):
-        if service.state.reason is not Reason.NOT_THERE:
-            return unknown(needs("the services", service.state))
+    if isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE:
         if in_container(examination.node.platform):
             return unknown(_NEEDS_HOST)
+        state = "not installed"
+    else:
+        state = need(service.state, _SERVICES, quote=False).value
     return found(
-        "The nvidia-imex service does not run. Single-node jobs are not affected, nor are jobs whose Slurm"
+        "The nvidia-imex service is not running. Single-node jobs are not affected, nor are jobs whose Slurm"
         " prolog starts IMEX.",
-        _state(
-            "nvidia-imex", "not installed" if absent else known(service.state, ServiceState.INACTIVE).value
-        ),
+        _state("nvidia-imex", state),
         fix=start_imex(examination),
     )
 
@@ -234,13 +208,11 @@ def imex_down(examination: Examination) -> Outcome:
     "A GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
     ok="All GPUs of one model have the same number of NVLinks",
-    impact="Jobs over several GPUs run at the speed of the slowest GPU, or do not start.",
+    impact="Jobs on several GPUs run at the speed of the slowest GPU, or do not start.",
 )
 def nvlink_down(examination: Examination) -> Outcome:
     """Compare the active NVLinks of GPUs of one model."""
-    gpus = gpus_of(examination)
-    if isinstance(gpus, Unknown):
-        return unknown(needs(GPUS, gpus))
+    gpus = need_gpus(examination)
     most: dict[str, int] = {}
     missing: Outcome | None = None
     for gpu in gpus:

@@ -1,4 +1,4 @@
-"""Checks of the kernel log's messages about GPUs and NVSwitches: Xids and SXids."""
+"""Checks of kernel messages about GPUs and NVSwitches: Xids and SXids."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from probes.base.plan import Plan, instruction
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
-from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.facts.kernel.log import LogKind
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import Area, Outcome, Severity
-from probes.queries.kernel_log import log_messages, of_log
+from probes.queries.kernel_log import Filter, add_log_check, found_in_log, log_messages
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -21,17 +21,16 @@ _FABRIC = (
 # By NVIDIA's Xid catalogue.
 _LOST = (79,)  # xid-79-fell-off-bus
 _GSP = (119, 120)
-_MEMORY = (48, 63, 64, 92, 94, 95)
-_NVLINK = (74, 144, 145, 146, 147, 148, 149, 150)
-_PROGRAM = (13, 31, 43, 45, 68)
+_MEMORY = (48, 63, 64, 92, 94, 95)  # ECC errors, remapped rows, retired pages
+_NVLINK = (74, 144, 145, 146, 147, 148, 149, 150)  # 144 and later on later GPUs
+_PROGRAM = (13, 31, 43, 45, 68)  # mostly a bug of the program
+_RECOVERY = 154  # "GPU recovery action changed": the reset or reboot that another Xid requires
 
-_RECOVERY = 154  # "GPU recovery action changed"
-_WITH_RECOVERY = (LOST_GPU, GSP_TIMEOUT, "xid-memory-error", "xid-nvlink-error")
 _DRAIN = "every job on this GPU, or on the node where it is rebooted"
 
 
-def _xids(examination: Examination, numbers: tuple[int, ...]) -> Outcome | list[KernelMessage]:
-    return log_messages(examination, LogKind.XID, lambda one: one.number in numbers)
+def _xids(*numbers: int) -> Filter:
+    return lambda message: message.number in numbers
 
 
 @AREA.check(
@@ -43,10 +42,8 @@ def _xids(examination: Examination, numbers: tuple[int, ...]) -> Outcome | list[
     impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",
 )
 def gsp_timeout(examination: Examination) -> Outcome:
-    """Find Xid 119 and 120."""
-    messages = _xids(examination, _GSP)
-    if isinstance(messages, Outcome):
-        return messages
+    """Find Xid 119 and 120; a warning if the GPU answers again."""
+    messages = log_messages(examination, LogKind.XID, _xids(*_GSP))
     fix = Plan(
         "Reset the GPU",
         (
@@ -56,27 +53,27 @@ def gsp_timeout(examination: Examination) -> Outcome:
         ),
         disturbs=_DRAIN,
     )
-    if answer_now(examination, {one.bdf for one in messages}):
-        cause = "the GSP did not answer the driver in time. The GPU answers now."
-        outcome = of_log(examination, messages, cause, fix, Severity.WARNING)
-        return replace(outcome, impact="Jobs of that time died or hung. It often happens again.")
-    return of_log(examination, messages, "the GSP did not answer the driver in time.", fix)
+    cause = "the GSP did not respond to the driver in time."
+    if answer_now(examination, {message.bdf for message in messages}):
+        outcome = found_in_log(
+            examination, messages, f"{cause} The GPU responds now.", fix, Severity.WARNING
+        )
+        return replace(outcome, impact="Jobs that ran at that time died or hung. It often happens again.")
+    return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+add_log_check(
+    AREA,
     "xid-memory-error",
     Severity.WARNING,
     "A GPU has memory errors",
     _XIDS,
     ok="No GPU memory error in the kernel log",
-    impact="Jobs may have died of it.",
-)
-def memory_errors(examination: Examination) -> Outcome:
-    """Find Xids of ECC errors and of remapped rows or retired pages: 48, 63, 64, 92, 94, 95."""
-    messages = _xids(examination, _MEMORY)
-    if isinstance(messages, Outcome):
-        return messages
-    fix = Plan(
+    impact="Jobs may have died because of it.",
+    kind=LogKind.XID,
+    wanted=_xids(*_MEMORY),
+    cause="row remapping takes effect at the next reset of the GPU.",
+    fix=Plan(
         "Reset the GPU",
         (
             instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
@@ -84,24 +81,20 @@ def memory_errors(examination: Examination) -> Outcome:
             instruction("Replace the GPU if remapping failed (Xid 64)"),
         ),
         disturbs=_DRAIN,
-    )
-    return of_log(examination, messages, "a remapped row takes effect with the next reset of the GPU.", fix)
-
-
-@AREA.check(
+    ),
+)
+add_log_check(
+    AREA,
     "xid-nvlink-error",
     Severity.WARNING,
     "An NVLink has errors",
     _XIDS,
     ok="No NVLink error in the kernel log",
-    impact="Jobs over several GPUs die or slow down.",
-)
-def nvlink_errors(examination: Examination) -> Outcome:
-    """Find Xids of NVLink: 74, and 144 to 150 on later GPUs."""
-    messages = _xids(examination, _NVLINK)
-    if isinstance(messages, Outcome):
-        return messages
-    fix = Plan(
+    impact="Jobs on several GPUs die or slow down.",
+    kind=LogKind.XID,
+    wanted=_xids(*_NVLINK),
+    cause="the driver reported errors of an NVLink.",
+    fix=Plan(
         "Reset the GPUs of the NVLink domain",
         (
             instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
@@ -109,25 +102,20 @@ def nvlink_errors(examination: Examination) -> Outcome:
             instruction("Replace the part if errors return"),
         ),
         disturbs="every job on this node",
-    )
-    return of_log(examination, messages, "the driver reported errors of an NVLink.", fix)
-
-
-@AREA.check(
+    ),
+)
+add_log_check(
+    AREA,
     "xid-of-a-program",
     Severity.NOTE,
-    "A program's error ended its work on a GPU",
+    "A program failed on a GPU",
     _XIDS,
     ok="No program error in the kernel log",
     impact="That program ended. Other jobs are not affected.",
+    kind=LogKind.XID,
+    wanted=_xids(*_PROGRAM),
+    cause="usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
 )
-def program_errors(examination: Examination) -> Outcome:
-    """Find Xids that are mostly a program's own: 13, 31, 43, 45, 68."""
-    messages = _xids(examination, _PROGRAM)
-    if isinstance(messages, Outcome):
-        return messages
-    cause = "usually a bug of the program, or its peers died. If many programs have it, suspect the hardware."
-    return of_log(examination, messages, cause, None)
 
 
 @AREA.check(
@@ -140,16 +128,15 @@ def program_errors(examination: Examination) -> Outcome:
 )
 def other_xids(examination: Examination) -> Outcome:
     """Find every other Xid."""
-    elsewhere = (*_LOST, *_GSP, *_MEMORY, *_NVLINK, *_PROGRAM)
-    messages = log_messages(examination, LogKind.XID, lambda one: one.number not in elsewhere)
-    if isinstance(messages, Outcome):
-        return messages
-    numbers = sorted({one.number for one in messages if one.number is not None})
+    reported = _xids(*_LOST, *_GSP, *_MEMORY, *_NVLINK, *_PROGRAM)
+    messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
+    numbers = sorted({message.number for message in messages if message.number is not None})
     fix = Plan("Look up the Xid", (instruction("Follow NVIDIA's Xid manual for this number", False),))
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
-    outcome = of_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
-    # Xid 154 says what another Xid makes necessary: a reset, a reboot.
-    return replace(outcome, part_of=_WITH_RECOVERY) if numbers == [_RECOVERY] else outcome
+    outcome = found_in_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
+    if numbers == [_RECOVERY]:
+        return replace(outcome, part_of=(LOST_GPU, GSP_TIMEOUT, "xid-memory-error", "xid-nvlink-error"))
+    return outcome
 
 
 @AREA.check(
@@ -158,13 +145,11 @@ def other_xids(examination: Examination) -> Outcome:
     "An NVSwitch reported errors",
     _FABRIC,
     ok="No NVSwitch error in the kernel log",
-    impact="After a fatal SXid CUDA returns error 802 until a reset.",
+    impact="After a fatal SXid, CUDA returns error 802 until a reset.",
 )
 def sxids(examination: Examination) -> Outcome:
-    """Find SXids of NVSwitches."""
+    """Find SXids of NVSwitches; a note if all of them are non-fatal."""
     messages = log_messages(examination, LogKind.SXID)
-    if isinstance(messages, Outcome):
-        return messages
     fix = Plan(
         "Reset the GPUs after a fatal SXid",
         (
@@ -173,7 +158,9 @@ def sxids(examination: Examination) -> Outcome:
         ),
         disturbs="every job on this node",
     )
-    if all("non-fatal" in one.text.casefold() for one in messages):
-        outcome = of_log(examination, messages, "all of them are non-fatal.", fix, Severity.NOTE)
+    if all("non-fatal" in message.text.casefold() for message in messages):
+        outcome = found_in_log(examination, messages, "all of them are non-fatal.", fix, Severity.NOTE)
         return replace(outcome, impact="None now. A link with many non-fatal errors may fail.")
-    return of_log(examination, messages, "a link or a port of the NVSwitch had an error.", fix)
+    return found_in_log(
+        examination, messages, "a link or a port of the NVSwitch had an error.", fix
+    )

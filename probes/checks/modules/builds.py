@@ -6,8 +6,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.driver import exchange_driver, matching_fabric_manager
-from probes.plans.rebuilding import rebuild_plan
+from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import missing_modules
@@ -64,8 +63,8 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     missing = missing_modules(examination)
     has_no_driver = not isinstance(missing, Unknown) and "nvidia" in missing
     return found(
-        f"{', '.join(late)} was built for other kernels, not for {release}. Usually the kernel was updated "
-        "and its headers were not installed.",
+        f"{', '.join(late)} was built for other kernels, not for {release}. This usually means that the "
+        "kernel was updated without its headers.",
         *(
             Evidence(f"{_DKMS}/{name}", f"built for {join_limited(elsewhere[name], 4)}")
             for name in late
@@ -134,7 +133,7 @@ def driver_half_updated(examination: Examination) -> Outcome:
         return passed(*evidence)
     steps = (
         *matching_fabric_manager(examination, on_disk),
-        instruction("Drain the node: the driver can only be exchanged while nothing uses a GPU"),
+        instruction("Drain the node. The driver can be replaced only while nothing uses a GPU."),
         reboot_step(),
         instruction("Hold the driver packages so that they are not updated automatically"),
     )

@@ -11,8 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain, loads_nothing
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.load_modules import load_plan, load_step
-from probes.plans.obstacles import bar_of
+from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
@@ -154,7 +153,7 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
     blocker = "" if isinstance(facts, Unknown) else explain(facts, row.name)
     is_explained = bool(blocker) and not blocker.startswith("on disk")
     return found(
-        f"{row.name} is not loaded: {blocker[:LINE_LIMIT]}." if is_explained else row.why,
+        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why,
         state,
         Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_load_or_install(examination, module, row.package),
@@ -165,7 +164,7 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
 
 def _load_or_install(examination: Examination, module: KernelModule, package: str) -> Plan | None:
     """Return a plan that loads or installs a module; None: something else blocks it."""
-    if bar_of(examination, module.name) is None:
+    if blocker_of(examination, module.name) is None:
         return load_plan(examination, module.name)
     if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None

@@ -7,7 +7,7 @@ from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.rebuilding import rebuild_plan
+from probes.plans.driver import rebuild_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.module_need import impact_of_missing, missing_modules, severity_of_missing
@@ -25,7 +25,7 @@ _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
     "kernel.modules_disabled forbids loading modules",
     "Linux Documentation/admin-guide/sysctl/kernel.rst, modules_disabled",
     ok="The kernel allows loading modules",
-    impact="A module that is unloaded cannot come back before a reboot.",
+    impact="A module that is unloaded cannot be loaded again before a reboot.",
 )
 def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     """Check the sysctl that hardening scripts set; a note while every needed module is loaded."""
@@ -40,9 +40,9 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
         ),
         reboot_step(),
     )
-    without = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
+    result = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
     return found(
-        f"kernel.modules_disabled is 1; {without}. Only a reboot resets it.",
+        f"kernel.modules_disabled is 1, and {result}. Only a reboot resets the setting.",
         Evidence(path, "1"),
         fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=severity_of_missing(examination, missing) if missing else Severity.NOTE,
@@ -132,7 +132,7 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     return _refused_unsigned(
         examination,
         Evidence(path, f"[{mode}]"),
-        f"the kernel is locked down ({mode}), so it accepts signed modules only",
+        f"the kernel is locked down ({mode}), so it accepts only signed modules",
     )
 
 
@@ -141,7 +141,7 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "A needed module is unsigned, and the kernel enforces signatures",
     _SIGNING,
-    ok="No needed module is blocked for lack of a signature",
+    ok="No needed module is blocked by signature enforcement",
     impact="The module cannot be loaded until it is signed with a trusted key.",
 )
 def secure_boot_unsigned(examination: Examination) -> Outcome:
@@ -153,7 +153,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     return _refused_unsigned(
         examination,
         Evidence(path, "Y"),
-        "the kernel loads modules with a trusted signature only",
+        "the kernel loads only modules with a trusted signature",
         ("kernel-forbids-modules-lockdown",),
     )
 

@@ -1,14 +1,15 @@
-"""The files that steer NCCL: topology, graph and configuration."""
+"""Files that change what NCCL does: topology, graph and configuration."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
+from probes.checks.nccl.variables import add_variable_check
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
-from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
-from probes.queries.jobs import affected, jobs_of, settle, values_of, without_variable
+from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.jobs import affected, conclude, jobs_of, without_variable
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
@@ -24,20 +25,18 @@ AREA = Area("nccl")
     impact="NCCL reads sysfs instead. On a virtual machine it may then choose far NICs.",
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
-    """Look for the file as the process sees it."""
-    facts = examination.topology_files
-    if isinstance(facts, Unknown):
-        return unknown(needs("the topology files", facts))
-    gone = [
+    """Look for the file from the point of view of the process."""
+    facts = need(examination.topology_files, "the topology files", quote=False)
+    missing = [
         Evidence(file.path, "not there")
         for file in facts.files
         if file.pid is not None
         and isinstance(file.endpoints, Unknown)
         and file.endpoints.reason is Reason.NOT_THERE
     ]
-    return settle(
+    return conclude(
         jobs_of(examination),
-        gone,
+        missing,
         "NCCL does not report the missing file. In a container the path must exist inside the container.",
         fix=without_variable(VARIABLE, "or mount the file into the container"),
     )
@@ -54,11 +53,8 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
 )
 def nccl_topo_file_stale(examination: Examination) -> Outcome:
     """Compare the bus ids of GPUs and NICs in the file with the PCI bus."""
-    facts, pci = examination.topology_files, examination.node.pci
-    if isinstance(facts, Unknown):
-        return unknown(needs("the topology files", facts))
-    if isinstance(pci, Unknown):
-        return unknown(needs("the PCI functions", pci))
+    facts = need(examination.topology_files, "the topology files", quote=False)
+    pci = need(examination.node.pci, PCI_FUNCTIONS, quote=False)
     here = {bdf.rpartition(".")[0] for bdf in pci.functions}
     evidence: list[Evidence] = []
     unread: TopologyFile | None = None
@@ -68,45 +64,40 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
             unread = unread if file.endpoints.reason is Reason.NOT_THERE else file
             continue
         read += 1
-        strange = [bus for bus in file.endpoints if bus.partition(".")[0] not in here]
-        if strange:
-            shown = f"{', '.join(strange[:4])}: {len(strange)} of {len(file.endpoints)} are not on this node"
+        missing = [bus for bus in file.endpoints if bus.partition(".")[0] not in here]
+        if missing:
+            shown = f"{', '.join(missing[:4])}: {len(missing)} of {len(file.endpoints)} are not on this node"
             evidence.append(Evidence(file.path, shown))
     if evidence:
-        default = [one for one in evidence if one.source == VIRTUAL]
-        step = instruction("Create the file again for this machine, or remove it (bare metal needs none)")
-        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start")
+        default = [line for line in evidence if line.source == VIRTUAL]
+        step = instruction("Generate the file again for this machine, or remove it (bare metal needs none)")
+        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start.")
         return found(
             f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
             " NICs from this file instead of sysfs.",
             *first_distinct(default + evidence),
             fix=fix,
         )
-    if unread is not None and isinstance(unread.endpoints, Unknown):
-        return unknown(needs(unread.path, unread.endpoints))
+    if unread is not None:
+        need(unread.endpoints, unread.path, quote=False)
     jobs = jobs_of(examination)
-    if jobs.unseen or jobs.unread:
-        return unknown(jobs.unseen or jobs.unread)
+    if jobs.not_known:
+        return unknown(jobs.not_known)
     return passed(Evidence(VIRTUAL, f"{read} read, all of this node" if read else "not there"))
 
 
-@AREA.check(
+add_variable_check(
+    AREA,
     "nccl-graph-file-left",
     Severity.NOTE,
     "NCCL_GRAPH_FILE fixes NCCL's rings and trees",
     NCCL_VARIABLES,
     ok="No job sets NCCL_GRAPH_FILE",
     impact="NCCL does not search for the best use of the links.",
+    variable="NCCL_GRAPH_FILE",
+    wrong=lambda value: "" if value else None,
+    cause="NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
 )
-def nccl_graph_file_left(examination: Examination) -> Outcome:
-    """Find NCCL_GRAPH_FILE."""
-    name = "NCCL_GRAPH_FILE"
-    return settle(
-        jobs_of(examination),
-        values_of(examination, name, lambda _, value: "" if value else None),
-        "NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
-        fix=without_variable(name),
-    )
 
 
 @AREA.check(
@@ -115,13 +106,11 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
     "NCCL ignores lines of nccl.conf",
     NCCL_VARIABLES + " (configuration files)",
     ok="Every line of nccl.conf sets a variable",
-    impact="These settings have no effect, and NCCL does not report it.",
+    impact="These settings have no effect, and NCCL does not warn about them.",
 )
 def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     """Find lines with a leading blank, "export", or blanks around the “=”."""
-    facts = examination.processes
-    if isinstance(facts, Unknown):
-        return unknown(needs("the processes", facts))
+    facts = need(examination.processes, "the processes", quote=False)
     confs = [(NCCL_CONF, facts.nccl_conf)]
     for process in facts.processes:
         if process.nccl_conf != facts.nccl_conf:
@@ -131,18 +120,18 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     ]
     if evidence:
         return found(
-            "NCCL takes blanks and the word “export” as part of a variable's name, so these lines set no"
-            " variable that it knows.",
+            "NCCL treats blanks and the word “export” as part of the variable's name, so these lines set"
+            " nothing.",
             *first_distinct(evidence),
             fix=Plan(
                 "Correct the lines",
                 (instruction("Write NAME=value, without blanks and without “export”"),),
-                note="Jobs read the file when they start",
+                note="Jobs read the file when they start.",
             ),
         )
     jobs = jobs_of(examination)
     if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
-        return unknown(needs(NCCL_CONF, facts.nccl_conf))
+        need(facts.nccl_conf, NCCL_CONF, quote=False)
     if jobs.unseen:
         return unknown(jobs.unseen)
     there = not isinstance(facts.nccl_conf, Unknown)

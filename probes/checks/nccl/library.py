@@ -1,4 +1,4 @@
-"""The NCCL that jobs map: its version, its plugins, and whether it can use DMA-BUF and nvidia-peermem."""
+"""Checks of the NCCL that jobs map: its version, its plugins, and the paths that it can use."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import re
 from collections.abc import Iterator
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.jobs.processes import MappedLibrary, Process
+from probes.base.unknown import Unknown, known
+from probes.facts.jobs.process_files import MappedLibrary
+from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
+    GDR_PATHS,
     RESTART,
     RESTARTS,
     STAGED,
-    Settings,
+    JobSettings,
+    conclude,
     jobs_of,
     maps,
     no_fault,
-    settle,
+    usable_paths,
     values_of,
     without_variable,
 )
@@ -28,8 +31,8 @@ from probes.snapshot.examination import Examination
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _FIRST_WITH_DMABUF = (2, 13, 4)
-# NCCL's own code takes ports of the link layers InfiniBand and Ethernet only (src/transport/net_ib/init.cc).
-_PLUGIN_ONLY = ("efa", "cxi")  # how the names of the PCI drivers of EFA and Slingshot begin
+# NCCL's own code uses InfiniBand and Ethernet ports only (src/transport/net_ib/init.cc).
+_PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
 _NEWER = Plan(
     "Use a newer NCCL",
     (
@@ -41,8 +44,8 @@ _NEWER = Plan(
 
 
 def _versions(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tuple[int, ...]]]:
-    """The libraries of a name that a process maps, with their versions where they are known."""
-    for library in () if isinstance(process.libraries, Unknown) else process.libraries:
+    """Yield the libraries of a name that a process maps, without those of an unknown version."""
+    for library in known(process.libraries, ()):
         if library.name == name and not isinstance(library.version, Unknown):
             numbers = tuple(int(part) for part in re.findall(r"[0-9]{1,6}", library.version))
             yield library, numbers
@@ -53,23 +56,17 @@ def _mapped(process: Process, library: MappedLibrary) -> Evidence:
 
 
 def _version_unknown(examination: Examination) -> str:
-    """What is needed where the version of a process's NCCL is unknown; "" where it is not."""
+    """Return what a check needs if the version of a job's NCCL is unknown, or ""."""
     for process in jobs_of(examination).processes:
-        for library in () if isinstance(process.libraries, Unknown) else process.libraries:
+        for library in known(process.libraries, ()):
             if library.name == "libnccl" and isinstance(library.version, Unknown):
                 return needs_version(library.path)
     return ""
 
 
 def needs_version(path: str) -> str:
-    """What is needed where the name of a library does not show its version."""
+    """Return what a check needs if the name of a library does not show its version."""
     return f"needs the version of {path}, which its name does not show"
-
-
-def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
-    """Whether DMA-BUF and nvidia-peermem can be used on this node."""
-    direct = examination.node.gpudirect
-    return (direct, direct) if isinstance(direct, Unknown) else (direct.dmabuf.usable, direct.peermem.usable)
 
 
 @AREA.check(
@@ -82,15 +79,13 @@ def usable(examination: Examination) -> tuple[Maybe[bool], Maybe[bool]]:
     data_path=True,
 )
 def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
-    """Find NCCL_DMABUF_ENABLE=0 (default 1); a note where nvidia-peermem serves the job."""
-    dmabuf, peermem = usable(examination)
+    """Find NCCL_DMABUF_ENABLE=0 (default 1); a note if the job can use nvidia-peermem."""
+    dmabuf, peermem = usable_paths(examination)
     evidence = list(
         values_of(examination, _DMABUF, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None)
     )
-    if evidence and isinstance(peermem, Unknown):
-        return unknown(needs("the GPUDirect RDMA paths of this node", peermem), *evidence)
-    served = not isinstance(peermem, Unknown) and peermem
-    return settle(
+    served = need(peermem, GDR_PATHS, *evidence, quote=False) if evidence else False
+    return conclude(
         jobs_of(examination),
         evidence,
         "NCCL uses nvidia-peermem instead, which works here."
@@ -98,7 +93,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
         else "The only other path is nvidia-peermem, which is not usable here.",
         fix=without_variable(_DMABUF),
         severity=Severity.NOTE if served or dmabuf is False else None,
-        impact="None, as nvidia-peermem serves the job." if served else "",
+        impact="None. The job can use nvidia-peermem." if served else "",
     )
 
 
@@ -112,15 +107,13 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     data_path=True,
 )
 def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
-    """Find versions below 2.13.4 where DMA-BUF is the node's only path."""
+    """Find versions below 2.13.4 if DMA-BUF is the node's only path."""
     jobs = jobs_of(examination)
     if not jobs.processes and not jobs.unseen:
         return no_fault(jobs)
-    dmabuf, peermem = usable(examination)
-    if isinstance(peermem, Unknown) or isinstance(dmabuf, Unknown):
-        why = peermem if isinstance(peermem, Unknown) else dmabuf
-        assert isinstance(why, Unknown)
-        return unknown(needs("the GPUDirect RDMA paths of this node", why))
+    maybe_dmabuf, maybe_peermem = usable_paths(examination)
+    peermem = need(maybe_peermem, GDR_PATHS, quote=False)
+    dmabuf = need(maybe_dmabuf, GDR_PATHS, quote=False)
     if peermem or not dmabuf:
         return passed(Evidence("nvidia-peermem", "usable" if peermem else "not usable, nor is DMA-BUF"))
     evidence = [
@@ -131,8 +124,8 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     ]
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)
-    cause = "NCCL uses DMA-BUF since 2.13.4, and nvidia-peermem is not usable here."
-    return settle(jobs, evidence, cause, _NEWER)
+    cause = "NCCL supports DMA-BUF from 2.13.4 on, and nvidia-peermem is not usable here."
+    return conclude(jobs, evidence, cause, _NEWER)
 
 
 @AREA.check(
@@ -148,11 +141,10 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     evidence: list[Evidence] = []
     for process in jobs.processes:
-        paths = [] if isinstance(process.libraries, Unknown) else process.libraries
-        twice = [library for library in paths if library.name == "libnccl"]
+        twice = [library for library in known(process.libraries, ()) if library.name == "libnccl"]
         if len(twice) > 1:
             evidence.extend(_mapped(process, library) for library in twice)
-    return settle(
+    return conclude(
         jobs,
         evidence,
         "A framework brings its own NCCL and something else loads another. The load order decides which one"
@@ -185,16 +177,16 @@ def nccl_versions_differ(examination: Examination) -> Outcome:
             continue
         for library, version in _versions(process, "libnccl"):
             by_user.setdefault(process.uid, {}).setdefault(version, _mapped(process, library))
-    evidence = [one for versions in by_user.values() if len(versions) > 1 for one in versions.values()]
+    evidence = [line for versions in by_user.values() if len(versions) > 1 for line in versions.values()]
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)
     cause = "All ranks of one job need the same NCCL. Two jobs of one user may differ."
-    return settle(jobs, evidence, cause, part_of=("nccl-twice-in-process",))
+    return conclude(jobs, evidence, cause, part_of=("nccl-twice-in-process",))
 
 
 def _plugins(process: Process) -> list[str]:
-    libraries = () if isinstance(process.libraries, Unknown) else process.libraries
-    return [one.path for one in libraries if one.name.startswith("libnccl-net")]
+    libraries = known(process.libraries, ())
+    return [library.path for library in libraries if library.name.startswith("libnccl-net")]
 
 
 @AREA.check(
@@ -206,15 +198,19 @@ def _plugins(process: Process) -> list[str]:
     impact="Unknown. The plugin has its own rules for GPUDirect RDMA and may ignore NCCL_IB_ variables.",
 )
 def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
-    """Find libnccl-net in the maps of jobs, where NCCL could use the NICs without it."""
+    """Find libnccl-net in the maps of jobs, if NCCL could use the NICs without it."""
     jobs = jobs_of(examination)
     pci = examination.node.pci
     for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
         if known(function.driver, "").startswith(_PLUGIN_ONLY):
             return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", known(function.driver, "")))
-    return settle(
+    return conclude(
         jobs,
-        [Evidence(f"/proc/{one.pid}/maps", path) for one in jobs.processes for path in _plugins(one)],
+        [
+            Evidence(f"/proc/{process.pid}/maps", path)
+            for process in jobs.processes
+            for path in _plugins(process)
+        ],
         "NCCL loads libnccl-net from its library path. To compare, run the job with NCCL_NET_PLUGIN=none and"
         " NCCL_NET=IB.",
         part_of=("nccl-net-plugin-mixed",),
@@ -230,7 +226,7 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     impact="The job hangs without a message.",
 )
 def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
-    """Compare processes with the same NCCL file and user and RDMA open: some map libnccl-net, some do not."""
+    """Find processes of one user with one NCCL file and RDMA open, of which only some map libnccl-net."""
     jobs = jobs_of(examination)
     groups: dict[object, list[Process]] = {}
     for process in jobs.processes:
@@ -239,12 +235,12 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
             groups.setdefault((nccl[0], process.uid), []).append(process)
     evidence = []
     for group in groups.values():
-        having = [one for one in group if _plugins(one)]
-        if having and len(having) < len(group):
-            without = next(one for one in group if not _plugins(one))
-            evidence.append(Evidence(f"/proc/{having[0].pid}/maps", _plugins(having[0])[0]))
+        with_plugin = [process for process in group if _plugins(process)]
+        if with_plugin and len(with_plugin) < len(group):
+            without = next(process for process in group if not _plugins(process))
+            evidence.append(Evidence(f"/proc/{with_plugin[0].pid}/maps", _plugins(with_plugin[0])[0]))
             evidence.append(Evidence(f"/proc/{without.pid}/maps", "no libnccl-net"))
-    return settle(
+    return conclude(
         jobs,
         evidence,
         "Ranks with the plugin cannot connect to ranks without it.",
@@ -270,21 +266,21 @@ def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
     name = "NCCL_NET_PLUGIN"
     jobs = jobs_of(examination)
 
-    def wrong(settings: Settings, value: str) -> str | None:
+    def wrong(settings: JobSettings, value: str) -> str | None:
         process = settings.process
-        # A plugin file of another name cannot be told from other libraries.
+        # A plugin file with another name looks like any other library.
         if process is None or value.lower() in ("", "none") or ("/" in value and "libnccl-net" not in value):
             return None
         has_rdma = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
         return "not mapped" if has_rdma and maps(process, "libnccl") and not _plugins(process) else None
 
     evidence = list(values_of(examination, name, wrong))
-    if not evidence and not any(one.get(name) for one in jobs.settings) and not (jobs.unseen or jobs.unread):
+    if not evidence and not any(settings.get(name) for settings in jobs.settings) and not jobs.not_known:
         return no_fault(jobs)
-    return settle(
+    return conclude(
         jobs,
         evidence,
-        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. Where it finds none, it only writes a line to"
+        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. If there is none, it only writes a line to"
         " its log.",
         fix=without_variable(name, "or add the plugin's directory to LD_LIBRARY_PATH"),
     )

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probes.base.unknown import Unknown
+from probes.checks.nccl.variables import add_variable_check
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
 from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
     OVER_TCP,
-    Settings,
+    JobSettings,
+    conclude,
     gpus_of,
     jobs_of,
-    settle,
-    values_of,
     without_variable,
 )
 from probes.queries.ports import same_cause_as_down
@@ -32,7 +32,8 @@ _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are n
 _EXACT = "(“=” in front makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
-@AREA.check(
+add_variable_check(
+    AREA,
     "nccl-ib-disabled",
     Severity.CRITICAL,
     "NCCL_IB_DISABLE=1 makes a job use TCP",
@@ -40,19 +41,12 @@ _EXACT = "(“=” in front makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)
     ok="No job disables RDMA in NCCL",
     impact=OVER_TCP,
     data_path=True,
+    variable="NCCL_IB_DISABLE",
+    wrong=lambda value: "disables RDMA" if parse_number(value) else None,
+    cause=_NO_RDMA,
 )
-def nccl_ib_disabled(examination: Examination) -> Outcome:
-    """Find NCCL_IB_DISABLE."""
-    name = "NCCL_IB_DISABLE"
-    return settle(
-        jobs_of(examination),
-        values_of(examination, name, lambda _, value: "disables RDMA" if parse_number(value) else None),
-        _NO_RDMA,
-        fix=without_variable(name),
-    )
-
-
-@AREA.check(
+add_variable_check(
+    AREA,
     "nccl-net-socket",
     Severity.CRITICAL,
     "NCCL_NET=Socket makes a job use TCP",
@@ -60,50 +54,45 @@ def nccl_ib_disabled(examination: Examination) -> Outcome:
     ok="No job forces NCCL to use TCP",
     impact=OVER_TCP,
     data_path=True,
+    variable="NCCL_NET",
+    wrong=lambda value: "forces TCP" if value.lower() == "socket" else None,  # NCCL ignores case here
+    cause=_NO_RDMA,
+    instead="or set NCCL_NET=IB, which forbids TCP",
 )
-def nccl_net_socket(examination: Examination) -> Outcome:
-    """Find NCCL_NET=Socket, which NCCL compares without regard to case."""
-    name = "NCCL_NET"
-    return settle(
-        jobs_of(examination),
-        values_of(examination, name, lambda _, value: "forces TCP" if value.lower() == "socket" else None),
-        _NO_RDMA,
-        fix=without_variable(name, "or set NCCL_NET=IB, which forbids TCP"),
-    )
 
 
 def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
-    """Every RDMA port of the node, with its device."""
+    """Return every RDMA port of the node with its device."""
     rdma = examination.node.rdma
     devices = () if isinstance(rdma, Unknown) else rdma.devices
     return tuple((device, port) for device in devices for port in device.ports)
 
 
-def _lists(examination: Examination) -> Iterator[tuple[Settings, HcaList]]:
-    """Every NCCL_IB_HCA that is set to something."""
+def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
+    """Yield every NCCL_IB_HCA that is not empty."""
     for settings in jobs_of(examination).settings:
         value = settings.get(HCA)
         if value:
             yield settings, parse_hca_list(value)
 
 
-def taken_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
-    """The ports that NCCL selects by a list."""
-    return [(one, port) for one, port in all_ports(examination) if hcas.takes(one.name, port.number)]
+def selected_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
+    """Return the ports that a list selects."""
+    return [
+        (device, port) for device, port in all_ports(examination) if hcas.takes(device.name, port.number)
+    ]
 
 
-def _settle_lists(
+def _conclude_lists(
     examination: Examination, evidence: list[Evidence], cause: str, fix: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    """As `settle`; unknown where a list cannot be compared with the NICs."""
-    jobs = jobs_of(examination)
-    rdma = examination.node.rdma
+    """Conclude like `conclude`, but as unknown if the NICs to compare a list with are unknown."""
     if any(True for _ in _lists(examination)):
-        if isinstance(rdma, Unknown):
-            return unknown(needs(RDMA_DEVICES, rdma))
+        rdma = need(examination.node.rdma, RDMA_DEVICES, quote=False)
         if rdma.devices_elsewhere:
             return unknown(NAMESPACE_OF_DEVICES)
-    return settle(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
+    jobs = jobs_of(examination)
+    return conclude(jobs, evidence, cause, fix=without_variable(HCA, fix), part_of=part_of)
 
 
 @AREA.check(
@@ -121,9 +110,9 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     evidence = [
         settings.evidence(HCA, "selects no port")
         for settings, hcas in _lists(examination)
-        if not taken_ports(examination, hcas)
+        if not selected_ports(examination, hcas)
     ]
-    return _settle_lists(
+    return _conclude_lists(
         examination,
         evidence,
         f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a blank counts as"
@@ -143,18 +132,18 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     part_of=("nic-without-driver", "nic-without-rdma-device"),
 )
 def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
-    """Find entries of lists that match no port, where others do."""
+    """Find entries that match no port, in lists with other entries that do."""
     ports = all_ports(examination)
     evidence = []
     for settings, hcas in _lists(examination):
-        vain = [
+        missing = [
             name if number is None else f"{name}:{number}"
             for name, number in hcas.entries
             if not any(hcas.names((name, number), device.name, port.number) for device, port in ports)
         ]
-        if vain and taken_ports(examination, hcas):
-            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(vain[:SHOWN])}"))
-    return _settle_lists(
+        if missing and selected_ports(examination, hcas):
+            evidence.append(settings.evidence(HCA, f"no such port: {', '.join(missing[:SHOWN])}"))
+    return _conclude_lists(
         examination,
         evidence,
         "NCCL silently ignores entries that match no port.",
@@ -172,7 +161,7 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     data_path=True,
 )
 def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
-    """Find entries that are one NIC's name and the beginning of others: mlx5_1 and mlx5_10."""
+    """Find names of NICs that are also a prefix of other names: mlx5_1 and mlx5_10."""
     names = list(dict.fromkeys(device.name for device, _ in all_ports(examination)))
     evidence = []
     for settings, hcas in _lists(examination):
@@ -187,7 +176,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
         ]
         if more:
             evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:SHOWN])))
-    return _settle_lists(
+    return _conclude_lists(
         examination,
         evidence,
         "Without “=” in front NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10.",
@@ -205,17 +194,17 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     data_path=True,
 )
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
-    """Find ports that a list names and that are not ACTIVE."""
+    """Find ports in lists that are not ACTIVE."""
     evidence = []
     down: set[str] = set()
     for settings, hcas in _lists(examination):
         if hcas.excludes:
             continue
-        for device, port in taken_ports(examination, hcas):
+        for device, port in selected_ports(examination, hcas):
             if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
                 down.add(device.name)
                 evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
-    return _settle_lists(
+    return _conclude_lists(
         examination,
         evidence,
         "NCCL uses ACTIVE ports only and skips the others.",
@@ -237,13 +226,13 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     evidence = []
     for settings, hcas in _lists(examination):
         layers: dict[str, str] = {}
-        for device, port in taken_ports(examination, hcas):
+        for device, port in selected_ports(examination, hcas):
             if port.state == "ACTIVE" and not isinstance(port.link_layer, Unknown):
                 layers.setdefault(port.link_layer, device.name)
         if len(layers) > 1:
             shown = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
             evidence.append(settings.evidence(HCA, shown))
-    return _settle_lists(
+    return _conclude_lists(
         examination,
         evidence,
         "NCCL may pair a port of one network with a port of the other.",
@@ -264,13 +253,13 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
     evidence = []
     for settings, hcas in _lists(examination):
         rates: dict[float, str] = {}
-        for device, port in taken_ports(examination, hcas):
+        for device, port in selected_ports(examination, hcas):
             if port.state == "ACTIVE" and not isinstance(port.rate_gbps, Unknown):
                 rates.setdefault(port.rate_gbps, device.name)
         if len(rates) > 1:
             shown = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
             evidence.append(settings.evidence(HCA, shown))
-    return _settle_lists(
+    return _conclude_lists(
         examination,
         evidence,
         "The list may contain a storage or management NIC.",
@@ -285,11 +274,11 @@ def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
     return None if word is None or isinstance(word, Unknown) else ORDER[word]
 
 
-def used_devices(examination: Examination, settings: Settings) -> frozenset[str]:
-    """The NICs that NCCL chooses for a job: of those that it may take, the nearest to one of its GPUs."""
+def used_devices(examination: Examination, settings: JobSettings) -> frozenset[str]:
+    """Return the NICs that NCCL chooses for a job: the nearest to one of its GPUs among those it may use."""
     topology = examination.topology
     hcas = parse_hca_list(settings.get(HCA) or "")
-    chosen = {device.name for device, port in taken_ports(examination, hcas) if port.state == "ACTIVE"}
+    chosen = {device.name for device, port in selected_ports(examination, hcas) if port.state == "ACTIVE"}
     used: set[str] = set()
     for gpu in gpus_of(examination, settings.process):
         ranks = {nic: rank for nic in chosen if (rank := _rank(topology, gpu, nic)) is not None}
@@ -307,12 +296,12 @@ def used_devices(examination: Examination, settings: Settings) -> frozenset[str]
     data_path=True,
 )
 def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
-    """Find GPUs whose nearest NIC with an ACTIVE port is not in the list, though farther ones are."""
+    """Find GPUs whose nearest NIC with an ACTIVE port is not in the list, while farther NICs are."""
     topology = examination.topology
     active = {device.name for device, port in all_ports(examination) if port.state == "ACTIVE"}
     evidence = []
     for settings, hcas in _lists(examination):
-        chosen = {device.name for device, _ in taken_ports(examination, hcas)} & active
+        chosen = {device.name for device, _ in selected_ports(examination, hcas)} & active
         for gpu in topology.gpus:
             if not chosen or gpu.id not in gpus_of(examination, settings.process):
                 continue
@@ -321,10 +310,10 @@ def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
             near = min(known_ranks, key=lambda nic: (known_ranks[nic], nic), default=None)
             best = min((known_ranks[nic] for nic in chosen if nic in known_ranks), default=None)
             if near is not None and best is not None and best > known_ranks[near]:
-                evidence.append(settings.evidence(HCA, f"{gpu.label} is nearest to {near}"))
-    return _settle_lists(
+                evidence.append(settings.evidence(HCA, f"{near} is nearest to {gpu.label}"))
+    return _conclude_lists(
         examination,
         evidence,
-        "The list selects farther NICs for these GPUs only.",
+        "For these GPUs the list selects only NICs that are farther away.",
         "or add the NIC that is shown",
     )

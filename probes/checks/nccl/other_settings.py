@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step
 from probes.base.unknown import Unknown
-from probes.checks.nccl.library import usable
+from probes.checks.nccl.variables import add_variable_check
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unknown
-from probes.queries.jobs import Settings, jobs_of, maps, settle, values_of, without_variable
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need
+from probes.queries.jobs import (
+    JobSettings,
+    conclude,
+    jobs_of,
+    maps,
+    usable_paths,
+    values_of,
+    without_variable,
+)
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
+_MODULES = "the loaded modules"
 
 
 @AREA.check(
@@ -29,40 +38,36 @@ _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master
 def nccl_p2p_off(examination: Examination) -> Outcome:
     """Find NCCL_P2P_DISABLE and NCCL_P2P_LEVEL=LOC."""
 
-    def level(_: Settings, value: str) -> str | None:
-        parsed = parse_level(value)
-        return "never" if parsed is not None and parsed.rank == LOC else None
+    def disabled(_: JobSettings, value: str) -> str | None:
+        return "disables P2P" if parse_number(value) else None
 
-    off = values_of(
-        examination, "NCCL_P2P_DISABLE", lambda _, value: "disables P2P" if parse_number(value) else None
-    )
-    return settle(
+    def never(_: JobSettings, value: str) -> str | None:
+        level = parse_level(value)
+        return "never" if level is not None and level.rank == LOC else None
+
+    return conclude(
         jobs_of(examination),
-        [*off, *values_of(examination, "NCCL_P2P_LEVEL", level)],
+        [
+            *values_of(examination, "NCCL_P2P_DISABLE", disabled),
+            *values_of(examination, "NCCL_P2P_LEVEL", never),
+        ],
         "NCCL does not use NVLink or PCIe peer-to-peer between these GPUs.",
         fix=without_variable("NCCL_P2P_DISABLE and NCCL_P2P_LEVEL"),
     )
 
 
-@AREA.check(
+add_variable_check(
+    AREA,
     "nccl-shm-off",
     Severity.NOTE,
     "NCCL_SHM_DISABLE=1 disables shared memory between a job's ranks",
     NCCL_VARIABLES + "#nccl-shm-disable",
     ok="No job disables shared memory in NCCL",
     impact="GPUs without P2P use the NICs to reach each other, even inside the node.",
+    variable="NCCL_SHM_DISABLE",
+    wrong=lambda value: "disables shared memory" if parse_number(value) else None,
+    cause="Shared memory is NCCL's path between GPUs of one node that have no P2P.",
 )
-def nccl_shm_off(examination: Examination) -> Outcome:
-    """Find NCCL_SHM_DISABLE."""
-    name = "NCCL_SHM_DISABLE"
-    return settle(
-        jobs_of(examination),
-        values_of(
-            examination, name, lambda _, value: "disables shared memory" if parse_number(value) else None
-        ),
-        "Shared memory is NCCL's path between GPUs of one node that have no P2P.",
-        fix=without_variable(name),
-    )
 
 
 @AREA.check(
@@ -75,28 +80,31 @@ def nccl_shm_off(examination: Examination) -> Outcome:
     data_path=True,
 )
 def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
-    """Find NCCL_IB_PCI_RELAXED_ORDERING=0; a warning on virtual machines, where it costs most."""
+    """Find NCCL_IB_PCI_RELAXED_ORDERING=0; a warning on virtual machines, which lose most bandwidth."""
     name = "NCCL_IB_PCI_RELAXED_ORDERING"
     platform = examination.node.platform
-    place = None if isinstance(platform, Unknown) else platform.environment
-    return settle(
+    is_guest = not isinstance(platform, Unknown) and platform.environment is Environment.VIRTUAL_MACHINE
+    return conclude(
         jobs_of(examination),
         values_of(examination, name, lambda _, value: "disabled" if parse_number(value) == 0 else None),
         "By default (2) NCCL lets PCIe reorder writes. Virtual machines need that for full bandwidth.",
         fix=without_variable(name),
-        severity=Severity.WARNING if place is Environment.VIRTUAL_MACHINE else None,
+        severity=Severity.WARNING if is_guest else None,
     )
 
 
-def _has_cuda(value: str) -> bool:
-    """Whether UCX_TLS includes a transport for GPU memory."""
-    names = [one.strip() for one in value.removeprefix("^").split(",")]
+def _without_cuda(value: str) -> str | None:
+    """Find values of UCX_TLS without a transport for GPU memory."""
+    names = [name.strip() for name in value.removeprefix("^").split(",")]
     if value.startswith("^"):
-        return not any(name in ("cuda", "cuda_copy") for name in names)
-    return any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
+        has_cuda = not any(name in ("cuda", "cuda_copy") for name in names)
+    else:
+        has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
+    return None if has_cuda or not value else "without cuda"
 
 
-@AREA.check(
+add_variable_check(
+    AREA,
     "ucx-tls-without-cuda",
     Severity.WARNING,
     "UCX_TLS leaves out the transports for GPU memory",
@@ -104,16 +112,11 @@ def _has_cuda(value: str) -> bool:
     ok="UCX_TLS is unset or includes GPU memory",
     impact="MPI calls on GPU memory fail or copy through host memory. NCCL is not affected.",
     data_path=True,
+    variable="UCX_TLS",
+    wrong=_without_cuda,
+    cause="Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
+    instead="or add cuda to it: UCX_TLS=rc,cuda,sm,self",
 )
-def ucx_tls_without_cuda(examination: Examination) -> Outcome:
-    """Find UCX_TLS without cuda in processes with a GPU; UCX then takes GPU memory for host memory."""
-    name = "UCX_TLS"
-    return settle(
-        jobs_of(examination),
-        values_of(examination, name, lambda _, v: "without cuda" if v and not _has_cuda(v) else None),
-        "Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
-        fix=without_variable(name, "or add cuda to it: UCX_TLS=rc,cuda,sm,self"),
-    )
 
 
 @AREA.check(
@@ -122,26 +125,26 @@ def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     "UCX_NET_DEVICES names a port that this node does not have",
     _UCX + "#network-capabilities",
     ok="Every port in UCX_NET_DEVICES exists",
-    impact="UCX uses fewer ports. Where none is left, it uses TCP or fails.",
+    impact="UCX uses fewer ports. If none is left, it uses TCP or fails.",
     data_path=True,
 )
 def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     """Compare entries NAME:PORT with the RDMA devices; names without a port are network interfaces."""
     name = "UCX_NET_DEVICES"
-    rdma = examination.node.rdma
     jobs = jobs_of(examination)
-    if isinstance(rdma, Unknown) and any(one.get(name) for one in jobs.settings):
-        return unknown(needs(RDMA_DEVICES, rdma))
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
+    ports: set[str] = set()
+    if any(settings.get(name) for settings in jobs.settings):
+        devices = need(examination.node.rdma, RDMA_DEVICES, quote=False).devices
+        ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
 
-    def wrong(_: Settings, value: str) -> str | None:
+    def wrong(_: JobSettings, value: str) -> str | None:
         if value.startswith("^") or any(sign in value for sign in "*?["):
             return None
-        vain = [one.strip() for one in value.split(",") if ":" in one and one.strip() not in ports]
-        return f"no such port: {', '.join(vain[:SHOWN])}" if vain else None
+        entries = [entry.strip() for entry in value.split(",") if ":" in entry]
+        missing = [entry for entry in entries if entry not in ports]
+        return f"no such port: {', '.join(missing[:SHOWN])}" if missing else None
 
-    return settle(
+    return conclude(
         jobs,
         values_of(examination, name, wrong),
         "UCX warns about a missing port and ignores it.",
@@ -158,32 +161,22 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     impact="Older versions of NVSHMEM skip the InfiniBand transport.",
 )
 def nvshmem_needs_peermem(examination: Examination) -> Outcome:
-    """Find processes that map libnvshmem_host, where nvidia_peermem is not loaded."""
+    """Find processes that map libnvshmem_host, if nvidia_peermem is not loaded."""
     jobs = jobs_of(examination)
-    modules = examination.node.modules
     users = [process for process in jobs.processes if maps(process, "libnvshmem_host")]
     if not users:
-        return settle(jobs, (), "")
-    if isinstance(modules, Unknown):
-        return unknown(needs("the loaded modules", modules))
-    module = modules.modules.get("nvidia_peermem")
-    if module is not None and isinstance(module.state, Unknown):
-        return unknown(needs("the loaded modules", module.state))
-    loaded = module is not None and module.state is ModuleState.LIVE
-    _, peermem = usable(examination)
-    evidence = [] if loaded else [_library(process.pid) for process in users]
-    return settle(
+        return conclude(jobs, (), "")
+    module = need(examination.node.modules, _MODULES, quote=False).modules.get("nvidia_peermem")
+    is_loaded = module is not None and need(module.state, _MODULES, quote=False) is ModuleState.LIVE
+    _, peermem = usable_paths(examination)
+    return conclude(
         jobs,
-        evidence,
-        "Such a version prints “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
+        [] if is_loaded else [Evidence(f"/proc/{user.pid}/maps", "libnvshmem_host") for user in users],
+        "Older versions print “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
         " versions use DMA-BUF.",
         fix=_LOAD_PEERMEM if peermem is not True else None,
         devices=("nvidia_peermem",),
     )
-
-
-def _library(pid: int) -> Evidence:
-    return Evidence(f"/proc/{pid}/maps", "libnvshmem_host")
 
 
 _LOAD_PEERMEM = Plan(

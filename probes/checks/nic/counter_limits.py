@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
-from probes.queries.evidence_list import RDMA_DEVICES, first_n
+from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
-from probes.queries.ports import NO_PORTS, Port, devices_of, names, ports_of
+from probes.queries.ports import NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
+
+
+def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
+    return map_known(port.health, lambda health: health.errors)
 
 
 @AREA.check(
@@ -20,17 +24,15 @@ _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
     "An error counter is full",
     _ABI,
     ok="No error counter is full",
-    impact="The counter does not count further: new errors of this kind do not show.",
+    impact="The counter has stopped, so new errors of this kind do not show up.",
 )
 def counter_full(examination: Examination) -> Outcome:
-    """Find counters of 4, 8 or 16 bits that stand at their greatest value."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
+    """Find counters of 4, 8 or 16 bits that are at their maximum."""
+    ports = need_ports(examination)
     full: list[tuple[Port, str, int]] = []
     missing: Outcome | None = None
     for port in ports:
-        errors = port.health if isinstance(port.health, Unknown) else port.health.errors
+        errors = _errors(port)
         if isinstance(errors, Unknown):
             if errors.reason is not Reason.NOT_THERE:
                 missing = unknown_without("the port counters", errors)
@@ -43,7 +45,7 @@ def counter_full(examination: Examination) -> Outcome:
     if full:
         chosen = list({port.name: port for port, _, _ in full}.values())
         return found(
-            f"{names(chosen)}: the counter reached its greatest value at some time since the last reset.",
+            f"{port_names(chosen)}: the counter reached its maximum at some time since the last reset.",
             *first_n(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
             fix=zero_counters(chosen),
             devices=devices_of(chosen),
@@ -63,18 +65,16 @@ def counter_full(examination: Examination) -> Outcome:
 )
 def counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, or whose firmware refuses them."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
+    ports = need_ports(examination)
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
-        errors = port.health if isinstance(port.health, Unknown) else port.health.errors
+        errors = _errors(port)
         if not isinstance(errors, Unknown):
-            refused = [one for one in errors.values() if isinstance(one, Unknown)]
-            if not errors or len(refused) < len(errors):
-                if not errors:
-                    without.append((port, Unknown(Reason.NOT_THERE, f"{port.path}/counters", "empty")))
+            refused = [counter for counter in errors.values() if isinstance(counter, Unknown)]
+            if not errors:
+                without.append((port, Unknown(Reason.NOT_THERE, f"{port.path}/counters", "empty")))
+            if len(refused) < len(errors) or not errors:
                 continue
             errors = refused[0]
         if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
@@ -83,8 +83,8 @@ def counters_missing(examination: Examination) -> Outcome:
             other = unknown_without("the port counters", errors)
     if without:
         return found(
-            f"{names(port for port, _ in without)}: virtual functions and some drivers have no counters. "
-            "Firmware that refuses them logs a kernel message at each reading.",
+            f"{port_names(port for port, _ in without)}: virtual functions and some drivers have no "
+            "counters. Firmware that refuses them logs a kernel message at each reading.",
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
@@ -92,7 +92,4 @@ def counters_missing(examination: Examination) -> Outcome:
 
 
 def _count(port: Port) -> Evidence:
-    errors: dict[str, Maybe[ErrorCounter]] = {}
-    if not isinstance(port.health, Unknown):
-        errors = known(port.health.errors, {})
-    return Evidence(f"{port.path}/counters", f"{len(errors)} error counters")
+    return Evidence(f"{port.path}/counters", f"{len(known(_errors(port), {}))} error counters")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.queries.evidence_list import (
@@ -13,7 +13,7 @@ from probes.queries.evidence_list import (
     first_n,
     join_limited,
 )
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.ports import NO_PORTS, gpus_without_nic
 from probes.snapshot.examination import Examination
 
@@ -24,23 +24,23 @@ _NO_NIC = Evidence("/sys/bus/pci/devices", "no NVIDIA (Mellanox) NIC here")
 _DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 
 
-def _functions(examination: Examination) -> Maybe[list[PciFunction]]:
-    """ConnectX and BlueField NICs; without virtual functions, which may be kept for guests."""
-    pci = examination.node.pci
-    if isinstance(pci, Unknown):
-        return pci
+def _functions(examination: Examination) -> list[PciFunction]:
+    """Return ConnectX and BlueField NICs, without virtual functions, which may be reserved for guests."""
     return [
-        one
-        for one in pci.functions.values()
-        if one.kind is PciKind.NIC and one.vendor_id == _MELLANOX and one.physical_function is None
+        function
+        for function in need(examination.node.pci, PCI_FUNCTIONS).functions.values()
+        if function.kind is PciKind.NIC
+        and function.vendor_id == _MELLANOX
+        and function.physical_function is None
     ]
 
 
-def _devices(examination: Examination) -> Maybe[tuple[RdmaDevice, ...]]:
+def _devices(examination: Examination) -> tuple[RdmaDevice, ...]:
     rdma = examination.node.rdma
-    if isinstance(rdma, Unknown):
-        return () if rdma.reason is Reason.NOT_THERE else rdma
-    return tuple(one for one in rdma.devices if not isinstance(one.bdf, Unknown))
+    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+        return ()
+    devices = need(rdma, RDMA_DEVICES).devices
+    return tuple(device for device in devices if not isinstance(device.bdf, Unknown))
 
 
 def _lost(examination: Examination, bdfs: list[str]) -> Severity:
@@ -57,29 +57,28 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     "A NIC has no driver",
     _DRIVER,
     ok="Every NIC has a driver",
-    impact="No program can use this NIC: one rail less, and none for GPUs that have no other near NIC.",
+    impact="No program can use this NIC. Jobs have one rail less, and GPUs without another NIC nearby have "
+    "none.",
     data_path=True,
     part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
 def without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
-    if isinstance(functions, Unknown):
-        return unknown_without(PCI_FUNCTIONS, functions)
     bare = [
-        one for one in functions if isinstance(one.driver, Unknown) and one.driver.reason is Reason.NOT_THERE
+        nic for nic in functions if isinstance(nic.driver, Unknown) and nic.driver.reason is Reason.NOT_THERE
     ]
     if bare:
-        bdfs = [one.bdf for one in bare]
+        bdfs = [nic.bdf for nic in bare]
         return found(
             f"{join_limited(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
-            *first_n(_driver_evidence(one) for one in bare),
+            *first_n(_driver_evidence(nic) for nic in bare),
             fix=Plan(
                 "Bind the driver to the NIC",
                 (
                     Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
                     instruction(
-                        "If it is loaded, look in the kernel log why it left the device, then reboot."
+                        "If it is loaded, search the kernel log for the reason, then reboot"
                     ),
                 ),
             ),
@@ -87,10 +86,9 @@ def without_driver(examination: Examination) -> Outcome:
             devices=tuple(bdfs),
             part_of=("mlx5-core-not-loaded",),
         )
-    for one in functions:
-        if isinstance(one.driver, Unknown):
-            return unknown_without("the drivers of the NICs", one.driver)
-    return passed(*first_n(_driver_evidence(one) for one in functions) or (_NO_NIC,))
+    for nic in functions:
+        need(nic.driver, "the drivers of the NICs")
+    return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
 @AREA.check(
@@ -104,17 +102,15 @@ def without_driver(examination: Examination) -> Outcome:
 def passed_through(examination: Examination) -> Outcome:
     """Find NICs bound to vfio-pci or a similar driver."""
     functions = _functions(examination)
-    if isinstance(functions, Unknown):
-        return unknown_without(PCI_FUNCTIONS, functions)
-    away = [one for one in functions if is_for_guests(one.driver) or one.driver == "uio_pci_generic"]
+    away = [nic for nic in functions if is_for_guests(nic.driver) or nic.driver == "uio_pci_generic"]
     if away:
         return found(
-            f"{join_limited(one.bdf for one in away)}: bound to a driver that hands the NIC to a virtual "
+            f"{join_limited(nic.bdf for nic in away)}: bound to a driver that hands the NIC to a virtual "
             "machine or to user space.",
-            *first_n(_driver_evidence(one) for one in away),
-            devices=tuple(one.bdf for one in away),
+            *first_n(_driver_evidence(nic) for nic in away),
+            devices=tuple(nic.bdf for nic in away),
         )
-    return passed(*first_n(_driver_evidence(one) for one in functions) or (_NO_NIC,))
+    return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
 @AREA.check(
@@ -131,27 +127,23 @@ def without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
-    if isinstance(functions, Unknown):
-        return unknown_without(PCI_FUNCTIONS, functions)
-    if isinstance(devices, Unknown):
-        return unknown_without(RDMA_DEVICES, devices)
-    taken = {one.bdf for one in devices}
+    with_rdma = {device.bdf for device in devices}
     # The second port of a bond has no RDMA device of its own: the bond's is on the first.
-    bonded = {known(one.bdf, "").rpartition(".")[0] for one in devices if _is_bond(one)}
+    bonded = {known(device.bdf, "").rpartition(".")[0] for device in devices if _is_bond(device)}
     bare = [
-        one
-        for one in functions
-        if known(one.driver, "") in ("mlx5_core", "mlx4_core")
-        and one.bdf not in taken
-        and one.bdf.rpartition(".")[0] not in bonded
+        nic
+        for nic in functions
+        if known(nic.driver, "") in ("mlx5_core", "mlx4_core")
+        and nic.bdf not in with_rdma
+        and nic.bdf.rpartition(".")[0] not in bonded
     ]
     rdma = examination.node.rdma
     elsewhere = () if isinstance(rdma, Unknown) else rdma.devices_elsewhere
-    moved = [one.bdf for one in bare if one.bdf in elsewhere]
-    bare = [one for one in bare if one.bdf not in elsewhere]
+    moved = [nic.bdf for nic in bare if nic.bdf in elsewhere]
+    bare = [nic for nic in bare if nic.bdf not in elsewhere]
     if bare:
-        bdfs = [one.bdf for one in bare]
-        modules = dict.fromkeys(known(one.driver, "").replace("_core", "_ib") for one in bare)
+        bdfs = [nic.bdf for nic in bare]
+        modules = dict.fromkeys(known(nic.driver, "").replace("_core", "_ib") for nic in bare)
         return found(
             f"{join_limited(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, "
             "or its RDMA device is in another network namespace.",
@@ -181,8 +173,8 @@ def without_rdma_device(examination: Examination) -> Outcome:
             *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
             Evidence(" ".join(NAMESPACE_ARGV), f"netns {known(rdma.namespace_mode, 'mode unknown')}"),
         )
-    shown = (Evidence("/sys/class/infiniband", f"{one.name} on {known(one.bdf, '?')}") for one in devices)
-    return passed(*first_n(shown) or (_NO_NIC,))
+    shown = [f"{device.name} on {known(device.bdf, '?')}" for device in devices]
+    return passed(*first_n(Evidence("/sys/class/infiniband", text) for text in shown) or (_NO_NIC,))
 
 
 @AREA.check(
@@ -191,46 +183,44 @@ def without_rdma_device(examination: Examination) -> Outcome:
     "NICs of one board run different firmware",
     "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
     ok="NICs of one board run the same firmware",
-    impact="One rail can behave differently from the others: other features, rates or timeouts.",
+    impact="One rail may behave differently from the others (features, rates, timeouts).",
 )
 def firmware_differs(examination: Examination) -> Outcome:
     """Compare the firmware of NICs of one board (PSID)."""
     devices = _devices(examination)
-    if isinstance(devices, Unknown):
-        return unknown_without(RDMA_DEVICES, devices)
     boards: dict[str, list[RdmaDevice]] = {}
-    for one in devices:
-        if not isinstance(one.board_id, Unknown) and not isinstance(one.firmware, Unknown):
-            boards.setdefault(one.board_id, []).append(one)
-    mixed = {board: equal for board, equal in boards.items() if len({one.firmware for one in equal}) > 1}
+    for device in devices:
+        if not isinstance(device.board_id, Unknown) and not isinstance(device.firmware, Unknown):
+            boards.setdefault(device.board_id, []).append(device)
+    mixed = {board: nics for board, nics in boards.items() if len({nic.firmware for nic in nics}) > 1}
     if mixed:
         odd: list[RdmaDevice] = []
-        for equal in mixed.values():
-            versions = [known(one.firmware, "") for one in equal]
+        for nics in mixed.values():
+            versions = [known(nic.firmware, "") for nic in nics]
             usual = max(sorted(set(versions)), key=versions.count)
-            odd += [one for one in equal if one.firmware != usual]
+            odd += [nic for nic in nics if nic.firmware != usual]
         board = next(iter(mixed))
         return found(
-            f"{join_limited(one.name for one in odd)}: firmware differs from most NICs of board {board}.",
-            *first_n(_firmware(one) for equal in mixed.values() for one in equal),
+            f"{join_limited(nic.name for nic in odd)}: firmware differs from most NICs of board {board}.",
+            *first_n(_firmware(nic) for nics in mixed.values() for nic in nics),
             fix=Plan(
                 "Install one firmware release",
                 (
                     Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
                     instruction(
                         "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
-                        "power cycle."
+                        "power cycle"
                     ),
                 ),
                 reversible=False,
-                disturbs="processes that use these NICs, which they lose during the reset",
+                disturbs="processes that use these NICs, which disappear during the reset",
             ),
-            devices=tuple(one.name for one in odd),
+            devices=tuple(device.name for device in odd),
         )
-    for one in devices:
-        if isinstance(one.firmware, Unknown) and one.firmware.reason is not Reason.NOT_THERE:
-            return unknown_without("the firmware versions of the NICs", one.firmware)
-    return passed(*first_n(_firmware(one) for one in devices) or (NO_PORTS,))
+    for device in devices:
+        if isinstance(device.firmware, Unknown) and device.firmware.reason is not Reason.NOT_THERE:
+            need(device.firmware, "the firmware versions of the NICs")
+    return passed(*first_n(_firmware(device) for device in devices) or (NO_PORTS,))
 
 
 def _firmware(device: RdmaDevice) -> Evidence:
@@ -248,24 +238,23 @@ def _is_bond(device: RdmaDevice) -> bool:
     "An RDMA device is a bond",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION",
     ok="No RDMA device is a bond",
-    impact="One connection uses one port of the bond: with one queue pair per connection NCCL gets half the "
+    impact="A connection uses one port of the bond. With one queue pair per connection, NCCL gets half the "
     "bond's rate.",
 )
 def bond(examination: Examination) -> Outcome:
     """Find RDMA devices over a bond of two ports."""
     devices = _devices(examination)
-    if isinstance(devices, Unknown):
-        return unknown_without(RDMA_DEVICES, devices)
-    bonds = [one for one in devices if _is_bond(one)]
+    bonds = [device for device in devices if _is_bond(device)]
     if bonds:
         return found(
-            f"{join_limited(one.name for one in bonds)}: the RDMA device spans two bonded ports.",
-            *first_n(Evidence(f"/sys/class/infiniband/{one.name}", "a bond") for one in bonds),
+            f"{join_limited(device.name for device in bonds)}: the RDMA device spans two bonded ports.",
+            *first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
             fix=Plan(
                 "Let NCCL use both ports",
-                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
+                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure", False),),
                 disturbs="the job, which has to be restarted",
             ),
-            devices=tuple(one.name for one in bonds),
+            devices=tuple(device.name for device in bonds),
         )
-    return passed(*first_n(Evidence("/sys/class/infiniband", one.name) for one in devices) or (NO_PORTS,))
+    names = [device.name for device in devices]
+    return passed(*first_n(Evidence("/sys/class/infiniband", name) for name in names) or (NO_PORTS,))

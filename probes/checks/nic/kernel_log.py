@@ -1,4 +1,4 @@
-"""Checks of the kernel log's messages about NICs."""
+"""Checks of kernel messages about NICs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from probes.checks.nic.counters import FEW_CARRIER_CHANGES
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Area, Outcome, Severity
-from probes.queries.kernel_log import log_messages, marked, of_log
+from probes.queries.kernel_log import add_log_check, bdfs_in, found_in_log, log_messages
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 _DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.rst"
+_BOOT_SECONDS = 300.0
+_REFUSED_REGISTER = "ACCESS_REG"
+_REFUSED_REGION = "reg mr failed"
 
 
 @AREA.check(
@@ -30,51 +33,37 @@ _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.r
 def health_errors(examination: Examination) -> Outcome:
     """Find mlx5's health reports: firmware asserts, fatal errors, recoveries."""
     messages = log_messages(examination, LogKind.NIC_HEALTH)
-    if isinstance(messages, Outcome):
-        return messages
     steps = [
         Step(f"Show the health reports of {bdf}", ("devlink", "health", "show", f"pci/{bdf}"))
-        for bdf in marked(messages)[:2]
+        for bdf in bdfs_in(messages)[:2]
     ]
     fix = Plan(
         "Check health reports and update the firmware",
         (*steps, instruction("Update the firmware. Replace the NIC if the errors come back.")),
     )
-    return of_log(examination, messages, "the firmware reported a fault.", fix)
+    return found_in_log(examination, messages, "the firmware reported a fault.", fix)
 
 
-@AREA.check(
+add_log_check(
+    AREA,
     "nic-power-or-heat",
     Severity.WARNING,
     "A NIC has too little power or is too hot",
     _DRIVER,
     ok="No power or temperature alarm of a NIC in the kernel log",
     impact="The NIC slows down, or its optics switch off.",
-)
-def power_or_heat(examination: Examination) -> Outcome:
-    """Find mlx5's messages about slot power and temperature."""
-    messages = log_messages(examination, LogKind.NIC_POWER)
-    if isinstance(messages, Outcome):
-        return messages
-    fix = Plan(
+    kind=LogKind.NIC_POWER,
+    cause="the NIC reported insufficient power or high temperature.",
+    fix=Plan(
         "Check power and cooling",
         (
             instruction(
                 "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the "
-                "optics."
+                "optics"
             ),
         ),
-    )
-    return of_log(examination, messages, "the NIC reported insufficient power or high temperature.", fix)
-
-
-_BOOT_SECONDS = 300.0
-
-
-def _is_empty_cage(message: KernelMessage) -> bool:
-    """A port without a module says so once, when its driver starts."""
-    at = message.seconds
-    return "unplugged" in message.text and (isinstance(at, Unknown) or at < _BOOT_SECONDS)
+    ),
+)
 
 
 @AREA.check(
@@ -87,20 +76,24 @@ def _is_empty_cage(message: KernelMessage) -> bool:
 )
 def link_messages(examination: Examination) -> Outcome:
     """Find mlx5's messages "Link down" and those of failed optics."""
-    messages = log_messages(examination, LogKind.NIC_LINK, lambda one: not _is_empty_cage(one))
-    if isinstance(messages, Outcome):
-        return messages
+    messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_empty_cage(message))
     fix = Plan(
         "Check cable and optics",
         (instruction("Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace them."),),
         disturbs="jobs that use this port while the cable is out",
     )
-    outcome = of_log(examination, messages, "the link or its optics went down since boot.", fix)
-    return replace(outcome, part_of=_counted_flaps(examination, marked(messages)))
+    outcome = found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
+    return replace(outcome, part_of=_counter_checks(examination, set(bdfs_in(messages))))
 
 
-def _counted_flaps(examination: Examination, bdfs: tuple[str, ...]) -> tuple[str, ...]:
-    """The checks of counters that show the same flaps: those of all these NICs."""
+def _is_empty_cage(message: KernelMessage) -> bool:
+    """Say whether a port without an optical module logged this when its driver started."""
+    at = message.seconds
+    return "unplugged" in message.text and (isinstance(at, Unknown) or at < _BOOT_SECONDS)
+
+
+def _counter_checks(examination: Examination, bdfs: set[str]) -> tuple[str, ...]:
+    """Return the checks of counters that find flaps on all of these NICs."""
     ports = ports_of(examination)
     flapped: dict[str, set[str]] = {"link-flaps": set(), "link-flaps-carrier": set()}
     for port in () if isinstance(ports, Unknown) else ports:
@@ -111,64 +104,48 @@ def _counted_flaps(examination: Examination, bdfs: tuple[str, ...]) -> tuple[str
             flapped["link-flaps"].add(port.device.bdf)
         if known(port.health.carrier_changes, 0) > FEW_CARRIER_CHANGES:
             flapped["link-flaps-carrier"].add(port.device.bdf)
-    return tuple(name for name, of in flapped.items() if set(bdfs) <= of)
+    return tuple(name for name, of in flapped.items() if bdfs <= of)
 
 
-_REFUSED_REGISTER = "ACCESS_REG"
-_NO_REGION = "reg mr failed"
-
-
-@AREA.check(
+add_log_check(
+    AREA,
     "monitor-causes-log-flood",
     Severity.NOTE,
     "A monitor that reads NIC counters floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
     ok="No flood of refused counter reads in the kernel log",
     impact="The log overflows and loses the messages that matter.",
-)
-def register_refused(examination: Examination) -> Outcome:
-    """Find refused ACCESS_REG commands: the firmware does not let this function read its counters."""
-    messages = log_messages(examination, LogKind.NIC_COMMAND, lambda one: _REFUSED_REGISTER in one.text)
-    if isinstance(messages, Outcome):
-        return messages
-    fix = Plan(
+    kind=LogKind.NIC_COMMAND,
+    wanted=lambda message: _REFUSED_REGISTER in message.text,
+    cause="the firmware refuses some registers to this host. Nothing else is wrong.",
+    fix=Plan(
         "Exclude this NIC from monitoring",
         (
             instruction(
-                "Exclude the device in the exporter that reads its counters (its pid is in the line).", False
+                "Exclude the device in the exporter that reads its counters (its pid is in the line)", False
             ),
         ),
-    )
-    return of_log(
-        examination,
-        messages,
-        "the firmware refuses some registers to this host. Nothing else is wrong.",
-        fix,
-    )
-
-
-@AREA.check(
+    ),
+)
+add_log_check(
+    AREA,
     "fw-resources-exhausted",
     Severity.WARNING,
     "A NIC ran out of resources for memory regions",
     "rdma-resource(8) of iproute2",
     ok="No NIC ran out of resources for memory regions",
     impact="Programs fail to register memory with this NIC.",
-)
-def no_room(examination: Examination) -> Outcome:
-    """Find registrations of memory that the firmware refused."""
-    messages = log_messages(examination, LogKind.NIC_COMMAND, lambda one: _NO_REGION in one.text)
-    if isinstance(messages, Outcome):
-        return messages
-    fix = Plan(
+    kind=LogKind.NIC_COMMAND,
+    wanted=lambda message: _REFUSED_REGION in message.text,
+    cause="the firmware refused to register memory.",
+    fix=Plan(
         "Find the process with too many memory regions",
         (Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),),
         note="Most often one program keeps registering memory. Restart that program.",
-    )
-    return of_log(examination, messages, "the firmware refused to register memory.", fix)
-
-
-@AREA.check(
+    ),
+)
+add_log_check(
+    AREA,
     "nic-firmware-command-failed",
     Severity.WARNING,
     "A NIC's firmware failed or timed out on a command",
@@ -176,17 +153,10 @@ def no_room(examination: Examination) -> Outcome:
     ok="No failed firmware commands in the kernel log",
     impact="Whatever sent the command failed: a registration, a queue pair, a setting. Timeouts often come "
     "back.",
-)
-def command_failed(examination: Examination) -> Outcome:
-    """Find commands that timed out or failed, except those of the two checks above."""
-
-    def other(one: KernelMessage) -> bool:
-        return _REFUSED_REGISTER not in one.text and _NO_REGION not in one.text
-
-    messages = log_messages(examination, LogKind.NIC_COMMAND, other)
-    if isinstance(messages, Outcome):
-        return messages
-    fix = Plan(
+    kind=LogKind.NIC_COMMAND,
+    wanted=lambda message: _REFUSED_REGISTER not in message.text and _REFUSED_REGION not in message.text,
+    cause="driver and firmware do not match, or the firmware hangs.",
+    fix=Plan(
         "Update the firmware",
         (
             Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
@@ -194,5 +164,5 @@ def command_failed(examination: Examination) -> Outcome:
         ),
         reversible=False,
         disturbs="every job that uses the NIC",
-    )
-    return of_log(examination, messages, "driver and firmware do not match, or the firmware hangs.", fix)
+    ),
+)

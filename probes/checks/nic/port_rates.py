@@ -5,9 +5,9 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown, known
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.evidence_list import RDMA_DEVICES, first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
-from probes.queries.ports import NO_PORTS, Port, alike, devices_of, names, ports_of
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -19,19 +19,17 @@ AREA = Area("nic")
     "The kernel does not know a link's speed and shows it as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
     ok="The kernel knows the speed of every link",
-    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may compute with that.",
+    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may rely on that figure.",
 )
 def rate_shown_as_sdr(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
+    ports = need_ports(examination)
     active = [port for port in ports if port.is_active and not port.is_ethernet]
     chosen = [port for port in active if _shows_sdr(port)]
     if chosen:
         return found(
-            f"{names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as SDR. "
-            "The cable is fine.",
+            f"{port_names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as "
+            "SDR. The cable is fine.",
             *first_n(_rate(port) for port in chosen),
             fix=Plan(
                 "Use a kernel or OFED that knows the speed",
@@ -42,8 +40,7 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
             devices=devices_of(chosen),
         )
     for port in active:
-        if isinstance(port.facts.rate_text, Unknown):
-            return unknown_without("the port rates", port.facts.rate_text)
+        need(port.facts.rate_text, "the port rates")
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
@@ -88,14 +85,12 @@ def _rate(port: Port) -> Evidence:
 )
 def slower_than_equals(examination: Examination) -> Outcome:
     """Find active ports whose rate is below the fastest of the same board and link layer."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
+    ports = need_ports(examination)
     # A speed that the kernel does not know says nothing.
     active = [port for port in ports if port.is_active and not (_shows_sdr(port) and not port.is_ethernet)]
     slow: list[Port] = []
     best = 0.0
-    for board in alike(active).values():
+    for board in by_board(active).values():
         for layer in {known(port.facts.link_layer, "") for port in board}:
             equals = [port for port in board if port.facts.link_layer == layer]
             fastest = max((known(port.facts.rate_gbps, 0.0) for port in equals), default=0.0)
@@ -104,7 +99,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
             best = max(best, fastest) if slower else best
     if slow:
         return found(
-            f"{names(slow)}: the same board reaches {best:g} Gb/s on another port.",
+            f"{port_names(slow)}: another port of the same board runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
             fix=Plan(
                 "Find what limits the link",
@@ -117,7 +112,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
                         if not isinstance(port.device.bdf, Unknown)
                     ),
                     instruction(
-                        "Compare cable, optics and the speed of the switch port with the others.", False
+                        "Compare cable, optics and the speed of the switch port with the others", False
                     ),
                 ),
             ),
@@ -126,8 +121,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
             part_of=("single-rail-or-half-rate-one-lane",) if all(map(_is_one_lane, slow)) else (),
         )
     for port in active:
-        if isinstance(port.facts.rate_gbps, Unknown):
-            return unknown_without("the port rates", port.facts.rate_gbps)
+        need(port.facts.rate_gbps, "the port rates")
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
@@ -142,15 +136,13 @@ def slower_than_equals(examination: Examination) -> Outcome:
 )
 def one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
+    ports = need_ports(examination)
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
     narrow = [port for port in active if _is_one_lane(port)]
     if narrow:
         return found(
-            f"{names(narrow)}: three of the four lanes are down. The cable, a connector or the optics are "
-            "bad.",
+            f"{port_names(narrow)}: three of the four lanes are down. The cable, a connector or the optics "
+            "are bad.",
             *first_n(_rate(port) for port in narrow),
             fix=Plan(
                 "Repair the link",
@@ -160,13 +152,12 @@ def one_lane(examination: Examination) -> Outcome:
                         for port in narrow[:4]
                         if not isinstance(port.device.bdf, Unknown)
                     ),
-                    instruction("Clean, reseat or replace cable and optics.", False),
+                    instruction("Clean, reseat or replace cable and optics", False),
                 ),
                 disturbs="jobs that use this port while the cable is out",
             ),
             devices=devices_of(narrow),
         )
     for port in active:
-        if isinstance(port.facts.rate_text, Unknown):
-            return unknown_without("the port rates", port.facts.rate_text)
+        need(port.facts.rate_text, "the port rates")
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Unknown, known
 from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
-from probes.queries.evidence_list import RDMA_DEVICES, first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
-from probes.queries.jobs import has_pods, jobs_of, needs_environment, settle
-from probes.queries.ports import Port, devices_of, gpus_without_nic, names, ports_of
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.jobs import conclude, has_pods, jobs_of, needs_environment
+from probes.queries.ports import Port, devices_of, gpus_without_nic, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -18,11 +18,9 @@ NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE
 _GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_attrs"
 
 
-def roce_ports(examination: Examination) -> Maybe[tuple[Port, ...]]:
-    """The active RoCE ports."""
-    ports = ports_of(examination)
-    if isinstance(ports, Unknown):
-        return ports
+def roce_ports(examination: Examination, quote: bool = True) -> tuple[Port, ...]:
+    """Return the active RoCE ports, or end the check as unknown."""
+    ports = need_ports(examination, quote)
     return tuple(port for port in ports if port.is_ethernet and port.is_active)
 
 
@@ -30,9 +28,8 @@ def _is_link_local(gid: Gid) -> bool:
     return gid.gid.startswith("fe80:")
 
 
-def _second(gids: tuple[Gid, ...]) -> list[Gid]:
-    """The RoCE v2 GIDs."""
-    return [gid for gid in gids if gid.type == "RoCE v2"]
+def _v2_gids(port: Port) -> list[Gid]:
+    return [gid for gid in known(port.facts.gids, ()) if gid.type == "RoCE v2"]
 
 
 def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
@@ -40,16 +37,23 @@ def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
     return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
 
 
-def _gid_unknown(ports: tuple[Port, ...]) -> Outcome | None:
+def _need_gids(ports: tuple[Port, ...]) -> None:
+    """End the check as unknown if a GID is unknown."""
     for port in ports:
-        gids = port.facts.gids
-        if isinstance(gids, Unknown):
-            return unknown(needs(f"the GIDs of {port.device.name}", gids))
-        for gid in gids:
-            # A GID without a readable type may be the wanted one.
-            if isinstance(gid.type, Unknown):
-                return unknown(needs(f"the GIDs of {port.device.name}", gid.type))
-    return None
+        for gid in need(port.facts.gids, f"the GIDs of {port.device.name}", quote=False):
+            # A GID of an unknown type may be the right one.
+            need(gid.type, f"the GIDs of {port.device.name}", quote=False)
+
+
+def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
+    """Pass with the number of GIDs, or end the check as unknown."""
+    _need_gids(ports)
+    return passed(
+        *first_n(
+            Evidence(f"{port.path}/gids", f"{len(known(port.facts.gids, ()))} entries") for port in ports
+        )
+        or (NO_ROCE,)
+    )
 
 
 def _address(port: Port) -> Plan:
@@ -60,7 +64,7 @@ def _address(port: Port) -> Plan:
             instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
             Step("Show the GID table", ("show_gids",), needs_root=False),
         ),
-        note="Leave NCCL_IB_GID_INDEX unset, as NCCL 2.21 and later find the entry themselves",
+        note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves.",
     )
 
 
@@ -74,9 +78,7 @@ def _address(port: Port) -> Plan:
 )
 def asked_gid(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
-    ports = roce_ports(examination)
-    if isinstance(ports, Unknown):
-        return unknown(needs(RDMA_DEVICES, ports))
+    ports = roce_ports(examination, quote=False)
     if not ports:
         return passed(NO_ROCE)
     jobs = jobs_of(examination)
@@ -84,13 +86,11 @@ def asked_gid(examination: Examination) -> Outcome:
     severities: list[Severity] = []
     # RoCE v1 and link-local GIDs work inside one Ethernet segment.
     for is_wrong, most in ((is_empty, Severity.CRITICAL), (_is_unroutable, Severity.WARNING)):
-        answer = wrong_gids(examination, is_wrong, most)
-        if isinstance(answer, Outcome):
-            return answer
-        evidence += answer[0]
-        severities += [answer[1]] if answer[0] else []
+        wrong, severity = wrong_gids(examination, is_wrong, most)
+        evidence += wrong
+        severities += [severity] if wrong else []
     if evidence:
-        return settle(
+        return conclude(
             jobs,
             evidence,
             "The GIDs with this index are empty, RoCE v1 or link-local.",
@@ -122,17 +122,15 @@ def _is_unroutable(gid: Gid | None) -> bool:
 )
 def no_gid(examination: Examination) -> Outcome:
     """Find active RoCE ports whose whole GID table is empty."""
-    ports = roce_ports(examination)
-    if isinstance(ports, Unknown):
-        return unknown(needs(RDMA_DEVICES, ports))
+    ports = roce_ports(examination, quote=False)
     empty = [port for port in ports if port.facts.gids == ()]
     if empty:
         return found(
-            f"{names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, or is"
-            " missing in this one.",
+            f"{port_names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, "
+            "or is missing in this one.",
             *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
             fix=Plan(
-                "Put the netdev and the RDMA device into one namespace",
+                "Put the netdev and the RDMA device into the same namespace",
                 (
                     Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
                     instruction("Attach the RDMA network to the pod, or use the host's network", False),
@@ -141,11 +139,7 @@ def no_gid(examination: Examination) -> Outcome:
             severity=_gid_severity(examination, empty),
             devices=devices_of(empty),
         )
-    return _gid_unknown(ports) or passed(*first_n(_gid_count(port) for port in ports) or (NO_ROCE,))
-
-
-def _gid_count(port: Port) -> Evidence:
-    return Evidence(f"{port.path}/gids", f"{len(known(port.facts.gids, ()))} entries")
+    return _all_have_gids(ports)
 
 
 @AREA.check(
@@ -159,10 +153,7 @@ def _gid_count(port: Port) -> Evidence:
 )
 def no_v2_gid(examination: Examination) -> Outcome:
     """Find active RoCE ports whose GIDs are all RoCE v1."""
-    ports = roce_ports(examination)
-    if isinstance(ports, Unknown):
-        return unknown(needs(RDMA_DEVICES, ports))
-    outcome = _gid_unknown(ports)
+    ports = roce_ports(examination, quote=False)
     without = [
         port
         for port in ports
@@ -172,7 +163,7 @@ def no_v2_gid(examination: Examination) -> Outcome:
     ]
     if without:
         return found(
-            f"{names(without)}: the GID table has RoCE v1 entries only.",
+            f"{port_names(without)}: the GID table has RoCE v1 entries only.",
             *first_n(
                 Evidence(f"{port.path}/gid_attrs/types/{gid.index}", known(gid.type, "unknown"))
                 for port in without
@@ -182,11 +173,11 @@ def no_v2_gid(examination: Examination) -> Outcome:
             severity=_gid_severity(examination, without),
             devices=devices_of(without),
         )
-    return outcome or passed(*first_n(_gid_count(port) for port in ports) or (NO_ROCE,))
+    return _all_have_gids(ports)
 
 
 def _is_needed(examination: Examination, ports: list[Port]) -> bool:
-    """Whether a job of this node uses one of these ports, and not through a VF or from a pod."""
+    """Say whether a job uses one of these ports itself, not through a VF or from a pod."""
     pci = examination.node.pci
     functions = () if isinstance(pci, Unknown) else pci.functions.values()
     parents = {function.physical_function for function in functions} - {None}
@@ -210,26 +201,23 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     impact="RDMA reaches hosts of the same Ethernet segment only.",
 )
 def only_link_local(examination: Examination) -> Outcome:
-    """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note where no job here needs more."""
-    ports = roce_ports(examination)
-    if isinstance(ports, Unknown):
-        return unknown(needs(RDMA_DEVICES, ports))
-    outcome = _gid_unknown(ports)
+    """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
+    ports = roce_ports(examination, quote=False)
     local = [
         port
         for port in ports
-        if (second := _second(known(port.facts.gids, ()))) and all(_is_link_local(gid) for gid in second)
+        if (gids := _v2_gids(port)) and all(_is_link_local(gid) for gid in gids)
     ]
     if local:
         return found(
-            f"{names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",
+            f"{port_names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",
             *first_n(
                 Evidence(f"{port.path}/gids/{gid.index}", gid.gid)
                 for port in local
-                for gid in _second(known(port.facts.gids, ()))[:1]
+                for gid in _v2_gids(port)[:1]
             ),
             fix=_address(local[0]),
             severity=None if _is_needed(examination, local) else Severity.NOTE,
             devices=devices_of(local),
         )
-    return outcome or passed(*first_n(_gid_count(port) for port in ports) or (NO_ROCE,))
+    return _all_have_gids(ports)

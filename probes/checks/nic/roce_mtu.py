@@ -1,16 +1,16 @@
-"""Checks of RoCE ports' MTU, and of what keeps the fabric from losing packets."""
+"""Checks of the MTU and congestion control of RoCE ports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, first_n
+from probes.queries.evidence_list import SHOWN, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
-from probes.queries.ports import Port, alike, devices_of, names
+from probes.queries.ports import Port, by_board, devices_of, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -18,7 +18,7 @@ AREA = Area("nic")
 _HEADER_BYTES = 82
 _FULL_MTU = 4096
 _NETDEV_MTU = 9000
-_GOOGLE_MTU = 8896  # the greatest of a VPC network, https://cloud.google.com/vpc/docs/mtu
+_GOOGLE_MTU = 8896  # the maximum of a VPC network, https://cloud.google.com/vpc/docs/mtu
 _MTU_REFERENCE = "Linux, include/rdma/ib_addr.h, iboe_get_mtu"
 
 
@@ -29,11 +29,11 @@ def _mtu_evidence(port: Port) -> Evidence:
 
 
 def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
-    """RDMA MTU by the port's name, and the outcome where one is not known."""
+    """Return RDMA MTUs by port name, and the outcome if one is unknown."""
     mtus: dict[str, int] = {}
     missing: Outcome | None = None
     for port in ports:
-        mtu = port.health if isinstance(port.health, Unknown) else port.health.roce_mtu_bytes
+        mtu = map_known(port.health, lambda health: health.roce_mtu_bytes)
         if isinstance(mtu, Unknown):
             missing = unknown_without("the MTUs of the netdevs", mtu)
         else:
@@ -42,13 +42,13 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
 
 
 def _netdev_mtu(port: Port) -> Maybe[int]:
-    return port.health if isinstance(port.health, Unknown) else port.health.netdev_mtu_bytes
+    return map_known(port.health, lambda health: health.netdev_mtu_bytes)
 
 
 def _wanted_mtu(examination: Examination, port: Port, ports: Sequence[Port]) -> int:
-    """The greatest MTU of the other ports of its board where that is enough, else the network's usual one."""
-    board = alike(ports).get(known(port.device.board_id, ""), [])
-    peers = max((known(_netdev_mtu(one), 0) for one in board), default=0)
+    """Return the largest MTU of the ports of its board, or the network's usual MTU if that is too small."""
+    board = by_board(ports).get(known(port.device.board_id, ""), [])
+    peers = max((known(_netdev_mtu(peer), 0) for peer in board), default=0)
     if (roce_mtu(peers) or 0) >= _FULL_MTU:
         return peers
     platform = examination.node.platform
@@ -74,7 +74,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
         "Raise the MTU",
         tuple(steps),
         disturbs="each of these ports loses its link for a moment",
-        note="Set the switches and the peers to this MTU first; any MTU from 4200 bytes on will do. Set it "
+        note="Set the switches and the peers to this MTU first; any MTU of 4200 bytes or more works. Set it "
         "in netplan or NetworkManager too.",
     )
 
@@ -85,19 +85,17 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     "RoCE ports of one board have different MTUs",
     _MTU_REFERENCE,
     ok="RoCE ports of one board have the same MTU",
-    impact="Where two ends differ, small messages pass and large ones fail or slow down.",
+    impact="If two ends differ, small messages pass, and large ones fail or slow down.",
     data_path=True,
 )
 def mtu_differs(examination: Examination) -> Outcome:
     """Compare the RDMA MTUs of active RoCE ports of one board."""
     ports = roce_ports(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
     mtus, missing = _mtus(ports)
     smaller, compared = _smaller(ports, mtus)
     if smaller:
         return found(
-            f"{names(smaller)}: a smaller MTU than other ports of the same board.",
+            f"{port_names(smaller)}: a smaller MTU than other ports of the same board.",
             *first_n(_mtu_evidence(port) for port in compared),
             fix=_raise_mtu(examination, smaller, ports),
             devices=devices_of(smaller),
@@ -106,10 +104,10 @@ def mtu_differs(examination: Examination) -> Outcome:
 
 
 def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port], list[Port]]:
-    """Ports with a smaller MTU than others of their board, and all ports of these boards."""
+    """Return the ports with a smaller MTU than others of their board, and all ports of these boards."""
     smaller: list[Port] = []
     compared: list[Port] = []
-    for board in alike(ports).values():
+    for board in by_board(ports).values():
         sizes = [mtus[port.name] for port in board if port.name in mtus]
         if len(set(sizes)) > 1:
             compared += board
@@ -123,22 +121,21 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     "A RoCE port carries less than 4096 bytes per packet",
     _MTU_REFERENCE,
     ok="RoCE ports carry 4096 bytes per packet",
-    impact="More packets for the same data: the headers take a larger share of the rate, and the NIC more "
-    "work.",
+    impact="The same data needs more packets, so headers take a larger share of the rate and the NIC has "
+    "more work.",
     data_path=True,
 )
 def mtu_small(examination: Examination) -> Outcome:
     """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
     ports = roce_ports(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
     mtus, missing = _mtus(ports)
     small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
     if small:
         least = min(mtus[port.name] for port in small)
         differs = {port.name for port in _smaller(ports, mtus)[0]}
         return found(
-            f"{names(small)}: RDMA uses the next power of two below the netdev's MTU, here {least} bytes.",
+            f"{port_names(small)}: RDMA uses the next power of two below the netdev's MTU, here {least} "
+            "bytes.",
             *first_n(_mtu_evidence(port) for port in small),
             fix=_raise_mtu(examination, small, ports),
             devices=devices_of(small),
@@ -150,7 +147,7 @@ def mtu_small(examination: Examination) -> Outcome:
 
 
 def _share_lost(payload_bytes: int) -> int:
-    """Percent of the wire that RoCE v2 headers and framing take."""
+    """Return the percentage of the wire rate that RoCE v2 headers and framing use."""
     return round(100 * _HEADER_BYTES / (payload_bytes + _HEADER_BYTES))
 
 
@@ -167,22 +164,20 @@ def _share_lost(payload_bytes: int) -> int:
 def ecn_off(examination: Examination) -> Outcome:
     """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp)."""
     ports = roce_ports(examination)
-    if isinstance(ports, Unknown):
-        return unknown_without(RDMA_DEVICES, ports)
     if not ports:
         return passed(NO_ROCE)
     off: list[Port] = []
     missing: Outcome | None = None
     for port in ports:
-        ecn = port.health if isinstance(port.health, Unknown) else port.health.ecn_priorities
+        ecn = map_known(port.health, lambda health: health.ecn_priorities)
         if isinstance(ecn, Unknown):
-            # The kernel's own driver keeps them in debugfs (cc_params), which is root's.
+            # The kernel's own driver has them in debugfs (cc_params), which only root can read.
             missing = unknown("needs the NIC driver of OFED: the kernel's own shows ECN only in debugfs")
         elif not ecn:
             off.append(port)
     if off:
         return found(
-            f"{names(off)}: ECN is disabled for every priority.",
+            f"{port_names(off)}: ECN is disabled for every priority.",
             *first_n(_ecn(port, "0 for every priority") for port in off),
             fix=Plan(
                 "Enable ECN for the priority of RDMA",
@@ -197,7 +192,7 @@ def ecn_off(examination: Examination) -> Outcome:
             ),
             devices=devices_of(off),
         )
-    return missing or passed(*first_n(_ecn(port, "1 for some priority") for port in ports))
+    return missing or passed(*first_n(_ecn(port, "1 for at least one priority") for port in ports))
 
 
 def _ecn(port: Port, value: str) -> Evidence:

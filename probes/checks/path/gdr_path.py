@@ -5,8 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, plan_or_none
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GpuDirectFacts, PathState
-from probes.plans.load_modules import load_peermem
-from probes.plans.obstacles import refused_before
+from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device
@@ -52,9 +51,9 @@ def no_gdr_path(examination: Examination) -> Outcome:
     ]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
-    reasons = "; ".join(dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1]))
+    reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])
     return found(
-        f"A NIC reaches GPU memory by DMA-BUF or through nvidia-peermem. {reasons}.",
+        f"A NIC reaches GPU memory through DMA-BUF or nvidia-peermem, but {', and '.join(reasons)}.",
         *(evidence for state in states for evidence in _unmet(state)),
         fix=_load_peermem(examination, direct),
     )

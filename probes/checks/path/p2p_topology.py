@@ -130,7 +130,7 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
         examination,
         "FORCE_PCIE",
         "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group. ACS settings decide the groups.",
-        Plan("Set ACS as rdma_topo requires it", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        Plan("Set ACS as rdma_topo requires", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
     )
 
 

@@ -1,11 +1,11 @@
-"""ACS: ports that redirect traffic between GPU and NIC, and where that is right."""
+"""ACS: ports that redirect traffic between GPU and NIC, and where that is correct."""
 
 from __future__ import annotations
 
 import re
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.plans.acs import CHECK_CMDLINE, boot_option, fix_redirects
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through
@@ -18,24 +18,25 @@ from probes.queries.acs_redirects import (
     redirects_of,
 )
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.queries.pcie_paths import (
     DEVICES,
+    Tally,
     acs_evidence,
     acs_of,
     config_of,
-    is_guest,
     labels,
     near_paths,
-    needs_platform,
+    need_guest,
+    need_read,
     passed_to_guests,
-    unknown_because,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
+_WITHOUT_ATS = ("acs-direct-translated-without-ats",)
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -53,22 +54,17 @@ _MANUAL = (
     data_path=True,
 )
 def acs_redirect_enabled(examination: Examination) -> Outcome:
-    """Judge request and completion redirect of the switch ports where the path of GPU and NIC turns."""
-    aside = acs_exemption(examination)
-    if aside is not None:
-        return passed(aside)
+    """Check request and completion redirect of the switch ports where the path of GPU and NIC turns."""
+    exemption = acs_exemption(examination)
+    if exemption is not None:
+        return passed(exemption)
     redirects_here = redirects_of(examination)
-    bad, unknowns = redirects_here.ports, redirects_here.unknowns
+    bad = redirects_here.ports
     if not bad:
-        return (
-            unknown_because(unknowns)
-            if unknowns
-            else passed(Evidence("lspci -vvv", f"no redirect on {redirects_here.looked_at} switch ports"))
-        )
-    guest = is_guest(examination)
+        Tally(unknowns=list(redirects_here.unknowns)).end_if_unknown()
+        return passed(Evidence("lspci -vvv", f"no redirect on {redirects_here.checked} switch ports"))
     evidence = first_distinct((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
-    if isinstance(guest, Unknown):
-        return unknown(needs_platform(guest), *evidence)
+    need_guest(examination, *evidence)
     devices = (*detour_marks(examination), *bad)
     guests = passed_to_guests(examination)
     if guests:
@@ -76,14 +72,14 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             "This host passes devices through to virtual machines, and ACS keeps those apart. Do not clear "
             "the redirects; enable ATS on the NICs and DirectTrans on the switch ports instead.",
             *evidence,
-            Evidence(f"{DEVICES}/{guests[0]}", "a virtual machine uses it, or its shares"),
+            Evidence(f"{DEVICES}/{guests[0]}", "used by a virtual machine, whole or shared"),
             severity=Severity.NOTE,
             devices=devices,
         )
     if any(is_translated(examination, path) for path in near_paths(examination)):
-        # An address that the IOMMU has to translate goes up whatever ACS says: nothing to clear before that.
+        # An address that needs translation goes up with or without ACS, so clearing ACS would not help yet.
         return found(
-            "The IOMMU translates, and with it the kernel enables ACS redirect on every switch port. Stop "
+            "The IOMMU translates DMA, and the kernel then enables ACS redirect on every switch port. Stop "
             "the translation first; clearing ACS alone does not help.",
             *evidence,
             fix=pass_through(examination),
@@ -94,16 +90,13 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         )
     return found(
         "The switch ports redirect peer-to-peer requests or completions to the root complex. Virtualization "
-        "settings of the BIOS turn that on.",
+        "settings in the BIOS enable this.",
         *evidence,
         fix=fix_redirects(examination, bad),
         severity=Severity.WARNING,
         devices=devices,
         part_of=_WITHOUT_ATS if all(acs.on.direct_translated for acs in bad.values()) else (),
     )
-
-
-_WITHOUT_ATS = ("acs-direct-translated-without-ats",)
 
 
 @AREA.check(
@@ -117,23 +110,22 @@ _WITHOUT_ATS = ("acs-direct-translated-without-ats",)
     data_path=True,
 )
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
-    """Judge ATS of the NICs whose switch ports redirect all but translated requests."""
+    """Check ATS of the NICs whose switch ports redirect all but translated requests."""
     nics = nics_by_bridge(examination, near_paths(examination))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknowns: list[Unknown] = []
-    relies = 0
-    for bridge, behind in nics.items():
+    tally = Tally()
+    relying = 0  # number of ports
+    for bridge, nics_below in nics.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
-            unknowns.append(acs)
+            tally.unknowns.append(acs)
         elif acs is not None and redirects(acs) and acs.on.direct_translated:
-            relies += 1
-            for nic in behind:
-                space = config_of(examination, nic)
-                ats = space if isinstance(space, Unknown) else space.ats_enabled
+            relying += 1
+            for nic in nics_below:
+                ats = map_known(config_of(examination, nic), lambda space: space.ats_enabled)
                 if isinstance(ats, Unknown) and ats.reason is not Reason.NOT_THERE:
-                    unknowns.append(ats)
+                    tally.unknowns.append(ats)
                 elif isinstance(ats, Unknown) or not ats:
                     state = "no ATS capability" if isinstance(ats, Unknown) else "ATSCtl: Enable-"
                     bad[nic] = Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}")
@@ -145,9 +137,8 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
             fix=_enable_ats(list(bad)),
             devices=tuple(bad),
         )
-    if unknowns:
-        return unknown_because(unknowns)
-    if not relies:
+    tally.end_if_unknown()
+    if not relying:
         return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
     return passed(Evidence("lspci -vvv", "ATS is enabled on the NICs below ports that rely on it"))
 
@@ -179,11 +170,8 @@ def _enable_ats(nics: list[str]) -> Plan:
     requires=(),
 )
 def acs_option_ignored(examination: Examination) -> Outcome:
-    """Look for pci=noacs, which guides recommend and mainline kernels ignore."""
-    kernel = examination.node.kernel
-    cmdline = kernel if isinstance(kernel, Unknown) else kernel.cmdline
-    if isinstance(cmdline, Unknown):
-        return unknown_because([cmdline])
+    """Check for pci=noacs, which guides recommend and mainline kernels ignore."""
+    cmdline = need_read(map_known(examination.node.kernel, lambda kernel: kernel.cmdline))
     for word in cmdline.split():
         if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
             return found(

@@ -1,4 +1,4 @@
-"""ACS on platforms that rdma_topo judges: Direct NIC, where redirects are right, and a ConnectX's switch."""
+"""ACS on platforms that rdma_topo checks: Direct NIC, where redirects are correct, and ConnectX switches."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limite
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
+    Tally,
     acs_evidence,
     acs_of,
     bridges_between,
     functions_of,
     near_paths,
     plural,
-    unknown_because,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
-# What rdma-core's rdma_topo wants on a Direct NIC platform, as (bits that are 1, bits that are 0):
+# What rdma-core's rdma_topo requires on a Direct NIC platform, as (bits that are 1, bits that are 0):
 # kernel-boot/rdma_topo compute_acs.
 _TO_NIC = (0x19, 0x04)  # xx110x1
 _TO_GPU = (0x15, 0x08)  # xx101x1
@@ -37,10 +37,10 @@ _MELLANOX = 0x15B3
 @AREA.check(
     "acs-direct-nic",
     Severity.WARNING,
-    "ACS is not set as this platform's ConnectX needs it",
+    "ACS is not set as this platform's ConnectX requires",
     "rdma-core, kernel-boot/rdma_topo, "
     "https://github.com/linux-rdma/rdma-core/blob/master/kernel-boot/rdma_topo",
-    ok="ACS is set as rdma_topo requires it, or nothing here needs that",
+    ok="ACS is set as rdma_topo requires, or not needed here",
     impact="The driver refuses to map GPU memory for the NIC, transfers fail, or they detour through the "
     "CPU.",
     data_path=True,
@@ -48,31 +48,30 @@ _MELLANOX = 0x15B3
 def acs_direct_nic(examination: Examination) -> Outcome:
     """Quote `rdma_topo check`; where it is missing, judge Direct NIC platforms by its rules."""
     functions = functions_of(examination)
-    dma = [one for one in functions.values() if is_dma_function(one)]
+    dma_functions = [function for function in functions.values() if is_dma_function(function)]
     answer = examination.rdma_topo
     if not isinstance(answer, Unknown):
         if not answer.failed:
             return passed(Evidence(" ".join(ARGV), join_limited(answer.right, 2)))
-        ports = [one.bdf for one in functions.values() if one.bdf in " ".join(answer.failed)]
+        ports = [bdf for bdf in functions if bdf in " ".join(answer.failed)]
         failed = [Evidence(" ".join(ARGV), f"FAIL {line}") for line in answer.failed]
         return _wrong(f"rdma_topo: {answer.failed[0]}. {_WANTED[_shape(examination)]}", failed, ports)
-    if not dma:
+    if not dma_functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     wanted: dict[str, tuple[int, int]] = {}
-    for one in dma:
-        wanted.update(_wanted(one, functions))
+    for function in dma_functions:
+        wanted.update(_wanted(function, functions))
     bad: dict[str, Evidence] = {}
-    unknowns: list[Unknown] = []
+    tally = Tally()
     for bridge, (ones, zeros) in wanted.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
-            unknowns.append(acs)
+            tally.unknowns.append(acs)
         elif acs is not None and (acs.control & ones != ones or acs.control & zeros):
             bad[bridge] = acs_evidence(bridge, acs)
     if bad:
         return _wrong(_WANTED[_Shape.DMA], list(bad.values()), list(bad))
-    if unknowns:
-        return unknown_because(unknowns)
+    tally.end_if_unknown()
     if not wanted:
         return unknown(
             "needs rdma_topo (rdma-core of 2025-10 or later): the GPU beside the DMA function was not found"
@@ -81,13 +80,13 @@ def acs_direct_nic(examination: Examination) -> Outcome:
 
 
 def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tuple[int, int]]:
-    """The ports to judge for one DMA function: towards it, towards its GPU, and the root port."""
+    """Return the ports to judge for a DMA function: towards it, towards its GPU, and the root port."""
     for gpu in functions.values():
         if gpu.kind is not PciKind.GPU or gpu.root != dma.root:
             continue
         shared = 0
-        for mine, its in zip(dma.chain, gpu.chain, strict=False):
-            if mine != its:
+        for dma_port, gpu_port in zip(dma.chain, gpu.chain, strict=False):
+            if dma_port != gpu_port:
                 break
             shared += 1
         if 2 <= shared < min(len(dma.chain), len(gpu.chain)) - 1:
@@ -96,7 +95,7 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
 
 
 class _Shape(Enum):
-    """How NIC and GPU are attached, in the words of rdma_topo."""
+    """How NIC and GPU are attached, in rdma_topo's terms."""
 
     DMA = "a ConnectX DMA function beside the GPU"
     INLINE = "the GPU below the NIC's own switch"
@@ -113,13 +112,13 @@ _WANTED = {
 
 
 def _shape(examination: Examination) -> _Shape:
-    """The topology type that rdma_topo sees (DMA, INLINE or NUMA), by its rules."""
+    """Return the topology type (DMA, INLINE or NUMA) by the rules of rdma_topo."""
     functions = functions_of(examination)
-    if any(is_dma_function(one) for one in functions.values()):
+    if any(map(is_dma_function, functions.values())):
         return _Shape.DMA
     for path in near_paths(examination):
         ports = [functions.get(bdf) for bdf in bridges_between(path)]
-        if any(one is not None and one.vendor_id == _MELLANOX for one in ports):
+        if any(port is not None and port.vendor_id == _MELLANOX for port in ports):
             return _Shape.INLINE
     return _Shape.NUMA
 
@@ -129,9 +128,9 @@ def _wrong(cause: str, evidence: list[Evidence], ports: list[str]) -> Outcome:
         cause,
         *first_distinct(evidence, LIKE_THESE),
         fix=Plan(
-            "Set ACS as rdma_topo requires it",
+            "Set ACS as rdma_topo requires",
             (
-                # It writes below /etc/default/grub.d and runs update-grub: the command line is the admin's.
+                # Without -n it changes files below /etc/default/grub.d: the admin decides on that.
                 instruction(
                     "Print the required setting: rdma_topo write-grub-acs -n. Without -n it writes "
                     "/etc/default/grub.d/config-acs.cfg and runs update-grub (Debian and Ubuntu)."

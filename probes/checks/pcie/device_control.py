@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import PciExpress
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.plans.device_control_common import DRAIN, NOT_LASTING, set_bits
+from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
     BRIDGES,
     DEVICES,
+    Tally,
     express_of,
     functions_of,
     labels,
     near_paths,
     nic_registers,
-    outcome_of,
     plural,
     unknown_devices,
 )
@@ -38,23 +38,22 @@ def each_nic(
     good: str,
     fix: Callable[[dict[str, PciExpress]], Plan] | None = None,
 ) -> Outcome:
-    """Judge every NIC by its registers; `wrong` returns what is wrong, "" where nothing is."""
+    """Check the registers of every NIC; `wrong` returns the fault, or "" if there is none."""
     named = labels(examination)
     bad: dict[str, PciExpress] = {}
-    evidence: list[Evidence] = []
-    unknowns: list[Unknown] = []
+    tally = Tally()
     nics = nic_registers(examination)
     for bdf, express in nics.items():
         fault = express if isinstance(express, Unknown) else wrong(express)
         if isinstance(fault, Unknown):
-            unknowns.append(fault)
+            tally.unknowns.append(fault)
         elif fault and not isinstance(express, Unknown):
             bad[bdf] = express
-            evidence.append(Evidence(f"lspci -vvv -s {bdf}", f"{named.get(bdf, bdf)}: {fault}"))
+            tally.fault(Evidence(f"lspci -vvv -s {bdf}", f"{named.get(bdf, bdf)}: {fault}"), bdf)
     if not nics:
         return passed(Evidence(DEVICES, "no NIC whose settings belong to this node"))
     plan = fix(bad) if fix is not None and bad else None
-    return outcome_of(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, list(bad))
+    return tally.outcome(cause, Evidence("lspci -vvv", good), plan)
 
 
 @AREA.check(
@@ -69,7 +68,7 @@ def each_nic(
     data_path=True,
 )
 def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
-    """Judge Enable Relaxed Ordering (RlxdOrd) in each NIC's Device Control."""
+    """Check Enable Relaxed Ordering (RlxdOrd) in each NIC's Device Control."""
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
         steps = [set_bits(bdf, f"Let {bdf} request relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
@@ -80,8 +79,8 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
     return each_nic(
         examination,
         lambda express: "" if express.relaxed_ordering else "DevCtl: RlxdOrd-",
-        "The NIC may not mark its writes as free to overtake others. That matters on many CPUs, and most in "
-        "virtual machines.",
+        "The NIC may not let its writes overtake others. That matters on many CPUs, and most in virtual "
+        "machines.",
         "RlxdOrd+: " + _ON,
         fix,
     )
@@ -116,7 +115,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
         sizes: dict[str, int] = {}
         for bdf in (both[0], *(hop.id for hop in path.hops if hop.kind in BRIDGES), both[1]):
             express = express_of(examination, bdf)
-            size = express if isinstance(express, Unknown) else express.max_payload_bytes
+            size = map_known(express, lambda express: express.max_payload_bytes)
             if isinstance(size, Unknown):
                 unknowns[bdf] = size
             else:
@@ -128,11 +127,9 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
                 bad[bdf] = Evidence(
                     f"lspci -vvv -s {bdf}", f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
                 )
-    return outcome_of(
+    return Tally(list(bad.values()), list(bad), list(unknowns.values())).outcome(
         "The firmware set a smaller MaxPayload on part of the path, and nothing splits packets between "
         "peers.",
-        list(bad.values()),
-        list(unknowns.values()),
         Evidence(
             "lspci -vvv", f"the same MaxPayload on {plural(len(paths), 'path')}" if paths else "no near pairs"
         ),
@@ -147,7 +144,6 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
-        list(bad),
     )
 
 
@@ -161,7 +157,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     impact="The NIC has at most 32 reads in flight, too few for a fast link.",
 )
 def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
-    """Judge Extended Tag Field Enable (ExtTag) in each NIC's Device Control."""
+    """Check Extended Tag Field Enable (ExtTag) in each NIC's Device Control."""
 
     def wrong(express: PciExpress) -> str | Unknown:
         # 10-bit tags make this bit meaningless.
@@ -172,8 +168,7 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
     return each_nic(
         examination,
         wrong,
-        "The kernel disables extended tags for a whole PCIe tree where one device in it does not support "
-        "them.",
+        "The kernel disables extended tags for a whole PCIe tree if one device in it does not support them.",
         "ExtTag+: " + _ON,
         lambda bad: Plan(
             "Find what disables extended tags",
@@ -193,7 +188,7 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
     impact="A sleeping link takes microseconds to wake: small messages after a pause are late.",
 )
 def pcie_aspm_on(examination: Examination) -> Outcome:
-    """Judge ASPM in Link Control of each NIC."""
+    """Check ASPM in Link Control of each NIC."""
 
     def wrong(express: PciExpress) -> str | Unknown:
         if isinstance(express.aspm, Unknown):
@@ -222,7 +217,7 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
     return each_nic(
         examination,
         wrong,
-        "BIOS or kernel policy lets idle links sleep.",
+        "The BIOS or the kernel's policy lets idle links sleep.",
         "ASPM Disabled on all NICs",
         fix,
     )

@@ -7,16 +7,16 @@ from dataclasses import replace
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
-from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, found, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
+    Tally,
     functions_of,
     gpus_and_nics,
     labels,
     near_paths,
-    outcome_of,
+    need_read,
     plural,
     unknown_because,
     unknown_devices,
@@ -27,7 +27,7 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
 _NO_AER = "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them (BMC log)"
-_LOOK = Plan(
+_FIND_LINK = Plan(
     "Find the link with the errors",
     (
         instruction("Read the AER lines of these devices in the kernel log: journalctl -k --grep AER."),
@@ -38,7 +38,7 @@ _LOOK = Plan(
 )
 
 
-def _words(counts: ErrorCounts) -> str:
+def _count_text(counts: ErrorCounts) -> str:
     names = ", ".join(f"{name} {count}" for name, count in list(counts.by_name.items())[:4])
     return f"{counts.total} ({names})" if names else str(counts.total)
 
@@ -56,38 +56,32 @@ def _name(examination: Examination, bdf: str) -> str:
     impact="Transfers failed at that moment, and so did the jobs that waited for them.",
 )
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
-    """Judge non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
+    """Check non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
     facts = examination.pcie_errors
     if not gpus_and_nics(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
         return unknown_because([facts])
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    tally = Tally()
     counted = 0
     for bdf, errors in facts.functions.items():
         for severity, counts in (("nonfatal", errors.nonfatal), ("fatal", errors.fatal)):
             path = f"{DEVICES}/{bdf}/aer_dev_{severity}"
             if isinstance(counts, Unknown):
                 if counts.reason is not Reason.NOT_THERE:
-                    unknowns.append(counts)
+                    tally.unknowns.append(counts)
                 continue
             counted += 1
             if counts.total:
-                bad.append(Evidence(path, f"{_words(counts)}: {_name(examination, bdf)}"))
-                devices.append(bdf)
-    if not counted and not unknowns and facts.functions:
+                tally.fault(Evidence(path, f"{_count_text(counts)}: {_name(examination, bdf)}"), bdf)
+    if not counted and not tally.unknowns and facts.functions:
         return unknown(_NO_AER)
-    return outcome_of(
+    return tally.outcome(
         "Packets were lost or damaged since boot.",
-        bad,
-        unknowns,
         Evidence(
             f"{DEVICES}/*/aer_dev_fatal", f"no such error in {plural(len(facts.functions), 'function')}"
         ),
-        _LOOK,
-        devices,
+        _FIND_LINK,
     )
 
 
@@ -100,48 +94,43 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     impact="Each error costs a retransmission. A link with many of them often fails later.",
 )
 def pcie_aer_correctable(examination: Examination) -> Outcome:
-    """Judge corrected errors since boot; warn where they rose since the check before."""
+    """Check corrected errors since boot; warn where they rose since the previous check."""
     facts = examination.pcie_errors
     if not gpus_and_nics(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if isinstance(facts, Unknown):
         return unknown_because([facts])
     earlier = examination.earlier_pcie_errors
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    tally = Tally()
     risen = counted = 0
     for bdf, errors in facts.functions.items():
         counts = errors.correctable
         path = f"{DEVICES}/{bdf}/aer_dev_correctable"
         if isinstance(counts, Unknown):
             if counts.reason is not Reason.NOT_THERE:
-                unknowns.append(counts)
+                tally.unknowns.append(counts)
             continue
         counted += 1
         if not counts.total:
             continue
         before = _before(earlier, bdf)
-        shown = f"{_words(counts)}: {_name(examination, bdf)}"
+        shown = f"{_count_text(counts)}: {_name(examination, bdf)}"
         if before is not None and counts.total > before:
             risen += 1
             shown = f"+{counts.total - before} since the last check, {shown}"
-        bad.append(Evidence(path, shown))
-        devices.append(bdf)
-    if not counted and not unknowns and facts.functions:
+        tally.fault(Evidence(path, shown), bdf)
+    if not counted and not tally.unknowns and facts.functions:
         return unknown(_NO_AER)
-    if bad:
-        bad.sort(key=lambda one: not one.value.startswith("+"))
+    if tally.faults:
+        tally.faults.sort(key=lambda fault: not fault.value.startswith("+"))
         cause = (
-            "The errors are rising now: a link is bad."
+            "The errors are still rising, so a link is bad."
             if risen
-            else "A link has had errors since boot. A second check shows whether they still rise."
+            else "A link has had errors since boot. Check again to see whether they still rise."
         )
         severity = Severity.WARNING if risen else None
-        evidence = first_distinct(bad, LIKE_THESE)
-        return found(cause, *evidence, fix=_LOOK, severity=severity, devices=tuple(devices))
-    if unknowns:
-        return unknown_because(unknowns)
+        return replace(tally.outcome(cause, tally.faults[0], _FIND_LINK), severity=severity)
+    tally.end_if_unknown()
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
 
@@ -165,51 +154,42 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     spaces, counts = examination.config_space, examination.pcie_errors
     if isinstance(spaces, Unknown):
         return unknown_because([spaces])
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    tally = Tally()
     for bdf, space in spaces.functions.items():
         if isinstance(space, Unknown):
-            unknowns.append(space)
+            tally.unknowns.append(space)
             continue
         express = space.express
         if isinstance(express, Unknown):
             if express.reason is not Reason.NOT_THERE:  # a conventional PCI function has no such register
-                unknowns.append(express)
+                tally.unknowns.append(express)
             continue
         if "fatal" not in express.detected:
             continue
         errors = None if isinstance(counts, Unknown) else counts.functions.get(bdf)
         fatal = 0 if errors is None or isinstance(errors.fatal, Unknown) else errors.fatal.total
         if not fatal:
-            bad.append(Evidence(f"lspci -vvv -s {bdf}", f"DevSta: FatalErr+: {_name(examination, bdf)}"))
-            devices.append(bdf)
-    return outcome_of(
+            text = f"DevSta: FatalErr+: {_name(examination, bdf)}"
+            tally.fault(Evidence(f"lspci -vvv -s {bdf}", text), bdf)
+    return tally.outcome(
         "The device detected the error, but did not report it, or did so before the kernel handled AER.",
-        bad,
-        unknowns,
         Evidence("lspci -vvv", "no device recorded a fatal error"),
-        _LOOK,
-        devices,
+        _FIND_LINK,
     )
 
 
 @AREA.check(
     "pcie-config-unreachable",
     Severity.NOTE,
-    "Extended PCI configuration space is out of reach, even for root",
+    "Extended PCI configuration space is not readable, even for root",
     "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
     ok="Extended PCI configuration space is readable",
     impact="gdrtop cannot check ACS, ATS and other settings on the path between GPU and NIC.",
 )
 def pcie_config_unreachable(examination: Examination) -> Outcome:
     """Find functions whose extended configuration space (ACS, ATS) cannot be read."""
-    spaces = examination.config_space
-    if isinstance(spaces, Unknown):
-        return unknown_because([spaces])
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    spaces = need_read(examination.config_space)
+    tally = Tally()
     for bdf, space in spaces.functions.items():
         fact = space if isinstance(space, Unknown) else space.acs
         if not isinstance(fact, Unknown) or (fact is not space and fact.reason is Reason.NOT_THERE):
@@ -217,15 +197,12 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
         if fact.reason is Reason.DRIVER_ERROR:
             continue  # pcie-function-gone reports it
         if fact.reason is Reason.IO_ERROR:
-            bad.append(Evidence(f"{DEVICES}/{bdf}/config", fact.detail or str(fact)))
-            devices.append(bdf)
+            tally.fault(Evidence(f"{DEVICES}/{bdf}/config", fact.detail or str(fact)), bdf)
         else:
-            unknowns.append(fact)
-    return outcome_of(
+            tally.unknowns.append(fact)
+    return tally.outcome(
         "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
         "container.",
-        bad,
-        unknowns,
         Evidence(f"{DEVICES}/*/config", f"all of it read for {plural(len(spaces.functions), 'function')}"),
         Plan(
             "Make the configuration readable",
@@ -234,40 +211,32 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
                 instruction("On the host: look for pci=nommconf on the kernel command line and in the BIOS."),
             ),
         ),
-        devices,
     )
 
 
 @AREA.check(
     "pcie-function-gone",
     Severity.CRITICAL,
-    "A GPU, a NIC or a port above them does not respond on the PCIe bus",
+    "A GPU, NIC or PCIe port above one does not respond",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",
-    ok="Every GPU, NIC and port above them responds on the PCIe bus",
+    ok="Every GPU, NIC and PCIe port above them responds",
     impact="Nothing that uses this device works until it comes back.",
     data_path=True,
 )
 def pcie_function_gone(examination: Examination) -> Outcome:
-    """Find functions whose configuration reads as all ones; everyone may read the first 64 bytes."""
-    spaces = examination.config_space
-    if isinstance(spaces, Unknown):
-        return unknown_because([spaces])
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    """Find functions whose configuration reads as all ones; any user may read the first 64 bytes."""
+    spaces = need_read(examination.config_space)
+    tally = Tally()
     for bdf, space in spaces.functions.items():
         if not isinstance(space, Unknown):
             continue
         if space.reason in (Reason.NOT_THERE, Reason.TIMED_OUT, Reason.MALFORMED):
-            unknowns.append(space)  # where more is needed than 64 bytes, those were read and are no ones
+            tally.unknowns.append(space)  # else the first 64 bytes were read, and they are not all ones
         if space.reason is Reason.DRIVER_ERROR:
-            bad.append(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"))
-            devices.append(bdf)
-    outcome = outcome_of(
+            tally.fault(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"), bdf)
+    outcome = tally.outcome(
         "The device has lost its link or its power, or it hangs.",
-        bad,
-        unknowns,
         Evidence(
             f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
         ),
@@ -280,15 +249,14 @@ def pcie_function_gone(examination: Examination) -> Outcome:
             needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),
-        devices,
     )
-    if outcome.status is Status.FOUND and not _cuts_off_a_gpu(examination, set(devices)):
+    if outcome.status is Status.FOUND and not _cuts_off_a_gpu(examination, set(tally.devices)):
         return replace(outcome, severity=Severity.WARNING)
     return outcome
 
 
 def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
-    """Whether a GPU is gone, or a port above it, or every NIC that is near it."""
+    """Return whether a GPU is gone, or a port above it, or every NIC that is near it."""
     functions = functions_of(examination)
     nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
 

@@ -1,27 +1,28 @@
-"""The IOMMU between NIC and GPU memory, and what a virtual machine cannot see of the path."""
+"""The IOMMU between NIC and GPU memory, and paths that a virtual machine does not show."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciKind
 from probes.plans.iommu import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.queries.pcie_paths import (
     DEVICES,
+    NO_GPU_OR_NIC,
+    Tally,
     config_of,
     gpus_and_nics,
     is_grace,
     is_guest,
     labels,
     near_paths,
-    needs_platform,
+    need_guest,
     plural,
-    unknown_because,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -46,37 +47,34 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
     data_path=True,
 )
 def iommu_translated(examination: Examination) -> Outcome:
-    """Judge the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
+    """Check the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace the SMMU belongs to the path"))
     here = gpus_and_nics(examination)
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
-    guest = is_guest(examination)
-    if not isinstance(guest, Unknown) and guest:
-        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: the host's IOMMU counts"))
+    if is_guest(examination) is True:
+        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: only the host's IOMMU matters"))
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknowns: list[Unknown] = []
-    for bdf, one in here.items():
-        kind = _type_of(examination, one.iommu_group, one.iommu_type)
+    tally = Tally()
+    for bdf, function in here.items():
+        kind = _type_of(examination, function.iommu_group, function.iommu_type)
         if isinstance(kind, Unknown):
-            unknowns.append(kind)
+            tally.unknowns.append(kind)
         elif kind.startswith("DMA"):
-            source = f"{_GROUPS}/{known(one.iommu_group, 0)}/type"
+            source = f"{_GROUPS}/{known(function.iommu_group, 0)}/type"
             bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
-    if bad and isinstance(guest, Unknown):
-        return unknown(needs_platform(guest), *first_distinct(bad.values(), LIKE_THESE))
     if bad:
+        need_guest(examination, *first_distinct(bad.values(), LIKE_THESE))
         return _translated(examination, bad)
-    if unknowns:
-        return unknown_because(unknowns)
-    types = sorted({known(one.iommu_type, "") for one in here.values()} - {""})
+    tally.end_if_unknown()
+    types = sorted({known(function.iommu_type, "") for function in here.values()} - {""})
     return passed(Evidence(f"{_GROUPS}/*/type", ", ".join(types)) if types else _NO_GROUPS)
 
 
 def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
-    """Warn, or worse: where requests were refused, the path is DMA-BUF, or ACS redirects besides."""
+    """Report the translation: critical if DMA was refused, the path is DMA-BUF, or ACS redirects too."""
     refused = _refused(examination)
     impact = ""
     if refused:
@@ -90,7 +88,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     elif redirects_of(examination).ports:
         impact = "GPU traffic is redirected to the CPU's IOMMU: transfers are slow, fail or hang."
     return found(
-        "DMA goes through page tables of the IOMMU, and the kernel enables ACS redirect with it.",
+        "DMA goes through the page tables of the IOMMU, and the kernel then enables ACS redirect too.",
         *refused,
         *first_distinct(bad.values(), LIKE_THESE),
         fix=pass_through(examination),
@@ -101,23 +99,23 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
 
 
 def _refused(examination: Examination) -> tuple[Evidence, ...]:
-    """The IOMMU faults in the kernel log of GPUs, NICs and the bridges above them."""
+    """Return the IOMMU faults of GPUs, NICs and the bridges above them from the kernel log."""
     log = examination.kernel_log
     if isinstance(log, Unknown):
         return ()
-    concerned = {bdf for one in gpus_and_nics(examination).values() for bdf in one.chain}
-    messages = (one for one in reversed(log.messages) if one.kind is LogKind.IOMMU_FAULT)
-    return first_distinct(Evidence(log.source, one.text) for one in messages if one.bdf in concerned)
+    chains = {bdf for function in gpus_and_nics(examination).values() for bdf in function.chain}
+    faults = (message for message in reversed(log.messages) if message.kind is LogKind.IOMMU_FAULT)
+    return first_distinct(Evidence(log.source, fault.text) for fault in faults if fault.bdf in chains)
 
 
 def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> Maybe[str]:
-    """The type of a group; "" where there is no group, by the command line where the kernel shows no type."""
+    """Return the type of a group, from the command line if sysfs has none; "" where there is no group."""
     if isinstance(group, Unknown):
         return "" if group.reason is Reason.NOT_THERE else group
     if not isinstance(kind, Unknown) or kind.reason is not Reason.NOT_THERE:
         return kind
     kernel = examination.node.kernel
-    cmdline = "" if isinstance(kernel, Unknown) else known(kernel.cmdline, "")
+    cmdline = known(map_known(kernel, lambda kernel: kernel.cmdline), "")
     if any(_is_direct(word, is_arm64(examination)) for word in cmdline.split()):
         return "identity"
     return Unknown(
@@ -126,7 +124,7 @@ def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> M
 
 
 def _is_direct(word: str, arm: bool) -> bool:
-    """Whether an option of the kernel makes the IOMMU pass DMA through; iommu=pt exists on x86 alone."""
+    """Return whether a kernel option makes the IOMMU pass DMA through; iommu=pt exists on x86 only."""
     name, _, value = word.partition("=")
     if name == "iommu":
         return not arm and "pt" in value.split(",")
@@ -139,30 +137,30 @@ def _is_direct(word: str, arm: bool) -> bool:
     "This virtual machine shows no PCIe switch between GPUs and NICs",
     "NCCL user guide, environment variables, NCCL_TOPO_FILE, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; NVIDIA/nccl issue 1519",
-    ok="GPUs and NICs share a PCIe switch, or this is no virtual machine",
+    ok="GPUs and NICs share a PCIe switch, or this is not a virtual machine",
     impact="NCCL disables GPUDirect RDMA by default, unless NCCL_TOPO_FILE names the host's PCI tree.",
 )
 def vm_without_p2p(examination: Examination) -> Outcome:
-    """Judge whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
+    """Check whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
     here = gpus_and_nics(examination)
-    gpus = [one for one in here.values() if one.kind is PciKind.GPU]
-    nics = [one for one in here.values() if one.kind is PciKind.NIC]
+    gpus = [function for function in here.values() if function.kind is PciKind.GPU]
+    nics = [function for function in here.values() if function.kind is PciKind.NIC]
     if not gpus or not nics:
-        return passed(Evidence(DEVICES, "no GPU or no RDMA NIC here"))
+        return passed(NO_GPU_OR_NIC)
     if near_paths(examination):
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
-    guest = is_guest(examination)
-    if isinstance(guest, Unknown):
-        return unknown(needs_platform(guest))
-    if not guest:
+    if not need_guest(examination):
         return passed(_NOT_A_GUEST)
     named = labels(examination)
     return found(
-        "The hypervisor hides the PCIe switches of the real machine, so that NCCL takes the path for one "
-        "through the CPU.",
+        "The hypervisor hides the PCIe switches of the host, so NCCL assumes that the path goes through the "
+        "CPU.",
         *(
-            Evidence(f"readlink -f {DEVICES}/{one.bdf}", f"{named.get(one.bdf, '')}: {one.sysfs_path[:160]}")
-            for one in (gpus[0], nics[0])
+            Evidence(
+                f"readlink -f {DEVICES}/{function.bdf}",
+                f"{named.get(function.bdf, '')}: {function.sysfs_path[:160]}",
+            )
+            for function in (gpus[0], nics[0])
         ),
         fix=Plan(
             "Give NCCL the host's PCI tree",
@@ -187,36 +185,33 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     Severity.WARNING,
     "ATS is disabled on a NIC of this virtual machine",
     "NVIDIA AI Enterprise, optimizing VM configuration for AI inference, ATS; NVIDIA/nccl-tests issue 380",
-    ok="ATS is enabled on the NICs of this virtual machine, or this is none",
+    ok="ATS is enabled on the NICs, or this is not a virtual machine",
     impact="Every transfer to a GPU goes through the host's IOMMU: about half the rate of bare metal "
     "(reported: 180 instead of 320 GB/s).",
     data_path=True,
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
-    """Judge ATSCtl of a guest's NICs."""
-    nics = [one for one in gpus_and_nics(examination).values() if one.kind is PciKind.NIC]
+    """Check ATSCtl of a guest's NICs."""
+    functions = gpus_and_nics(examination).values()
+    nics = [function for function in functions if function.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC here"))
-    guest = is_guest(examination)
-    if isinstance(guest, Unknown):
-        return unknown(needs_platform(guest))
-    if not guest:
+    if not need_guest(examination):
         return passed(_NOT_A_GUEST)
     named = labels(examination)
     bad: dict[str, Evidence] = {}
-    unknowns: list[Unknown] = []
-    for one in nics:
-        space = config_of(examination, one.bdf)
-        ats = space if isinstance(space, Unknown) else space.ats_enabled
+    tally = Tally()
+    for nic in nics:
+        space = config_of(examination, nic.bdf)
+        ats = map_known(space, lambda space: space.ats_enabled)
         if isinstance(ats, Unknown):
-            # A hypervisor may hide the capability and use it all the same: no capability says nothing.
-            hidden = ats.reason is Reason.NOT_THERE and not isinstance(space, Unknown)
-            needs = Unknown(ats.reason, ats.source, "the hypervisor shows no ATS: check on the host")
-            unknowns.append(needs if hidden else ats)
+            # A hypervisor may hide the capability and still use it, so its absence proves nothing.
+            is_hidden = ats.reason is Reason.NOT_THERE and not isinstance(space, Unknown)
+            hidden = Unknown(ats.reason, ats.source, "the hypervisor shows no ATS: check on the host")
+            tally.unknowns.append(hidden if is_hidden else ats)
         elif not ats:
-            bad[one.bdf] = Evidence(
-                f"lspci -vvv -s {one.bdf}", f"{named.get(one.bdf, one.bdf)}: ATSCtl: Enable-"
-            )
+            text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable-"
+            bad[nic.bdf] = Evidence(f"lspci -vvv -s {nic.bdf}", text)
     if bad:
         return found(
             "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
@@ -231,10 +226,9 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
                     instruction("On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl)."),
                 ),
                 needs_reboot=True,
-                disturbs="every guest of the host, which reboots",
+                disturbs="every guest of the host, because it reboots",
             ),
             devices=tuple(bad),
         )
-    if unknowns:
-        return unknown_because(unknowns)
+    tally.end_if_unknown()
     return passed(Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"))

@@ -14,13 +14,13 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
+    Tally,
     functions_of,
     gpus_and_nics,
     is_grace,
     labels,
-    outcome_of,
+    need_read,
     plural,
-    unknown_because,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -28,7 +28,7 @@ from probes.topology.endpoints import port_gbps
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
-LOAD_PERCENT = 10  # from here on a GPU's link is at its full speed
+LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
 _RESEAT = Plan(
     "Find what limits the link",
@@ -55,7 +55,7 @@ class _Link:
 
     @property
     def speed(self) -> Maybe[float]:
-        """The speed now; either end shows it."""
+        """The current speed; either end shows it."""
         now = self.lower.link.speed_gtps
         return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.speed_gtps
 
@@ -66,38 +66,39 @@ class _Link:
 
     @property
     def best(self) -> tuple[Maybe[float], Maybe[float]]:
-        """What both ends can do."""
+        """The speed and width that both ends support."""
         return most_of(self.lower.link, None if self.upper is None else self.upper.link)
 
 
 def _links(examination: Examination) -> list[_Link]:
-    """Every link above a GPU or NIC; inside a switch there is none."""
+    """Return every link above a GPU or NIC; there is none inside a switch."""
     functions = functions_of(examination)
     links: dict[str, _Link] = {}
     grace = is_grace(examination)
-    for end in gpus_and_nics(examination).values():
-        if end.physical_function is not None:
+    for function in gpus_and_nics(examination).values():
+        if function.physical_function is not None:
             continue  # a virtual function has no link of its own
-        if grace and end.kind is PciKind.GPU:
-            continue  # its data goes over C2C, whatever its PCIe link runs at
-        for place, bdf in enumerate(end.chain):
+        if grace and function.kind is PciKind.GPU:
+            continue  # its data uses C2C, so its PCIe link does not matter
+        for place, bdf in enumerate(function.chain):
             lower = functions.get(bdf)
-            if lower is None or (place == 0 and len(end.chain) > 1):
+            if lower is None or (place == 0 and len(function.chain) > 1):
                 continue
-            upper = functions.get(end.chain[place - 1]) if place else None
+            upper = functions.get(function.chain[place - 1]) if place else None
             if lower.kind is PciKind.BRIDGE and place % 2 == 0:
-                continue  # a downstream port: what is above it is the inside of its switch
+                continue  # a downstream port: above it is the inside of its switch
             links[bdf] = _Link(lower, upper)
     return list(links.values())
 
 
 def _unknown_of(link: _Link, fact: Unknown) -> list[Unknown]:
-    """A fact that is unknown; a function on the root bus has no link (integrated, or in a guest)."""
+    """Return an unknown fact; none for a function on the root bus, which has no link."""
     return [] if link.upper is None else [fact]
 
 
-def _name(examination: Examination, one: PciFunction) -> str:
-    return labels(examination).get(one.bdf, "switch" if one.kind is PciKind.BRIDGE else one.bdf)
+def _name(examination: Examination, function: PciFunction) -> str:
+    other = "switch" if function.kind is PciKind.BRIDGE else function.bdf
+    return labels(examination).get(function.bdf, other)
 
 
 def _compared(
@@ -109,31 +110,27 @@ def _compared(
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compare what each link runs at with what both its ends support; `of` gives both for a file of sysfs."""
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    """Compare the current value of each link with the one that both ends support; `of` returns both."""
+    tally = Tally()
     fine = 0
     for link in links:
         now, best = of(link)
         if isinstance(now, Unknown):
-            unknowns.extend(_unknown_of(link, now))
+            tally.unknowns.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
-            unknowns.extend(_unknown_of(link, best))
+            tally.unknowns.extend(_unknown_of(link, best))
         elif now >= best:
             fine += 1
         else:
             shown = f"{now:g} of {best:g}{unit}: {_name(examination, link.lower)}"
-            bad.append(Evidence(f"{link.source}/{file}", shown))
-            devices.append(link.lower.bdf)
-    well = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
-    return outcome_of(cause, bad, unknowns, well, _RESEAT, devices)
+            tally.fault(Evidence(f"{link.source}/{file}", shown), link.lower.bdf)
+    return tally.outcome(cause, Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}"), _RESEAT)
 
 
 @AREA.check(
     "pcie-link-degraded-width",
     Severity.WARNING,
-    "A PCIe link runs with fewer lanes than both ends have",
+    "A PCIe link runs with fewer lanes than both ends support",
     _ABI,
     ok="PCIe links run with all their lanes",
     impact="Bandwidth falls in proportion: x8 instead of x16 is half. The whole job waits for the slowest "
@@ -148,7 +145,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
         "current_link_width",
         lambda link: (link.width, link.best[1]),
         "",
-        "The link lost lanes during training: bad seating, riser, cable or slot.",
+        "The link lost lanes during training. Common reasons are a loose card, riser or cable.",
         "with all lanes",
     )
 
@@ -156,7 +153,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-link-degraded-speed",
     Severity.WARNING,
-    "A NIC's or a switch's PCIe link runs below the speed of both its ends",
+    "A PCIe link of a NIC or switch runs below the speed that both ends support",
     _ABI,
     ok="PCIe links of NICs and switches run at full speed",
     impact="Each step down in PCIe generation halves the bandwidth. The whole job waits for the slowest "
@@ -171,7 +168,8 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
         "current_link_speed",
         lambda link: (link.speed, link.best[0]),
         " GT/s",
-        "The link fell back to a lower speed during training: a marginal signal, riser or retimer.",
+        "The link fell back to a lower speed during training. Common reasons are a weak signal, riser or "
+        "retimer.",
         "at the full speed of both ends",
     )
 
@@ -187,54 +185,47 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     data_path=True,
 )
 def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
-    """Judge the link of each busy GPU; an idle one at 2.5 GT/s is no fault."""
+    """Check the link of each busy GPU; an idle GPU at 2.5 GT/s is no fault."""
     live = examination.reading.gpus
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
-    idle = seen = 0
+    tally = Tally()
+    idle = judged = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
         now, best = link.speed, link.best[0]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
-            unknowns.extend(_unknown_of(link, best))
+            tally.unknowns.extend(_unknown_of(link, best))
             continue
         number = generation(best)
         if number is None:
             continue
-        seen += 1
+        judged += 1
         running = _generation_now(reading, now)
         if isinstance(running, Unknown):
-            unknowns.append(running)
+            tally.unknowns.append(running)
         elif running < number:
             load = _load(reading)
             if isinstance(load, Unknown):
-                needs = (
-                    f"{_name(examination, link.lower)} is slow, and its load, which may be idle, is unknown "
-                    f"({load})"
-                )
-                unknowns.append(Unknown(load.reason, f"{link.source}/current_link_speed", needs))
+                name = _name(examination, link.lower)
+                detail = f"the link of {name} is slow, but the GPU may be idle: load unknown ({load})"
+                tally.unknowns.append(Unknown(load.reason, f"{link.source}/current_link_speed", detail))
             elif load < LOAD_PERCENT:
                 idle += 1
             else:
-                bad.append(
+                tally.fault(
                     Evidence(
                         f"nvidia-smi -q -i {link.lower.bdf} -d UTILIZATION",
                         f"{_name(examination, link.lower)}: Gen{running} of Gen{number} at {load} % load",
-                    )
+                    ),
+                    link.lower.bdf,
                 )
-                devices.append(link.lower.bdf)
-    good = f"{plural(seen - idle, 'GPU')} at full speed"
+    good = f"{plural(judged - idle, 'GPU')} at full speed"
     if idle:
-        good += f", {idle} idle at a lower one to save power (judged under load only)"
-    return outcome_of(
+        good += f", {idle} idle at a lower speed to save power (judged under load only)"
+    return tally.outcome(
         "A busy GPU raises its link to full speed; this one did not.",
-        bad,
-        unknowns,
         Evidence(f"{DEVICES}/*/current_link_speed", good),
         _RESEAT,
-        devices,
     )
 
 
@@ -245,7 +236,7 @@ def _load(reading: NvmlLive | Unknown | None) -> Maybe[int]:
 
 
 def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> Maybe[int]:
-    """NVML's, of the same moment as the load; else sysfs's."""
+    """Return NVML's generation, read at the same moment as the load; else the one from sysfs."""
     if isinstance(reading, NvmlLive) and not isinstance(reading.link_generation, Unknown):
         return reading.link_generation
     if isinstance(speed, Unknown):
@@ -256,37 +247,33 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
 @AREA.check(
     "pcie-link-limited-by-slot",
     Severity.NOTE,
-    "A GPU or NIC supports more than its slot",
+    "A GPU or NIC is in a slot that limits its PCIe link",
     _ABI.replace("current", "max"),
-    ok="Slots support as much as their GPUs and NICs",
+    ok="No slot limits the PCIe link of a GPU or NIC",
     impact="The card never reaches its own PCIe bandwidth in this slot.",
 )
 def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
-    """Compare what a card supports with what the port above it supports."""
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    """Compare the speed and width that a card supports with those of the port above it."""
+    tally = Tally()
     links = [link for link in _links(examination) if link.lower.kind is not PciKind.BRIDGE and link.upper]
     for link in links:
         own = (link.lower.link.max_speed_gtps, link.lower.link.max_width)
         both = link.best
         facts = [fact for fact in (*own, *both) if isinstance(fact, Unknown)]
         if facts:
-            unknowns.extend(_unknown_of(link, facts[0]))
+            tally.unknowns.extend(_unknown_of(link, facts[0]))
             continue
         if own != both:
             assert link.upper is not None
-            bad.append(
+            tally.fault(
                 Evidence(
                     f"{DEVICES}/{link.upper.bdf}/max_link_speed",
                     f"{_name(examination, link.lower)} supports {words(*own)}, its slot {words(*both)}",
-                )
+                ),
+                link.lower.bdf,
             )
-            devices.append(link.lower.bdf)
-    return outcome_of(
+    return tally.outcome(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
-        bad,
-        unknowns,
         Evidence(
             f"{DEVICES}/*/max_link_speed",
             f"{plural(len(links), 'card')} in slots of their own speed and width",
@@ -297,7 +284,6 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
             needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),
-        devices,
     )
 
 
@@ -312,14 +298,12 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     data_path=True,
 )
 def pcie_link_below_port_rate(examination: Examination) -> Outcome:
-    """Compare what a NIC's link carries at its best with the rate of its fastest port."""
+    """Compare the capacity of a NIC's link with the rate of its fastest port."""
     rdma = examination.node.rdma
-    if isinstance(rdma, Unknown):
-        if rdma.reason is Reason.NOT_THERE:
-            return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
-        return unknown_because([rdma])
-    bad: list[Evidence] = []
-    devices: list[str] = []
+    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+        return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
+    rdma = need_read(rdma)
+    tally = Tally()
     links = {link.lower.bdf: link for link in _links(examination)}
     for device in rdma.devices:
         link = links.get(known(device.bdf, ""))
@@ -328,17 +312,15 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
         upper = None if link.upper is None else link.upper.link
         carries, rate = capacity(link.lower.link, upper), port_gbps(device)
         if not isinstance(carries, Unknown) and 0 < carries < rate:
-            bad.append(
+            tally.fault(
                 Evidence(
                     f"{link.source}/max_link_width",
                     f"{device.name}: {words(*link.best)} carries {carries:.0f} Gb/s, the port {rate:g}",
-                )
+                ),
+                device.name, link.lower.bdf,
             )
-            devices.extend((device.name, link.lower.bdf))
-    return outcome_of(
+    return tally.outcome(
         "Even at its best, the NIC's slot carries less than the port.",
-        bad,
-        [],
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
         Plan(
             "Use a better slot",
@@ -346,5 +328,4 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
             needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),
-        devices,
     )

@@ -1,4 +1,4 @@
-"""How near GPUs and NICs are to each other, their NUMA nodes, and how much GPU memory a NIC can reach."""
+"""The distance between GPUs and NICs, their NUMA nodes, and the GPU memory that a NIC can reach."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, passed
 from probes.queries.pcie_paths import (
     DEVICES,
+    NO_GPU_OR_NIC,
+    Tally,
     config_of,
     gpus_and_nics,
     is_grace,
     is_guest,
     labels,
     near_paths,
-    needs_platform,
-    outcome_of,
+    need_guest,
+    need_read,
     plural,
-    unknown_because,
     unknown_devices,
 )
 from probes.queries.ports import PORT_DOWN
@@ -39,29 +40,23 @@ _SMALL_BAR_BYTES = 256 << 20
 _GPUS_A_NIC = 2
 
 
-def _judged_elsewhere(examination: Examination) -> Outcome | None:
-    """Outcome where the PCI tree does not show what is between GPU and NIC, or where that does not matter."""
+def _distance_exemption(examination: Examination) -> Outcome | None:
+    """Return the outcome where the PCI tree does not show the distance between GPU and NIC; else None."""
     if not examination.topology.gpus or not examination.topology.nics:
-        return passed(Evidence(DEVICES, "no GPU or no RDMA NIC here"))
+        return passed(NO_GPU_OR_NIC)
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
-    guest = is_guest(examination)
-    if isinstance(guest, Unknown):
-        return unknown(needs_platform(guest))
-    if guest:
-        return passed(
-            Evidence(
-                "/sys/class/dmi/id", "a virtual machine: its PCI tree is not the real one, see vm-without-p2p"
-            )
-        )
+    if need_guest(examination):
+        text = "a virtual machine: its PCI tree is not the host's, see vm-without-p2p"
+        return passed(Evidence("/sys/class/dmi/id", text))
     return None
 
 
 def _nearest(examination: Examination) -> dict[str, Path]:
-    """The best path of each GPU to a NIC that is up, by PCIe alone; where all are down, to any."""
+    """Return the best PCIe path of each GPU to a NIC that is up, or to any NIC if all are down."""
     topology = examination.topology
     rdma = examination.node.rdma
-    devices = {one.name: one for one in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
+    devices = {device.name: device for device in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
     up = [nic.id for nic in topology.nics if not is_down(devices.get(nic.id))]
     nics = up or [nic.id for nic in topology.nics]
     here = gpus_and_nics(examination)
@@ -80,35 +75,30 @@ def _nearest(examination: Examination) -> dict[str, Path]:
 
 
 def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
-    """Find the GPUs whose nearest NIC is that far."""
-    elsewhere = _judged_elsewhere(examination)
-    if elsewhere is not None:
-        return elsewhere
+    """Find the GPUs whose nearest NIC is at this distance."""
+    end_with(_distance_exemption(examination))
     topology = examination.topology
-    numa = {end.id: end.numa_node for end in (*topology.gpus, *topology.nics)}
+    numa = {endpoint.id: endpoint.numa_node for endpoint in (*topology.gpus, *topology.nics)}
     named = {gpu.id: gpu.label for gpu in topology.gpus}
     nearest = _nearest(examination)
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
+    tally = Tally()
     for gpu, path in nearest.items():
         if path.nccl_pcie in _NEAR:
             continue
-        # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes: without them neither is known.
+        # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes; without them neither is certain.
         sides = [node for node in (numa[gpu], numa[path.b]) if isinstance(node, Unknown)]
         if sides and not _one_numa_node(examination):
-            unknowns.extend(sides[:1])
+            tally.unknowns.extend(sides[:1])
         elif path.nccl_pcie is word:
             smi = "" if isinstance(path.smi, Unknown) else f", nvidia-smi says {path.smi.value}"
             shown = f"{named[gpu]} to {path.b}: {word.value}{smi}"
             if path.nccl is Nccl.PXN:
                 shown += "; NCCL uses NVLink to a GPU near it (PXN)"
-            bad.append(Evidence("nvidia-smi topo -m", shown))
-            devices.append(gpu)
-    if not bad:
-        return outcome_of("", bad, unknowns, Evidence("nvidia-smi topo -m", good))
-    lost = _near_ones_lost(examination, devices)
-    if len(bad) == len(nearest):
+            tally.fault(Evidence("nvidia-smi topo -m", shown), gpu)
+    if not tally.faults:
+        return tally.outcome("", Evidence("nvidia-smi topo -m", good))
+    lost = set(tally.devices) <= {path.a for path in near_paths(examination)}
+    if len(tally.faults) == len(nearest):
         cause = "No GPU of this node has a nearer NIC."
     elif lost:
         cause = "The NICs near these GPUs are down or missing."
@@ -116,15 +106,15 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
         cause = "Other GPUs of this node have a NIC below their PCIe switch; these have none."
     return found(
         cause,
-        *first_distinct(bad, LIKE_THESE),
+        *first_distinct(tally.faults, LIKE_THESE),
         fix=_nearer(word),
-        severity=Severity.NOTE if len(bad) == len(nearest) else None,
-        devices=tuple(devices),
+        severity=Severity.NOTE if len(tally.faults) == len(nearest) else None,
+        devices=tuple(tally.devices),
         part_of=_LOSSES if lost else (),
     )
 
 
-# What takes a NIC away that is near a GPU.
+# Findings that explain why a GPU has no near NIC.
 _LOSSES = (
     "pcie-function-gone",
     "ib-core-not-loaded",
@@ -136,18 +126,12 @@ _LOSSES = (
 )
 
 
-def _near_ones_lost(examination: Examination, gpus: list[str]) -> bool:
-    """Whether each of these GPUs has a near NIC that is down or has no RDMA device."""
-    near = {path.a for path in near_paths(examination)}
-    return set(gpus) <= near
-
-
 def _nearer(word: Nccl) -> Plan:
     return Plan(
         "Give these GPUs a NIC of their own",
         (
             instruction("Move or add a NIC to a slot below the same PCIe switch as these GPUs."),
-            # The word, not a number: the numbers in NCCL's log are not those that the variable takes.
+            # A word, because the variable does not use the numbers of NCCL's log.
             instruction(
                 f"Until then, set NCCL_NET_GDR_LEVEL={word.value} in the job's environment to enable "
                 "GPUDirect RDMA on this path. Measure with and without it.",
@@ -164,7 +148,7 @@ def _one_numa_node(examination: Examination) -> bool:
     return not isinstance(numa, Unknown) and len(numa.nodes) == 1
 
 
-# Not data_path: a near NIC that is lost degrades the verdict itself; else the machine is built like this.
+# Not data_path: a lost near NIC degrades the verdict by itself; otherwise the machine is built like this.
 @AREA.check(
     "gpu-nic-cross-socket",
     Severity.WARNING,
@@ -176,11 +160,7 @@ def _one_numa_node(examination: Examination) -> bool:
 )
 def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at SYS."""
-    return _far(
-        examination,
-        Nccl.SYS,
-        "no GPU has its nearest NIC on another socket",
-    )
+    return _far(examination, Nccl.SYS, "no GPU has its nearest NIC on another socket")
 
 
 @AREA.check(
@@ -194,11 +174,7 @@ def gpu_nic_cross_socket(examination: Examination) -> Outcome:
 )
 def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at PHB (nvidia-smi: PHB or NODE)."""
-    return _far(
-        examination,
-        Nccl.PHB,
-        "no GPU has its nearest NIC behind the host bridge",
-    )
+    return _far(examination, Nccl.PHB, "no GPU has its nearest NIC behind the host bridge")
 
 
 @AREA.check(
@@ -211,9 +187,7 @@ def gpu_nic_through_cpu(examination: Examination) -> Outcome:
 )
 def gpu_nic_shared(examination: Examination) -> Outcome:
     """Count GPUs and NICs of each group below the same switches."""
-    elsewhere = _judged_elsewhere(examination)
-    if elsewhere is not None:
-        return elsewhere
+    end_with(_distance_exemption(examination))
     topology = examination.topology
     near: dict[str, set[str]] = {}
     for path in near_paths(examination):
@@ -222,25 +196,20 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     for gpu in topology.gpus:
         if gpu.id in near:
             groups.setdefault(frozenset(near[gpu.id]), []).append(gpu)
-    bad: list[Evidence] = []
-    devices: list[str] = []
+    tally = Tally()
     for nics, gpus in groups.items():
         if len(gpus) > _GPUS_A_NIC * len(nics):
             gpu_names, nic_names = join_limited(gpu.label for gpu in gpus), join_limited(sorted(nics), 4)
-            bad.append(
+            tally.fault(
                 Evidence(
                     "nvidia-smi topo -m",
                     f"{len(gpus)} GPUs, {plural(len(nics), 'NIC')}: {gpu_names} share {nic_names}",
-                )
+                ),
+                *(gpu.id for gpu in gpus), *sorted(nics),
             )
-            devices.extend((*(gpu.id for gpu in gpus), *sorted(nics)))
-    return outcome_of(
-        "There are fewer NICs than half the GPUs below this switch.",
-        bad,
-        [],
+    return tally.outcome(
+        "Below this switch, NICs are fewer than half the GPUs.",
         Evidence("nvidia-smi topo -m", "at most two GPUs per NIC below the same switch"),
-        None,
-        devices,
     )
 
 
@@ -250,40 +219,31 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     "The firmware does not report the NUMA node of a GPU or NIC",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node; NVIDIA/nccl issues 1843 and 1519",
     ok="The NUMA node of every GPU and NIC is known",
-    impact="NCCL takes such a device for one on another socket (SYS) and does not use GPUDirect RDMA "
+    impact="NCCL treats such a device as if it were on another socket (SYS), and does not use GPUDirect RDMA "
     "between it and the others.",
 )
 def numa_node_unknown(examination: Examination) -> Outcome:
-    """Judge numa_node of GPUs and NICs, on a node with more than one NUMA node."""
-    numa = examination.node.numa
+    """Check numa_node of GPUs and NICs on a node with more than one NUMA node."""
     here, named = gpus_and_nics(examination), labels(examination)
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
-    if isinstance(numa, Unknown):
-        return unknown_because([numa])
-    if len(numa.nodes) < 2:
+    if len(need_read(examination.node.numa).nodes) < 2:
         return passed(Evidence("/sys/devices/system/node/online", "one NUMA node"))
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
-    for bdf, one in here.items():
-        if not isinstance(one.numa_node, Unknown):
+    tally = Tally()
+    for bdf, function in here.items():
+        if not isinstance(function.numa_node, Unknown):
             continue
-        if one.numa_node.reason is Reason.NOT_THERE:
-            bad.append(Evidence(f"{DEVICES}/{bdf}/numa_node", f"-1: {named.get(bdf, bdf)}"))
-            devices.append(bdf)
+        if function.numa_node.reason is Reason.NOT_THERE:
+            tally.fault(Evidence(f"{DEVICES}/{bdf}/numa_node", f"-1: {named.get(bdf, bdf)}"), bdf)
         else:
-            unknowns.append(one.numa_node)
-    if not bad:
-        if unknowns:
-            return unknown_because(unknowns)
-        return passed(Evidence(f"{DEVICES}/*/numa_node", f"known for all {len(here)}"))
-    guest = is_guest(examination)
-    every = len(bad) == len(here)
+            tally.unknowns.append(function.numa_node)
+    if not tally.faults:
+        return tally.outcome("", Evidence(f"{DEVICES}/*/numa_node", f"known for all {len(here)}"))
+    all_missing = len(tally.faults) == len(here)
     return found(
-        "The BIOS or hypervisor gives no proximity data (numa_node is -1), and NCCL takes -1 for a NUMA "
-        "node of its own.",
-        *first_distinct(bad, LIKE_THESE),
+        "The BIOS or hypervisor provides no proximity data (numa_node is -1), and NCCL treats -1 as a "
+        "separate NUMA node.",
+        *first_distinct(tally.faults, LIKE_THESE),
         fix=Plan(
             "Have the firmware report NUMA nodes",
             (
@@ -293,11 +253,11 @@ def numa_node_unknown(examination: Examination) -> Outcome:
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
-        # A guest without any is the rule in clouds, whose providers hand out a topology file instead.
-        severity=Severity.NOTE if every and not isinstance(guest, Unknown) and guest else None,
-        devices=tuple(devices),
+        # Cloud VMs usually report none; the provider supplies a topology file instead.
+        severity=Severity.NOTE if all_missing and is_guest(examination) is True else None,
+        devices=tuple(tally.devices),
         impact="All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
-        if every
+        if all_missing
         else "",
     )
 
@@ -314,42 +274,36 @@ def numa_node_unknown(examination: Examination) -> Outcome:
 )
 def bar1_too_small(examination: Examination) -> Outcome:
     """Compare BAR1 of each GPU with its memory."""
-    gpus = examination.node.gpus
-    if isinstance(gpus, Unknown):
-        return unknown_because([gpus])
+    gpus = need_read(examination.node.gpus)
     here = gpus_and_nics(examination)
-    bad: list[Evidence] = []
-    devices: list[str] = []
-    unknowns: list[Unknown] = []
-    grows = False
+    tally = Tally()
+    resizable = False
     for gpu in gpus.gpus:
         if gpu.bdf not in here:
             continue
         bar, memory = gpu.bar1_total_bytes, gpu.memory_total_bytes
         if isinstance(bar, Unknown):
-            unknowns.append(bar)
+            tally.unknowns.append(bar)
             continue
         if bar > _SMALL_BAR_BYTES:
             if isinstance(memory, Unknown):
-                unknowns.append(memory)
+                tally.unknowns.append(memory)
                 continue
             if bar >= memory:
                 continue
         of = "" if isinstance(memory, Unknown) else f" of {memory >> 20} MiB memory"
-        bad.append(
-            Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", f"BAR1 {bar >> 20} MiB{of}: GPU{gpu.index}")
+        tally.fault(
+            Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", f"BAR1 {bar >> 20} MiB{of}: GPU{gpu.index}"),
+            gpu.bdf,
         )
-        devices.append(gpu.bdf)
-        grows = grows or _offers_more(examination, gpu.bdf, bar)
+        resizable = resizable or _offers_more(examination, gpu.bdf, bar)
     cause = (
         "The BIOS assigned a small BAR1; the GPU supports a larger one (Resizable BAR)."
-        if grows
+        if resizable
         else "The BIOS or hypervisor assigned a small BAR1, or this GPU has no larger one."
     )
-    return outcome_of(
+    return tally.outcome(
         cause,
-        bad,
-        unknowns,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
         Plan(
             "Enlarge BAR1",
@@ -363,12 +317,12 @@ def bar1_too_small(examination: Examination) -> Outcome:
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
-        devices,
     )
 
 
 def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> bool:
+    """Return whether a GPU has a larger resizable BAR than the one in use."""
     space = config_of(examination, bdf)
     if isinstance(space, Unknown) or isinstance(space.resizable_bars, Unknown):
         return False
-    return any(known(one.largest_bytes, 0) > bar_bytes for one in space.resizable_bars)
+    return any(known(resizable.largest_bytes, 0) > bar_bytes for resizable in space.resizable_bars)

@@ -1,18 +1,18 @@
-"""NICs' PCIe read requests: their size, and how many are in flight."""
+"""PCIe read requests of NICs: their size, and how many are in flight."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.pcie.device_control import SPEC, each_nic
 from probes.facts.pci.capabilities import PciExpress
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.device_control import USUAL_READ_BYTES, raising
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
-from probes.queries.pcie_paths import nic_registers, outcome_of, unknown_because, unknown_devices
+from probes.queries.pcie_paths import Tally, need_read, nic_registers, unknown_devices
 from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
@@ -28,7 +28,7 @@ AREA = Area("pcie", requires=(unknown_devices,))
     impact="The send rate can fall where the PCIe link is nearly full. Measure before and after a change.",
 )
 def pcie_devctl_read_request(examination: Examination) -> Outcome:
-    """Judge Max_Read_Request_Size of each NIC."""
+    """Check Max_Read_Request_Size of each NIC."""
 
     def wrong(express: PciExpress) -> str | Unknown:
         size = express.max_read_request_bytes
@@ -39,9 +39,9 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
     return each_nic(
         examination,
         wrong,
-        "The NIC reads what it sends in small pieces.",
+        "The NIC reads the data that it sends in small pieces.",
         "MaxReadReq 4096 bytes on all NICs",
-        lambda bad: raising({bdf: known(one.max_read_request_bytes, 0) for bdf, one in bad.items()}),
+        lambda bad: raising({bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}),
     )
 
 
@@ -55,7 +55,7 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
 )
 def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
     """Compare Max_Read_Request_Size of NICs with the same board."""
-    return _among_equals(
+    return _same_on_board(
         examination,
         lambda express: express.max_read_request_bytes,
         lambda size: f"MaxReadReq {size} bytes",
@@ -75,7 +75,7 @@ def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
 )
 def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
     """Compare 10-Bit Tag Requester Enable of NICs with the same board."""
-    return _among_equals(
+    return _same_on_board(
         examination,
         lambda express: (
             False
@@ -88,50 +88,46 @@ def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
     )
 
 
-def _among_equals(
+def _same_on_board(
     examination: Examination,
     fact_of: Callable[[PciExpress], Maybe[int]],
     words: Callable[[int], str],
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compare a fact among NICs of one board, and name those below the greatest."""
+    """Compare a fact among NICs of one board, and report those below the greatest value."""
     rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
-        return unknown_because([rdma])
+    if not isinstance(rdma, Unknown) or rdma.reason is not Reason.NOT_THERE:
+        rdma = need_read(rdma)
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
     nics = nic_registers(examination)
     by_board: dict[str, dict[str, tuple[str, int]]] = {}
-    unknowns: list[Unknown] = []
+    tally = Tally()
     for device in devices:
         bdf = known(device.bdf, "")
         board = known(device.board_id, known(device.hca_type, ""))
         if bdf not in nics or not board:
             continue
         express = nics[bdf]
-        fact = express if isinstance(express, Unknown) else fact_of(express)
+        fact = map_known(express, fact_of)
         if isinstance(fact, Unknown):
-            unknowns.append(fact)
+            tally.unknowns.append(fact)
         else:
             by_board.setdefault(board, {})[bdf] = (device.name, fact)
-    if not unknowns and all(len(equals) < 2 for equals in by_board.values()):
+    if not tally.unknowns and all(len(equals) < 2 for equals in by_board.values()):
         return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of one board to compare"))
-    evidence: list[Evidence] = []
-    low: list[str] = []
     for equals in by_board.values():
         values = [fact for _, fact in equals.values()]
         if len(set(values)) < 2:
             continue
         for bdf, (name, fact) in equals.items():
             if fact < max(values):
-                low.append(bdf)
-                evidence.append(
-                    Evidence(f"lspci -vvv -s {bdf}", f"{name}: {words(fact)}, others {words(max(values))}")
-                )
+                text = f"{name}: {words(fact)}, others {words(max(values))}"
+                tally.fault(Evidence(f"lspci -vvv -s {bdf}", text), bdf)
     plan = Plan(
         "Set NICs of one board the same",
-        (instruction("In the BIOS, set the slots of these NICs as those of the others."),),
+        (instruction("In the BIOS, set the slots of these NICs like those of the others."),),
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
     )
-    return outcome_of(cause, evidence, unknowns, Evidence("lspci -vvv", good), plan, low)
+    return tally.outcome(cause, Evidence("lspci -vvv", good), plan)

@@ -9,7 +9,7 @@ from probes.facts.kernel.modules import KernelModule, ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.plans.load_at_boot import persist_peermem
 from probes.plans.load_modules import load_step
-from probes.plans.nv_peer_mem import replace_nv_peer_mem
+from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import (
     Area,
@@ -78,7 +78,7 @@ def _unread(examination: Examination) -> str:
     Severity.WARNING,
     "No boot configuration loads nvidia_peermem",
     "modules-load.d(5); modprobe.d(5), softdep",
-    ok="nvidia_peermem is loaded at boot, or does not have to be",
+    ok="nvidia_peermem is loaded at boot, or does not need to be",
     impact="GPUDirect RDMA may be gone after the next reboot.",
 )
 def peermem_not_persistent(examination: Examination) -> Outcome:
@@ -170,7 +170,7 @@ def _named_and_absent(examination: Examination) -> tuple[Evidence, ServiceState]
     Severity.WARNING,
     "systemd-modules-load failed, and nvidia_peermem is not loaded",
     "systemd-modules-load.service(8)",
-    ok="The boot did not fail to load nvidia_peermem",
+    ok="No failure to load nvidia_peermem at boot",
     impact=STAGED,
 )
 def boot_load_race(examination: Examination) -> Outcome:
@@ -259,8 +259,8 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
         severity = Severity.CRITICAL
     fix, why_not = _replacement(examination)
     return found(
-        "Both modules register under the same name, so the second one gets `Invalid argument`."
-        + (" NCCL does not see the old one on this kernel." if unseen else "")
+        "Both modules register under the same name, so the second one fails with `Invalid argument`."
+        + (" NCCL does not see the old module on this kernel." if unseen else "")
         + why_not,
         Evidence("/proc/modules", "nv_peer_mem: live"),
         Evidence("/sys/kernel/mm/memory_peers", str(peers) if isinstance(peers, Unknown) else "there"),
@@ -285,7 +285,7 @@ def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
         return passed(Evidence("/proc/modules", "not both of nv_peer_mem and nvidia_peermem"))
     fix, why_not = _replacement(examination)
     return found(
-        f"Both serve the same GPU memory; which one gets a region is undefined.{why_not}",
+        f"Both serve the same GPU memory, and it is undefined which one registers a region.{why_not}",
         Evidence("/proc/modules", "nv_peer_mem: live"),
         Evidence("/proc/modules", "nvidia_peermem: live"),
         fix=fix,
@@ -314,7 +314,7 @@ def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
         return passed(state)
     fix, why_not = _replacement(examination)
     return found(
-        f"If it loads the old module first, nvidia_peermem gets `Invalid argument`.{why_not}",
+        f"If the service loads the old module first, nvidia_peermem fails with `Invalid argument`.{why_not}",
         unit,
         state,
         fix=fix,

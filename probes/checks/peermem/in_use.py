@@ -59,8 +59,8 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
         return unknown(f"needs root: {_OPEN_FILES}", uses)
     steps = (
         Step("Show which process has memory regions, if any", ("rdma", "resource", "show", "mr"), False),
-        instruction("End what is left of the job: processes in state D or Z, containers in removal"),
-        instruction("If no process is left, drain the node and reboot it; never use rmmod -f"),
+        instruction("End the remains of the job: processes in state D or Z, containers in removal"),
+        instruction("If no process is left, drain the node and reboot it. Never use rmmod -f."),
     )
     return found(
         "Memory regions of a killed job are still registered.",
@@ -96,7 +96,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
         instruction("Rebuild the NVIDIA driver's modules afterwards, then reboot"),
     )
     return found(
-        "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order of the GPU driver.",
+        "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the reverse order of the GPU driver.",
         release,
         state_evidence(module if is_present(module) else older),
         fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
@@ -111,7 +111,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     "nvidia_peermem fills the kernel log with `detected invalid context`",
     "https://github.com/NVIDIA/nccl/issues/1474",
     ok="nvidia_peermem does not fill the kernel log",
-    impact="None; the messages hide others in the kernel log.",
+    impact="None, but the messages hide others in the kernel log.",
 )
 def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     """Check for a harmless message that looks alarming; drivers from 560 on do not print it."""
@@ -127,7 +127,7 @@ def peermem_invalid_context_flood(examination: Examination) -> Outcome:
         load_step(examination, PEERMEM),
     )
     return found(
-        "The module logs every region of a program that ended without freeing it. This is harmless.",
+        "The module logs every memory region that a program did not free before it ended. This is harmless.",
         *message_evidence(examination, messages)[:3],
         fix=Plan("Update the driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),

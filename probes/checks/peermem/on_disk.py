@@ -7,9 +7,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.plans.common import SWAP_ENDS_JOBS
-from probes.plans.load_modules import load_plan, load_step
-from probes.plans.obstacles import bar_of
-from probes.plans.rebuilding import rebuild_plan
+from probes.plans.driver import rebuild_plan
+from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.evidence_list import SHOWN, STAGED
 from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, need, passed
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
@@ -52,12 +51,12 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
     module = absent_peermem(examination)
     no_file = Evidence(modules_dep(examination), "no nvidia_peermem: see peermem-not-on-disk")
     path = need(module.on_disk, _FILE, state_evidence(module), absent=no_file)
-    blocker = bar_of(examination, PEERMEM)
+    blocker = blocker_of(examination, PEERMEM)
     return peermem_fault(
         examination,
         "No device triggers it, so udev never loads nvidia_peermem. Load it explicitly (modules-load.d)."
         if blocker is None
-        else f"Something blocks nvidia_peermem: {blocker[:LINE_LIMIT]}.",
+        else f"nvidia_peermem cannot be loaded ({blocker[:LINE_LIMIT]}).",
         state_evidence(module),
         Evidence("modinfo -n nvidia_peermem", path),
         fix=load_plan(examination, PEERMEM) if blocker is None else None,

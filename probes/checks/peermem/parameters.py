@@ -47,11 +47,11 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
 def _reload(examination: Examination, title: str, first: str) -> Plan:
     steps = (
         instruction(first),
-        instruction("Rebuild the initramfs (it may carry modprobe.d): `update-initramfs -u` or `dracut -f`"),
+        instruction("Rebuild the initramfs (may contain modprobe.d): `update-initramfs -u` or `dracut -f`"),
         unload_step(examination),
         load_step(examination, PEERMEM),
     )
-    return Plan(title, steps, disturbs="jobs that use nvidia_peermem: they have to end first")
+    return Plan(title, steps, disturbs="jobs that use nvidia_peermem, which must end first")
 
 
 @AREA.check(
@@ -74,8 +74,8 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     if numbers is not None and numbers < _FIRST_MODERN_OFED:
         return passed(evidence, Evidence("ofed_info -s", release))
     return found(
-        "The option is left over from an old MLNX_OFED. From 5.1 on it disables the protection against a "
-        "deadlock.",
+        "The option is left over from an old MLNX_OFED. With 5.1 and newer it disables the protection "
+        "against a deadlock.",
         evidence,
         Evidence("ofed_info -s", release),
         fix=_reload(
@@ -94,7 +94,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
     PEERMEM_MANUAL,
     ok="peerdirect_support of nvidia_peermem fits this OFED, or there is none",
-    impact="GPU memory may not register, or not be released, with this OFED.",
+    impact="With this OFED, GPU memory may fail to register or to be released.",
 )
 def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     """Check for an OFED of 5.0 or older, whose PeerDirect needs the legacy setting."""
@@ -132,7 +132,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
         evidence,
         fix=_reload(
             examination,
-            "Use the default",
+            "Use the default value",
             "Delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
         ),
         devices=(PEERMEM,),
@@ -148,7 +148,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     impact=STAGED,
 )
 def peermem_parameter_invalid(examination: Examination) -> Outcome:
-    """Check the log for a parameter that the module rejected when it was loaded."""
+    """Check the kernel log for a parameter that the module rejected."""
     absent_peermem(examination)
     messages = module_messages(examination, (LogKind.PEERMEM,), words="invalid")
     if isinstance(messages, Unknown) and need_of_peermem(examination) is Need.NOT_NEEDED:

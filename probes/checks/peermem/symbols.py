@@ -7,8 +7,8 @@ from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
-from probes.plans.rebuilding import rebuild_steps
 from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import KERNEL_LOG, STAGED
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
@@ -49,7 +49,7 @@ _IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
     "nvidia_peermem was built without peer-memory symbols",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
-    ok="No needed nvidia_peermem was built without peer-memory symbols",
+    ok="nvidia_peermem was built with peer-memory symbols, or is not needed",
     impact=STAGED,
 )
 def peermem_built_without_symbols(examination: Examination) -> Outcome:
@@ -66,14 +66,14 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     symbols = () if isinstance(facts, Unknown) else facts.peer_memory
     rebuild = rebuild_steps(examination)
     if symbols:
-        seen = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
+        exporter = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
         cause = (
             "The driver was built before OFED was installed, so modprobe fails with `Invalid argument`. "
             "A rebuild finds the symbols of OFED."
         )
         plan = Plan("Build nvidia-peermem against OFED", rebuild, reversible=False)
     else:
-        seen = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
+        exporter = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
         cause = (
             "This RDMA stack has no peer-memory interface, so modprobe fails with `Invalid argument`. OFED "
             "and the kernels of some distributions have it."
@@ -85,7 +85,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
         plan = Plan(
             "Install OFED, then build nvidia-peermem", steps, reversible=False, disturbs="every RDMA program"
         )
-    return peermem_fault(examination, cause, depends, seen, fix=plan)
+    return peermem_fault(examination, cause, depends, exporter, fix=plan)
 
 
 @AREA.check(
@@ -93,7 +93,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "nvidia_peermem was built against another OFED version",
     "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
-    ok="No needed nvidia_peermem was built against another OFED",
+    ok="nvidia_peermem was built against the running OFED, or is not needed",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
@@ -132,7 +132,7 @@ def _symbols(
     Severity.CRITICAL,
     "nvidia_peermem on disk belongs to another driver version",
     PEERMEM_MANUAL,
-    ok="No needed nvidia_peermem belongs to another driver version",
+    ok="nvidia_peermem on disk fits the loaded driver, or is not needed",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
@@ -158,10 +158,13 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "nvidia_peermem works only with the driver of its own version.",
+        "nvidia_peermem works only with a driver of the same version.",
         *evidence,
         fix=Plan(
-            "Load a driver and modules of one version", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
+            "Load driver and modules of the same version",
+            steps,
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
         ),
         part_of=("driver-half-updated",),
     )
@@ -172,7 +175,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
-    ok="No symbol that nvidia_peermem needs is missing in ib_core",
+    ok="No symbol of ib_core is missing for nvidia_peermem",
     impact=STAGED,
 )
 def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
@@ -180,8 +183,8 @@ def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
     return _symbols(
         examination,
         LogKind.UNKNOWN_SYMBOL,
-        "The module was built for OFED, but the distribution's ib_core is loaded: OFED is not built for this "
-        "kernel, the initramfs is old, or openibd did not run.",
+        "The module was built for OFED, but the distribution's ib_core is loaded. Either OFED is not built "
+        "for this kernel, the initramfs is old, or openibd did not run.",
         "Build the driver's modules for the running RDMA stack",
         ("inbox-core-beside-ofed",),
     )
@@ -218,13 +221,13 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     )
     spare = is_spare(examination)
     return found(
-        "OFED has no modules for this kernel, so the distribution's are loaded."
-        + (" That is right if only OFED's libraries and tools are wanted." if spare else ""),
+        "OFED has no modules for this kernel, so the modules of the distribution are loaded."
+        + (" That is correct if you want only the libraries and tools of OFED." if spare else ""),
         Evidence("ofed_info -s", ofed),
         path,
         fix=Plan("Build OFED for this kernel", steps, reversible=False, disturbs="every RDMA program"),
         devices=("ib_core",),
         severity=Severity.NOTE if spare else None,
-        impact="None while DMA-BUF is used; features of OFED's modules are missing." if spare else "",
+        impact="None for jobs that use DMA-BUF. Features of OFED's modules are missing." if spare else "",
         part_of=("dkms-build-failed", "dkms-not-built-for-kernel"),
     )

@@ -1,23 +1,25 @@
-"""Device files of RDMA and GPUs, as this program and jobs in containers have them."""
+"""Checks of the device files of NICs and GPUs, on the node and in the containers of jobs."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.jobs.processes import Process
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,
     RESTARTS,
+    conclude,
     gpus_of,
     jobs_of,
     maps,
     needs_environment,
-    settle,
 )
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER
@@ -33,12 +35,26 @@ _INTO_CONTAINER = (
 _NOT_USABLE = "not readable and writable for this user"
 
 
-def _expected(examination: Examination) -> Maybe[tuple[str, ...]]:
-    """The uverbs files that the kernel has created, as /sys/class/infiniband_verbs names them."""
+def _expected(examination: Examination) -> tuple[str, ...]:
+    """Return the uverbs files that the kernel has created, according to /sys/class/infiniband_verbs."""
     rdma = examination.node.rdma
-    if isinstance(rdma, Unknown):
-        return () if rdma.reason is Reason.NOT_THERE else rdma
-    return tuple(device.uverbs for device in rdma.devices if not isinstance(device.uverbs, Unknown))
+    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+        return ()
+    devices = need(rdma, RDMA_DEVICES, quote=False).devices
+    return tuple(device.uverbs for device in devices if not isinstance(device.uverbs, Unknown))
+
+
+def _rdma_files(examination: Examination) -> tuple[DeviceNode, ...] | None:
+    """Return the files in /dev/infiniband, None without that directory, or end the check as unknown."""
+    files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
+    if isinstance(files, Unknown) and files.reason is Reason.NOT_THERE:
+        return None
+    return need(files, "/dev", quote=False)
+
+
+def _need_rdma(examination: Examination) -> RdmaFacts:
+    """Return the RDMA devices; without any, end the check."""
+    return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA, quote=False)
 
 
 @AREA.check(
@@ -50,18 +66,12 @@ def _expected(examination: Examination) -> Maybe[tuple[str, ...]]:
     impact="No program here can use a NIC for RDMA.",
 )
 def dev_infiniband_missing(examination: Examination) -> Outcome:
-    """Look for /dev/infiniband/uverbsN where sysfs shows RDMA devices; critical where GPUs need them."""
-    rdma, nodes = examination.node.rdma, examination.device_nodes
-    if isinstance(rdma, Unknown):
-        if rdma.reason is Reason.NOT_THERE:
-            return passed(NO_RDMA)
-        return unknown(needs(RDMA_DEVICES, rdma))
+    """Look for /dev/infiniband/uverbsN if sysfs shows RDMA devices; critical if GPUs need them."""
+    rdma = _need_rdma(examination)
     if not rdma.devices:
         return passed(NO_RDMA)
-    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
-    if isinstance(files, Unknown) and files.reason is not Reason.NOT_THERE:
-        return unknown(needs("/dev", files))
-    verbs = [] if isinstance(files, Unknown) else [file for file in files if "uverbs" in file.path]
+    files = _rdma_files(examination)
+    verbs = [file for file in files or () if "uverbs" in file.path]
     if verbs:
         return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files"))
     inside = in_container(examination.node.platform)
@@ -76,7 +86,7 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
         Evidence("/sys/class/infiniband", f"{len(rdma.devices)} devices"),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if inside
-        else verbs_files(examination, made or rdma.devices, not isinstance(files, Unknown)),
+        else verbs_files(examination, made or rdma.devices, files is not None),
         severity=None if examination.topology.gpus else Severity.WARNING,
         devices=tuple(device.name for device in made) or ("ib_uverbs",),
     )
@@ -88,28 +98,25 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
     "Some RDMA devices have no device file",
     _VERBS,
     ok="Every RDMA device has a device file",
-    impact="Programs here cannot use these NICs, and jobs have fewer of them.",
+    impact="Programs cannot use these NICs, so jobs have fewer of them.",
     data_path=True,
 )
 def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     """Look for each file that /sys/class/infiniband_verbs names."""
-    nodes, rdma, expected = examination.device_nodes, examination.node.rdma, _expected(examination)
-    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
-    if isinstance(expected, Unknown):
-        return unknown(needs(RDMA_DEVICES, expected))
-    if isinstance(files, Unknown):
-        if files.reason is Reason.NOT_THERE:  # dev-infiniband-missing reports that
-            return passed(Evidence(INFINIBAND, "not there"))
-        return unknown(needs("/dev", files))
+    expected = _expected(examination)
+    files = _rdma_files(examination)
+    if files is None:  # dev-infiniband-missing reports that
+        return passed(Evidence(INFINIBAND, "not there"))
     here = {file.path for file in files}
-    gone = [path for path in expected if path not in here]
-    if not gone or not here.intersection(expected):
+    missing = [path for path in expected if path not in here]
+    if not missing or not here.intersection(expected):
         return passed(Evidence(INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
+    rdma = examination.node.rdma
     devices = () if isinstance(rdma, Unknown) else rdma.devices
-    without = [device for device in devices if device.uverbs in gone]
+    without = [device for device in devices if device.uverbs in missing]
     return found(
         "sysfs shows these NICs, but their device files are missing.",
-        *first_distinct(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in missing),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
         else verbs_files(examination, without, has_directory=True),
@@ -128,12 +135,9 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
 )
 def dev_infiniband_denied(examination: Examination) -> Outcome:
     """Read the modes of /dev/infiniband/uverbsN, which are usually 0666."""
-    nodes = examination.device_nodes
-    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
-    if isinstance(files, Unknown):
-        if files.reason is Reason.NOT_THERE:
-            return passed(Evidence(INFINIBAND, "not there"))
-        return unknown(needs("/dev", files))
+    files = _rdma_files(examination)
+    if files is None:
+        return passed(Evidence(INFINIBAND, "not there"))
     verbs = [file for file in files if "uverbs" in file.path]
     denied = [file for file in verbs if not isinstance(file.usable, Unknown) and not file.usable]
     if denied:
@@ -147,16 +151,15 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                 (
                     Step(
                         "Change the mode until the next boot",
-                        ("chmod", "0666", *(one.path for one in denied)),
+                        ("chmod", "0666", *(file.path for file in denied)),
                     ),
                     instruction(f"To keep it, write {rule} to {path}"),
                 ),
-                note="Where only a group is meant to use them, add the user to the group instead",
+                note="If only a group should use them, add the user to that group instead.",
             ),
         )
     for file in verbs:
-        if isinstance(file.usable, Unknown):
-            return unknown(needs(f"the mode of {file.path}", file.usable))
+        need(file.usable, f"the mode of {file.path}", quote=False)
     return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
 
 
@@ -170,24 +173,22 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     data_path=True,
 )
 def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
-    """Look for /dev/infiniband as each process with a GPU sees it; a note where it does not map NCCL."""
+    """Look for /dev/infiniband from the point of view of each job; a note if the job does not map NCCL."""
     jobs = jobs_of(examination)
     expected = _expected(examination)
-    if isinstance(expected, Unknown):
-        return unknown(needs(RDMA_DEVICES, expected))
     without = [] if not expected else [process for process in jobs.processes if _no_verbs(process)]
     if not without:
         for process in jobs.processes:
             nodes = process.rdma_nodes
             if isinstance(nodes, Unknown) and nodes.reason is not Reason.NOT_THERE:
                 return unknown(needs_environment(process, nodes))
-    return settle(
+    return conclude(
         jobs,
-        [Evidence(f"/proc/{one.pid}/root{INFINIBAND}", "no uverbs file") for one in without],
-        "The host has the files, the container does not. Single-node jobs are not affected.",
+        [Evidence(f"/proc/{process.pid}/root{INFINIBAND}", "no uverbs file") for process in without],
+        "The host has the files, but the container does not. Single-node jobs are not affected.",
         fix=Plan("Pass the files into the container", _INTO_CONTAINER, disturbs=RESTARTS),
         part_of=("dev-infiniband-missing",),
-        severity=None if any(maps(one, "libnccl") for one in without) else Severity.NOTE,
+        severity=None if any(maps(process, "libnccl") for process in without) else Severity.NOTE,
     )
 
 
@@ -209,14 +210,10 @@ def _no_verbs(process: Process) -> bool:
 )
 def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     """Compare the files in the job's container with the NICs nearest to its GPUs."""
-    jobs, rdma, topology = jobs_of(examination), examination.node.rdma, examination.topology
-    if isinstance(rdma, Unknown):
-        if rdma.reason is not Reason.NOT_THERE:
-            return unknown(needs(RDMA_DEVICES, rdma))
-        return passed(NO_RDMA)
+    jobs, topology = jobs_of(examination), examination.topology
     names = {
         device.name: device.uverbs.rpartition("/")[2]
-        for device in rdma.devices
+        for device in _need_rdma(examination).devices
         if not isinstance(device.uverbs, Unknown)
     }
     evidence = []
@@ -235,10 +232,10 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
                 near = min(ranks, key=lambda nic: ranks[nic])
                 shown = f"no {names[near]} ({near}, nearest to {gpu})"
                 evidence.append(Evidence(f"/proc/{process.pid}/root{INFINIBAND}", shown))
-    return settle(
+    return conclude(
         jobs,
         evidence,
-        "The container got device files of farther NICs only.",
+        "The container has device files of farther NICs only.",
         fix=Plan("Pass the near NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
     )
 
@@ -253,21 +250,16 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
 )
 def dev_nvidia_missing(examination: Examination) -> Outcome:
     """Look for /dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
-    gpus, nodes = examination.node.gpus, examination.device_nodes
-    if isinstance(gpus, Unknown):
-        return unknown(needs("the GPUs", gpus))
-    if isinstance(nodes, Unknown):
-        return unknown(needs("/dev", nodes))
+    gpus = need(examination.node.gpus, "the GPUs", quote=False)
+    nodes = need(examination.device_nodes, "/dev", quote=False)
     bound = [gpu for gpu in gpus.gpus if gpu.driver == "nvidia"]
     if not bound:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU with the NVIDIA driver"))
-    if isinstance(nodes.gpu, Unknown):
-        return unknown(needs("/dev", nodes.gpu))
-    here = {node.path for node in nodes.gpu}
+    here = {node.path for node in need(nodes.gpu, "/dev", quote=False)}
     minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
     wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
-    gone = [path for path in wanted if path not in here]
-    if not gone:
+    missing = [path for path in wanted if path not in here]
+    if not missing:
         return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
     inside = in_container(examination.node.platform)
     return found(
@@ -275,11 +267,11 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         if inside
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
-        *first_distinct(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in missing),
         fix=Plan(
             "Pass the GPUs into the container",
             (instruction("Docker: add --gpus all", False), instruction("Pod: request nvidia.com/gpu", False)),
         )
         if inside
-        else nvidia_files(gone, minors),
+        else nvidia_files(missing, minors),
     )

@@ -1,17 +1,27 @@
-"""Problems of the GPU Operator and the Network Operator, as the node shows them."""
+"""Checks of the GPU Operator and the Network Operator, from the side of the node."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown
-from probes.checks.nccl.library import usable
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.system.driver_container import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.facts.system.driver_container import (
+    DRIVER,
+    DRIVER_MODULES,
+    MOFED,
+    MOFED_READY,
+    DriverContainerFacts,
+)
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.jobs import GDR_PATHS, usable_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
 _OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"
+
+
+def _containers(examination: Examination) -> DriverContainerFacts:
+    return need(examination.driver_container, DRIVER, quote=False)
 
 
 @AREA.check(
@@ -24,17 +34,10 @@ _OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-nativ
     data_path=True,
 )
 def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
-    """Find a driver container without nvidia_peermem where DMA-BUF is not usable."""
-    facts = examination.driver_container
-    driver = facts if isinstance(facts, Unknown) else facts.driver
-    if isinstance(driver, Unknown):
-        return unknown(needs(DRIVER, driver))
-    if not driver:
+    """Find a driver container without nvidia_peermem if DMA-BUF is not usable."""
+    if not need(_containers(examination).driver, DRIVER, quote=False):
         return passed(Evidence(DRIVER, "no driver container here"))
-    dmabuf, peermem = usable(examination)
-    for fact in (dmabuf, peermem):
-        if isinstance(fact, Unknown):
-            return unknown(needs("the GPUDirect RDMA paths of this node", fact))
+    dmabuf, peermem = (need(path, GDR_PATHS, quote=False) for path in usable_paths(examination))
     if dmabuf or peermem:
         return passed(Evidence(DRIVER, f"{'DMA-BUF' if dmabuf else 'nvidia-peermem'} is usable"))
     return found(
@@ -45,7 +48,7 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
         fix=Plan(
             "Change the ClusterPolicy",
             (
-                Step("Show it", ("kubectl", "get", "clusterpolicy", "--output=yaml"), needs_root=False),
+                Step("Show the ClusterPolicy", ("kubectl", "get", "clusterpolicy", "--output=yaml"), False),
                 instruction("Set driver.kernelModuleType=open for DMA-BUF, or driver.rdma.enabled=true"),
             ),
             disturbs="every GPU job: driver pods restart and the node is drained",
@@ -63,18 +66,15 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     impact="GPU driver pods wait for it, so the node gets no GPU jobs.",
 )
 def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
-    """Find /run/mellanox/drivers without .driver-ready; a note where DMA-BUF is usable."""
-    facts = examination.driver_container
-    if isinstance(facts, Unknown):
-        return unknown(needs(DRIVER, facts))
-    for fact in (facts.mofed, facts.mofed_ready):
-        if isinstance(fact, Unknown):
-            return unknown(needs(MOFED, fact))
-    if not facts.mofed:
+    """Find /run/mellanox/drivers without .driver-ready; a note if DMA-BUF is usable."""
+    facts = _containers(examination)
+    mofed = need(facts.mofed, MOFED, quote=False)
+    is_ready = need(facts.mofed_ready, MOFED, quote=False)
+    if not mofed:
         return passed(Evidence(MOFED, "no MOFED container here"))
-    if facts.mofed_ready:
+    if is_ready:
         return passed(Evidence(MOFED_READY, "there"))
-    dmabuf, _ = usable(examination)
+    dmabuf, _ = usable_paths(examination)
     return found(
         "Its pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia drivers"
         " to be installed”.",
@@ -108,21 +108,17 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
 )
 def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     """Find modules of storage over RDMA while the MOFED container is not ready."""
-    facts = examination.driver_container
-    if isinstance(facts, Unknown):
-        return unknown(needs(DRIVER, facts))
-    for fact in (facts.mofed, facts.mofed_ready):
-        if isinstance(fact, Unknown):
-            return unknown(needs(MOFED, fact))
-    if not facts.mofed or facts.mofed_ready:
-        return passed(Evidence(MOFED, "ready" if facts.mofed else "no MOFED container here"))
-    if isinstance(facts.storage_modules, Unknown):
-        return unknown(needs("the loaded modules", facts.storage_modules))
-    if not facts.storage_modules:
+    facts = _containers(examination)
+    mofed = need(facts.mofed, MOFED, quote=False)
+    is_ready = need(facts.mofed_ready, MOFED, quote=False)
+    if not mofed or is_ready:
+        return passed(Evidence(MOFED, "ready" if mofed else "no MOFED container here"))
+    modules = need(facts.storage_modules, "the loaded modules", quote=False)
+    if not modules:
         return passed(Evidence("/proc/modules", "no module of storage over RDMA"))
     return found(
         "They use the kernel's IB core, so the container cannot unload it.",
-        *(Evidence("/proc/modules", name) for name in facts.storage_modules),
+        *(Evidence("/proc/modules", name) for name in modules),
         fix=Plan(
             "Let the container unload them",
             (
@@ -131,8 +127,8 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
             ),
             disturbs="storage that is still mounted over RDMA",
         ),
-        devices=facts.storage_modules,
-        part_of=() if usable(examination)[0] is True else ("k8s-waiting-for-mofed",),
+        devices=modules,
+        part_of=() if usable_paths(examination)[0] is True else ("k8s-waiting-for-mofed",),
     )
 
 
@@ -146,14 +142,9 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
 )
 def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     """Find /run/nvidia/driver/lib/modules empty under a loaded driver, with nvidia_peermem not loaded."""
-    facts, modules = examination.driver_container, examination.node.modules
-    if isinstance(facts, Unknown):
-        return unknown(needs(DRIVER, facts))
-    driver = facts.driver
-    if isinstance(driver, Unknown):
-        return unknown(needs(DRIVER, driver))
-    if isinstance(modules, Unknown):
-        return unknown(needs("the loaded modules", modules))
+    facts = _containers(examination)
+    driver = need(facts.driver, DRIVER, quote=False)
+    modules = need(examination.node.modules, "the loaded modules", quote=False)
     if not driver:
         return passed(Evidence(DRIVER, "no driver container here"))
     states = {name: modules.modules[name].state for name in ("nvidia", "nvidia_peermem")}
@@ -161,11 +152,13 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
         return passed(Evidence("/proc/modules", "nvidia is not loaded"))
     if states["nvidia_peermem"] is ModuleState.LIVE:
         return passed(Evidence("/proc/modules", "nvidia_peermem is loaded"))
-    if isinstance(facts.releases, Unknown) and facts.releases.reason is not Reason.NOT_THERE:
-        return unknown(needs(DRIVER_MODULES, facts.releases))
-    if not isinstance(facts.releases, Unknown) and facts.releases:
-        return passed(Evidence(DRIVER_MODULES, ", ".join(facts.releases[:4])))
-    dmabuf, _ = usable(examination)
+    if isinstance(facts.releases, Unknown) and facts.releases.reason is Reason.NOT_THERE:
+        releases: tuple[str, ...] = ()
+    else:
+        releases = need(facts.releases, DRIVER_MODULES, quote=False)
+    if releases:
+        return passed(Evidence(DRIVER_MODULES, ", ".join(releases[:4])))
+    dmabuf, _ = usable_paths(examination)
     return found(
         "The container found a loaded driver and installed the libraries only (“performing userspace-only"
         " install”). nvidia-peermem-ctr prints “not found in directory”.",
@@ -179,7 +172,7 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
                 instruction("Otherwise use a newer driver image, or drain the node and reboot it"),
             ),
             needs_reboot=True,
-            disturbs="every GPU job: the node is drained",
+            disturbs="every GPU job, because the node is drained",
         ),
         severity=Severity.NOTE if dmabuf is True else None,
         devices=("nvidia_peermem",),

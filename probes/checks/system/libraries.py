@@ -1,18 +1,18 @@
-"""The libraries of RDMA that programs load, and GDRCopy."""
+"""Checks of the RDMA libraries that programs load, and of GDRCopy."""
 
 from __future__ import annotations
 
 import re
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown, known
-from probes.checks.nccl.library import needs_version, usable
+from probes.base.unknown import Unknown, known
+from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
-from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, jobs_of, settle
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, conclude, jobs_of, usable_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools")
@@ -23,8 +23,12 @@ _GDRDRV = "/dev/gdrdrv"
 MODULES = "the loaded modules"
 
 
+def _libraries(examination: Examination) -> dict[str, tuple[InstalledLibrary, ...]]:
+    return need(examination.libraries, LIBRARIES, quote=False).found
+
+
 def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
-    """The numbers of libibverbs.so.1.14.39.0; the second rises with each function that is added."""
+    """Return the version of libibverbs.so.1.14.39.0; its second number rises with each new function."""
     if isinstance(library.version, Unknown):
         return None
     return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", library.version))
@@ -40,10 +44,7 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
 )
 def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
-    libraries = examination.libraries
-    if isinstance(libraries, Unknown):
-        return unknown(needs(LIBRARIES, libraries))
-    here = libraries.found["libibverbs.so.1"]
+    here = _libraries(examination)["libibverbs.so.1"]
     if not here:
         return passed(Evidence(DIRECTORIES[0], "no libibverbs here"))
     versions = [(library, _abi(library)) for library in here]
@@ -80,12 +81,12 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     data_path=True,
 )
 def old_userspace_abi(examination: Examination) -> Outcome:
-    """Read libibverbs as jobs map it, often from an image; critical where DMA-BUF is the only path."""
+    """Read the libibverbs that jobs map, often from an image; critical if DMA-BUF is the only path."""
     jobs = jobs_of(examination)
     evidence = []
     missing = ""
     for process in jobs.processes:
-        for library in () if isinstance(process.libraries, Unknown) else process.libraries:
+        for library in known(process.libraries, ()):
             if library.name != "libibverbs":
                 continue
             abi = _abi(InstalledLibrary(library.name, library.path, library.version))
@@ -93,10 +94,10 @@ def old_userspace_abi(examination: Examination) -> Outcome:
                 missing = needs_version(library.path)
             elif abi < _FIRST_ABI_WITH_DMABUF:
                 evidence.append(Evidence(f"/proc/{process.pid}/maps", library.path))
-    dmabuf, peermem = usable(examination)
+    dmabuf, peermem = usable_paths(examination)
     if not evidence and missing:
         return unknown(missing)
-    return settle(
+    return conclude(
         jobs,
         evidence,
         "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
@@ -119,24 +120,20 @@ def old_userspace_abi(examination: Examination) -> Outcome:
 )
 def libibverbs_missing(examination: Examination) -> Outcome:
     """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
-    libraries, rdma = examination.libraries, examination.node.rdma
-    if isinstance(libraries, Unknown):
-        return unknown(needs(LIBRARIES, libraries))
-    if isinstance(rdma, Unknown):
-        if rdma.reason is not Reason.NOT_THERE:
-            return unknown(needs(RDMA_DEVICES, rdma))
-        return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
-    mellanox = any(device.driver == "mlx5_core" for device in rdma.devices)
-    wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if mellanox else [])]
-    gone = [soname for soname in wanted if not libraries.found[soname]]
-    if not gone or not rdma.devices:
-        files = (file for name in wanted for file in libraries.found[name])
+    libraries = _libraries(examination)
+    no_rdma = Evidence("/sys/class/infiniband", "no RDMA device here")
+    devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma, quote=False).devices
+    is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
+    wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
+    missing = [soname for soname in wanted if not libraries[soname]]
+    if not missing or not devices:
+        files = (file for soname in wanted for file in libraries[soname])
         return passed(*first_distinct(Evidence(file.path, "there") for file in files))
     return found(
-        "The loader's usual directories have none. ld.so.conf may name others.",
+        "The loader's usual directories do not have it. ld.so.conf may name others.",
         *(
             Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other usual directories")
-            for soname in gone
+            for soname in missing
         ),
         fix=Plan(
             "Install rdma-core",
@@ -158,17 +155,11 @@ def libibverbs_missing(examination: Examination) -> Outcome:
 )
 def gdrdrv_missing(examination: Examination) -> Outcome:
     """Look for the gdrdrv module, which CPU copies to GPU memory need and GPUDirect RDMA does not."""
-    libraries, modules = examination.libraries, examination.node.modules
-    if isinstance(libraries, Unknown):
-        return unknown(needs(LIBRARIES, libraries))
-    if isinstance(modules, Unknown):
-        return unknown(needs(MODULES, modules))
-    here = libraries.found["libgdrapi.so.2"]
+    here = _libraries(examination)["libgdrapi.so.2"]
+    modules = need(examination.node.modules, MODULES, quote=False).modules
     if not here:
         return passed(Evidence("libgdrapi.so.2", "not installed"))
-    state = modules.modules["gdrdrv"].state
-    if isinstance(state, Unknown):
-        return unknown(needs(MODULES, state))
+    state = need(modules["gdrdrv"].state, MODULES, quote=False)
     if state is ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", "live"))
     return found(
@@ -199,24 +190,13 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
 )
 def gdrdrv_device_missing(examination: Examination) -> Outcome:
     """Look for the device file of a loaded gdrdrv."""
-    nodes, modules = examination.device_nodes, examination.node.modules
-    if isinstance(nodes, Unknown):
-        return unknown(needs("/dev", nodes))
-    if isinstance(modules, Unknown):
-        return unknown(needs(MODULES, modules))
-    state = modules.modules["gdrdrv"].state
-    if isinstance(state, Unknown):
-        if state.reason is Reason.NOT_THERE:
-            return passed(Evidence("/proc/modules", "not there"))
-        return unknown(needs(MODULES, state))
+    nodes = need(examination.device_nodes, "/dev", quote=False)
+    gdrdrv = need(examination.node.modules, MODULES, quote=False).modules["gdrdrv"]
+    state = need(gdrdrv.state, MODULES, absent=Evidence("/proc/modules", "not there"), quote=False)
     if state is not ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", state.value))
-    if isinstance(nodes.gpu, Unknown):
-        return unknown(needs("/dev", nodes.gpu))
-    node = next((one for one in nodes.gpu if one.path == _GDRDRV), None)
-    if node is not None and isinstance(node.usable, Unknown):
-        return unknown(needs(f"the mode of {_GDRDRV}", node.usable))
-    if node is not None and node.usable:
+    node = next((file for file in need(nodes.gpu, "/dev", quote=False) if file.path == _GDRDRV), None)
+    if node is not None and need(node.usable, f"the mode of {_GDRDRV}", quote=False):
         return passed(Evidence(_GDRDRV, "there"))
     return found(
         "The udev rule of GDRCopy's package creates the file with mode 0666."
@@ -227,7 +207,7 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
             "Provide the device file",
             (
                 instruction("Container: add --device=/dev/gdrdrv", needs_root=False),
-                instruction("Host: install GDRCopy's package of gdrdrv with its udev rule"),
+                instruction("Host: install GDRCopy's gdrdrv package, which has the udev rule"),
             ),
         ),
         devices=("gdrdrv",),

@@ -1,4 +1,4 @@
-"""How much memory processes may lock, and processes that are not visible from here."""
+"""Checks of how much memory processes may lock, and of processes that are not visible here."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import math
 from collections.abc import Sequence
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
-from probes.facts.system.systemd_units import Setting
+from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
 from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.finding import (
+    Area,
+    CheckEnded,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import (
     RESTART,
     RESTARTS,
@@ -46,15 +58,11 @@ def _amount(limit_bytes: float) -> str:
 
 
 def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
-    """The processes with RDMA devices open that may lock so many bytes only."""
+    """Return the processes with RDMA devices open that have a memlock limit, and the limit in bytes."""
     limited = []
     for process in processes:
         limit = process.memlock
-        if (
-            isinstance(process.uverbs_files, Unknown)
-            or not process.uverbs_files
-            or isinstance(limit, Unknown)
-        ):
+        if not known(process.uverbs_files, ()) or isinstance(limit, Unknown):
             continue
         if process.ipc_lock is False and not math.isinf(limit.soft_bytes):
             limited.append((process, limit.soft_bytes))
@@ -99,11 +107,10 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
             impact="" if _least(limited) < _LITTLE_BYTES else "A job that registers more than this fails.",
         )
     for process in jobs.processes:
-        if isinstance(process.uverbs_files, Unknown) or not process.uverbs_files:
+        if not known(process.uverbs_files, ()):
             continue
         for fact in (process.memlock, process.ipc_lock):
-            if isinstance(fact, Unknown):
-                return unknown(needs(f"the limits of process {process.pid}", fact))
+            need(fact, f"the limits of process {process.pid}", quote=False)
     return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
 
 
@@ -112,7 +119,7 @@ def _least(limited: Sequence[tuple[Process, float]]) -> float:
 
 
 def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
-    """The limit that a service gives to what it starts, and where it is set."""
+    """Return the limit that a service sets for what it starts, and the evidence."""
     setting = facts.services[name]
     if not isinstance(setting, Unknown):
         return _parsed(setting, "LimitMEMLOCK")
@@ -127,7 +134,7 @@ def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evi
     return _SYSTEMD_DEFAULT, Evidence(setting.source or name, shown)
 
 
-def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
+def _parsed(setting: UnitSetting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
     limit = parse_unit_limit(setting.value)
     if isinstance(limit, Unknown):
         return limit
@@ -137,9 +144,7 @@ def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
 def _services(
     examination: Examination, names: tuple[str, ...], cause: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    facts = examination.memlock
-    if isinstance(facts, Unknown):
-        return unknown(needs("the limits of services", facts))
+    facts = need(examination.memlock, "the limits of services", quote=False)
     here = [name for name in names if name in facts.services]
     if not here:
         return passed(Evidence("/etc/systemd/system", f"none of {', '.join(names)} is installed"))
@@ -172,11 +177,15 @@ def _services(
 )
 def memlock_scheduler(examination: Examination) -> Outcome:
     """Read LimitMEMLOCK of slurmd and pbs_mom, which jobs inherit."""
-    limited = [one for one in _limited(jobs_of(examination).processes) if one[0].job.startswith("Slurm")]
+    limited = [
+        (process, limit)
+        for process, limit in _limited(jobs_of(examination).processes)
+        if process.job.startswith("Slurm")
+    ]
     return _services(
         examination,
         _SCHEDULERS,
-        "Jobs inherit this limit. Slurm may replace it by the limit of the submitting shell"
+        "Jobs inherit this limit. Slurm may replace it with the limit of the submitting shell"
         " (PropagateResourceLimits).",
         part_of=(_JOB_LIMIT,) if _least(limited) < _LITTLE_BYTES else (),
     )
@@ -191,10 +200,9 @@ def memlock_scheduler(examination: Examination) -> Outcome:
     impact="Containers without --ulimit memlock=-1 or IPC_LOCK fail to register host memory.",
 )
 def memlock_container_runtime(examination: Examination) -> Outcome:
-    """Read LimitMEMLOCK of container runtimes, where a job in a container has a limit."""
+    """Read LimitMEMLOCK of container runtimes if a job in a container has a limit."""
     jobs = jobs_of(examination)
-    inside = [one for one in _limited(jobs.processes) if one[0].job.startswith(("pod", "container"))]
-    if not inside:
+    if not any(process.job.startswith(("pod", "container")) for process, _ in _limited(jobs.processes)):
         return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
     return _services(
         examination,
@@ -213,27 +221,20 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     impact="Jobs started over SSH, as mpirun does, fail to register host memory (error 12).",
 )
 def memlock_login(examination: Examination) -> Outcome:
-    """Read the memlock lines of /etc/security for ordinary users, else the limit of process 1 or of sshd."""
-    facts = examination.memlock
-    if isinstance(facts, Unknown):
-        return unknown(needs("the limits of logins", facts))
+    """Read the memlock lines of /etc/security, without any the limit of process 1 or of sshd."""
+    facts = need(examination.memlock, "the limits of logins", quote=False)
     if facts.unread:
         return unknown(f"needs root: {facts.unread[0]}")
-    some = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
+    groups = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
     line = _last_for_all(facts.lines)
     if line is not None and math.isinf(line.value_bytes):
         return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
-    if some and line is None:
-        return passed(*first_distinct(Evidence(one.where, f"{one.domain} memlock unlimited") for one in some))
-    if line is not None:
-        evidence = Evidence(line.where, _written(line))
-    else:
-        answer = _login_default(facts)
-        if isinstance(answer, Outcome):
-            return answer
-        evidence = answer
+    if groups and line is None:
+        shown = (Evidence(group.where, f"{group.domain} memlock unlimited") for group in groups)
+        return passed(*first_distinct(shown))
+    evidence = _small_default(facts) if line is None else Evidence(line.where, _written(line))
     return found(
-        "Whatever is started over SSH inherits this limit.",
+        "Everything that starts over SSH inherits this limit.",
         evidence,
         fix=Plan(
             "Raise the limit of logins",
@@ -248,36 +249,38 @@ def memlock_login(examination: Examination) -> Outcome:
     )
 
 
-def _login_default(facts: MemlockFacts) -> Evidence | Outcome:
-    """The small limit of a login that no line names; else what the check says."""
+def _small_default(facts: MemlockFacts) -> Evidence:
+    """Return the small limit of logins without a line in /etc/security; if it is not small, end the check."""
     default = facts.login_default
-    if not isinstance(default, Unknown):
-        evidence = Evidence("/proc/1/limits", f"Max locked memory {_amount(default.soft_bytes)}")
-        return evidence if default.soft_bytes < _LITTLE_BYTES else passed(evidence)
-    if default.reason is not Reason.NOT_THERE:
-        return unknown(needs("the limits of process 1", default))
+    if isinstance(default, Unknown) and default.reason is Reason.NOT_THERE:
+        return _small_ssh_limit(facts)
+    soft_bytes = need(default, "the limits of process 1", quote=False).soft_bytes
+    evidence = Evidence("/proc/1/limits", f"Max locked memory {_amount(soft_bytes)}")
+    if soft_bytes >= _LITTLE_BYTES:
+        end_with(passed(evidence))
+    return evidence
+
+
+def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     ssh = next((name for name in _LOGINS if name in facts.services), None)
     if ssh is None:
-        return passed(Evidence("/etc/systemd/system", "no sshd here"))
-    answer = _of_service(facts, ssh)
-    if isinstance(answer, Unknown):
-        return unknown(needs(f"LimitMEMLOCK of {ssh}", answer))
-    limit, evidence = answer
+        raise CheckEnded(passed(Evidence("/etc/systemd/system", "no sshd here")))
+    limit, evidence = need(_of_service(facts, ssh), f"LimitMEMLOCK of {ssh}", quote=False)
     if math.isinf(limit.soft_bytes):
-        return passed(evidence)
+        end_with(passed(evidence))
     return Evidence(LIMITS, f"no memlock line; {evidence.value}")
 
 
 def _written(line: LimitsLine) -> str:
-    """The line as the file has it, in KiB, and the amount."""
+    """Return the line as it is in the file, in KiB, with the amount."""
     kib = line.value_bytes / 1024
     return f"{line.domain} {line.kind} memlock {kib:.0f} ({_amount(line.value_bytes)})"
 
 
 def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
-    """The line that counts for the soft limit of ordinary users: the last one for “*”."""
-    fitting = [line for line in lines if line.domain == "*" and line.kind in ("soft", "-")]
-    return fitting[-1] if fitting else None
+    """Return the line that sets the soft limit of ordinary users: the last line for “*”."""
+    matching = [line for line in lines if line.domain == "*" and line.kind in ("soft", "-")]
+    return matching[-1] if matching else None
 
 
 @AREA.check(
@@ -291,16 +294,15 @@ def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
     facts = examination.memlock
-    own = facts if isinstance(facts, Unknown) else facts.own
+    own = map_known(facts, lambda memlock: memlock.own)
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
-    if isinstance(own, Unknown):
-        return unknown(needs("the limits of this shell", own))
-    evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(own.soft_bytes)}")
-    if math.isinf(own.soft_bytes):
+    soft_bytes = need(own, "the limits of this shell", quote=False).soft_bytes
+    evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(soft_bytes)}")
+    if math.isinf(soft_bytes):
         return passed(evidence)
     return found(
-        "The tests register their buffers, which counts against this limit.",
+        "The tests register their buffers, which count against this limit.",
         evidence,
         fix=Plan(
             "Raise the limit of this shell",
@@ -319,27 +321,24 @@ def memlock_shell(examination: Examination) -> Outcome:
     "Some processes that use GPUs are not visible here",
     "pid_namespaces(7)",
     ok="Every process that uses a GPU is visible",
-    impact="Limits and settings of these jobs cannot be checked.",
+    impact="gdrtop cannot check the limits and settings of these jobs.",
 )
 def pid_namespace_hides_users(examination: Examination) -> Outcome:
-    """Find processes that NVML lists and /proc does not show."""
-    facts, named = examination.processes, named_by_nvml(examination)
-    if isinstance(facts, Unknown):
-        return unknown(needs("the processes", facts))
+    """Find processes that NVML lists and /proc does not."""
+    facts = need(examination.processes, "the processes", quote=False)
     if not driver_loaded(examination):
         return passed(Evidence("/proc/driver/nvidia/version", "no NVIDIA driver is loaded"))
-    if isinstance(named, Unknown):
-        return unknown(needs("NVML's list of processes", named))
+    named = need(named_by_nvml(examination), "NVML's list of processes", quote=False)
     if facts.left_out:
         return unknown(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
-    gone = sorted(named - {one.pid for one in facts.processes})
-    if not gone:
+    hidden = sorted(named - {process.pid for process in facts.processes})
+    if not hidden:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"
         return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
     return found(
         "NVML shows the process ids of the host. This is another PID namespace, or /proc is mounted with"
         " hidepid.",
-        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in gone),
+        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
         fix=Plan(
             "Run gdrtop on the host",
             (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),

@@ -1,12 +1,12 @@
-"""Perftest, which measures GPUDirect RDMA."""
+"""Checks of perftest, which measures GPUDirect RDMA."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.checks.nccl.library import usable
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.jobs import usable_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools")
@@ -21,13 +21,18 @@ _BUILD = Plan(
         Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
         instruction(f"In the directory perftest, run {PERFTEST_BUILD}"),
     ),
-    note="The perftest of DOCA, HPC-X and NVIDIA's containers is built with CUDA already",
+    note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA.",
 )
 
 
 def _perftest(examination: Examination) -> Maybe[Perftest]:
-    facts = examination.tools
-    return facts if isinstance(facts, Unknown) else facts.perftest
+    return map_known(examination.tools, lambda tools: tools.perftest)
+
+
+def _need_perftest(examination: Examination) -> Perftest:
+    """Return the installed perftest; end the check without one, which perftest-missing reports."""
+    absent = Evidence("command -v ib_write_bw", "not installed")
+    return need(_perftest(examination), "perftest", absent=absent, quote=False)
 
 
 @AREA.check(
@@ -36,7 +41,7 @@ def _perftest(examination: Examination) -> Maybe[Perftest]:
     "perftest is not installed",
     _PERFTEST,
     ok="perftest is installed",
-    impact="The bandwidth between NICs and GPUs cannot be measured here.",
+    impact="You cannot measure the bandwidth between NICs and GPUs here.",
 )
 def perftest_missing(examination: Examination) -> Outcome:
     """Look for ib_write_bw and the other programs of perftest."""
@@ -44,7 +49,7 @@ def perftest_missing(examination: Examination) -> Outcome:
     if not isinstance(perftest, Unknown):
         return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
     if perftest.reason is not Reason.NOT_THERE:
-        return unknown(needs("perftest", perftest))
+        need(perftest, "perftest", quote=False)
     return found(
         "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
         Evidence("command -v ib_write_bw", "not found"),
@@ -62,24 +67,14 @@ def perftest_missing(examination: Examination) -> Outcome:
 )
 def perftest_without_cuda(examination: Examination) -> Outcome:
     """Search the program for libcuda."""
-    perftest = _perftest(examination)
-    if isinstance(perftest, Unknown):
-        return _without_perftest(perftest)
-    if isinstance(perftest.cuda, Unknown):
-        return unknown(needs("perftest", perftest.cuda))
-    if perftest.cuda:
+    perftest = _need_perftest(examination)
+    if need(perftest.cuda, "perftest", quote=False):
         return passed(Evidence(perftest.evidence, "built with CUDA"))
     return found(
-        "The packages of distributions are built without CUDA.",
-        Evidence(perftest.evidence, "no libcuda in it"),
+        "Distribution packages are built without CUDA.",
+        Evidence(perftest.evidence, "does not contain libcuda"),
         fix=_BUILD,
     )
-
-
-def _without_perftest(perftest: Unknown) -> Outcome:
-    if perftest.reason is Reason.NOT_THERE:  # perftest-missing reports that
-        return passed(Evidence("command -v ib_write_bw", "not installed"))
-    return unknown(needs("perftest", perftest))
 
 
 @AREA.check(
@@ -91,21 +86,18 @@ def _without_perftest(perftest: Unknown) -> Outcome:
     impact="A test with --use_cuda measures nvidia-peermem only.",
 )
 def perftest_without_dmabuf(examination: Examination) -> Outcome:
-    """Search the program for --use_cuda_dmabuf; a warning where DMA-BUF is the only path."""
-    perftest = _perftest(examination)
-    if isinstance(perftest, Unknown):
-        return _without_perftest(perftest)
-    for fact in (perftest.cuda, perftest.dmabuf):
-        if isinstance(fact, Unknown):
-            return unknown(needs("perftest", fact))
-    if not perftest.cuda or perftest.dmabuf:  # perftest-without-cuda reports the first
-        build = "built with DMA-BUF" if perftest.dmabuf else "built without CUDA"
+    """Search the program for --use_cuda_dmabuf; a warning if DMA-BUF is the only path."""
+    perftest = _need_perftest(examination)
+    with_cuda = need(perftest.cuda, "perftest", quote=False)
+    with_dmabuf = need(perftest.dmabuf, "perftest", quote=False)
+    if not with_cuda or with_dmabuf:  # perftest-without-cuda reports the first
+        build = "built with DMA-BUF" if with_dmabuf else "built without CUDA"
         return passed(Evidence(perftest.evidence, build))
-    dmabuf, peermem = usable(examination)
+    dmabuf, peermem = usable_paths(examination)
     only = dmabuf is True and peermem is False
     return found(
         "This perftest has no --use_cuda_dmabuf.",
-        Evidence(perftest.evidence, "no cuMemGetHandleForAddressRange in it"),
+        Evidence(perftest.evidence, "does not contain cuMemGetHandleForAddressRange"),
         fix=_BUILD,
         severity=Severity.WARNING if only else None,
         impact="A test with --use_cuda fails with error 14, as nvidia-peermem is not usable here."
@@ -124,14 +116,9 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
 )
 def libcuda_link_missing(examination: Examination) -> Outcome:
     """Look for the link that development packages bring and perftest of 2025 and later opens."""
-    perftest, libraries = _perftest(examination), examination.libraries
-    if isinstance(perftest, Unknown):
-        return _without_perftest(perftest)
-    if isinstance(libraries, Unknown):
-        return unknown(needs(LIBRARIES, libraries))
-    if isinstance(perftest.opens_libcuda, Unknown):
-        return unknown(needs("perftest", perftest.opens_libcuda))
-    if not perftest.opens_libcuda:
+    perftest = _need_perftest(examination)
+    libraries = need(examination.libraries, LIBRARIES, quote=False)
+    if not need(perftest.opens_libcuda, "perftest", quote=False):
         return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
     driver = libraries.found["libcuda.so.1"]
     if libraries.found["libcuda.so"] or not driver:
@@ -164,16 +151,13 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
 )
 def perftest_port_in_use(examination: Examination) -> Outcome:
     """Look for TCP sockets that listen on port 18515."""
-    facts = examination.tools
-    if isinstance(facts, Unknown):
-        return unknown(needs("the installed tools", facts))
-    if isinstance(facts.perftest_listens, Unknown):
-        return unknown(needs("/proc/net/tcp", facts.perftest_listens))
-    if facts.perftest_listens is None:
+    tools = need(examination.tools, "the installed tools", quote=False)
+    socket_file = need(tools.perftest_listens, "/proc/net/tcp", quote=False)
+    if socket_file is None:
         return passed(Evidence("/proc/net/tcp", "nothing listens on 18515"))
     return found(
         "A perftest server is waiting for a client, or was left over from an earlier test.",
-        Evidence(facts.perftest_listens, "a socket listens on port 18515 (hex 4853)"),
+        Evidence(socket_file, "a socket listens on port 18515 (hex 4853)"),
         fix=Plan(
             "Use another port",
             (

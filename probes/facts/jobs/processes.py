@@ -1,9 +1,10 @@
-"""Processes that use GPUs or RDMA devices: what they run, their limits, settings and libraries.
+"""Processes that use GPUs or RDMA devices: program, CPU and memory use, limits, settings, libraries.
 
-Everything is read from /proc (proc(5)), user names from /etc/passwd. Only the owner and root can read a
-process's open files, environment and maps; everyone can read its command line, cgroup, limits and status. The
-environment is the one that the process was started with: what a program sets itself later (os.environ of a
-Python script) is not in it.
+Sources: /proc (proc(5)) and, for user, CPU, memory and CPU affinity, Host.process_usage. Open device files
+are read from /proc, because psutil lists only regular files. Only the owner and root can read a process's
+open files, environment and maps; every user can read its command line, cgroup, limits and status. The
+environment is the one that the process was started with, without variables that a program sets later
+(os.environ in Python).
 """
 
 from __future__ import annotations
@@ -16,37 +17,33 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
+from probes.facts.jobs.process_files import (
+    MappedLibrary,
+    parse_environment,
+    parse_job,
+    parse_maps,
+    parse_program,
+    parse_status,
+)
 from probes.facts.system.memlock import MemlockLimit, parse_limits
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage
 
-MAX_PROCESSES = 256  # that are shown in full
-_MAX_LOOKED_AT = 32768
-_MAX_OPEN_FILES = 512  # of one process; devices are opened early and have low numbers
+MAX_PROCESSES = 256  # read completely
+_MAX_SCANNED = 32768
+_MAX_OPEN_FILES = 512  # per process; devices are opened early and have low numbers
 _MAPS_LIMIT_BYTES = 16 << 20
 _ENVIRONMENT_LIMIT_BYTES = 4 << 20  # ARG_MAX
-_MAX_VARIABLES = 128
-_VALUE_LIMIT = 256
 _COMMAND_LIMIT_BYTES = 256 << 10  # of training scripts with hundreds of options
-_NAME_LIMIT = 48  # of a program's or a user's name
 _PIDS_NAMED = 3
-_USAGE_SECONDS = 3.0
+_USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the rest
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
 
 
 @dataclass(frozen=True)
-class MappedLibrary:
-    """A library that a process maps."""
-
-    name: str  # "libnccl", "libnccl-net", "libibverbs", …
-    path: str  # inside the process's own file system
-    version: Maybe[str]  # of the file's name, or of the Python package that it lies in
-
-
-@dataclass(frozen=True)
 class Process:
-    """One process that has a GPU or an RDMA device open, or that NVML names."""
+    """One process that has a GPU or an RDMA device open, or that NVML lists."""
 
     pid: int
     comm: Maybe[str]
@@ -56,12 +53,12 @@ class Process:
     uverbs_files: Maybe[tuple[str, ...]]  # "/dev/infiniband/uverbs0"
     memlock: Maybe[MemlockLimit]
     ipc_lock: Maybe[bool]  # CAP_IPC_LOCK is effective: no memlock limit applies
-    environment: Maybe[dict[str, str]]  # of the families in FAMILIES only
+    environment: Maybe[dict[str, str]]  # only variables of FAMILIES and SINGLES
     libraries: Maybe[tuple[MappedLibrary, ...]]
     rdma_nodes: Maybe[tuple[str, ...]]  # /dev/infiniband as the process sees it; NOT_THERE: not passed in
     nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
-    is_ours: bool = False  # this program has started it, or what it has started has
-    program: Maybe[str] = _NOT_READ  # "train.py": the script or module of an interpreter, else the program
+    is_ours: bool = False  # a descendant of this gdrtop
+    program: Maybe[str] = _NOT_READ  # "train.py": an interpreter's script or module, else the program
     user: Maybe[str] = _NOT_READ
     usage: Maybe[ProcessUsage] = _NOT_READ  # CPU, memory, CPU affinity
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
@@ -69,31 +66,18 @@ class Process:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """The processes by pid, and how many could not be looked into."""
+    """The processes by pid, and how many could not be read."""
 
     processes: tuple[Process, ...]
-    hidden: Maybe[int]  # programs of other users whose open files only root may see; unknown with hidepid
+    hidden: Maybe[int]  # programs of other users whose open files only root may read; unknown with hidepid
     left_out: int  # users of these devices beyond MAX_PROCESSES
     nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
     taken_at: float = 0.0  # seconds since 1970, the host's clock
 
 
-# Nothing else of an environment is kept: it holds passwords and tokens.
-FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
-SINGLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID")
-_LIBRARIES = re.compile(
-    r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
-    r"|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
-)
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
-_MAX_ANCESTORS = 16  # a test's end is below its keeper, which this program has started
-_CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
-_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
-# Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
-_SLURM_JOB = re.compile(r"slurm[^\n]{0,256}/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
-_POD = re.compile(r"kubepods[^\n]{0,256}[/-]pod(?P<id>[0-9a-f]{8})[0-9a-f_-]*")
-_CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)", re.M)
+_MAX_ANCESTORS = 16  # a benchmark process is below its supervisor, which gdrtop has started
 _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist-info")
 
 
@@ -105,8 +89,8 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     names = host.names("/proc")
     if isinstance(names, Unknown):
         return names
-    pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_LOOKED_AT]
-    # Through NVML and the verbs probe this process has the same files open, and uses nothing.
+    pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_SCANNED]
+    # gdrtop itself has the same files open for NVML and the verbs probe, but it is no job.
     own = known(host.link("/proc/self"), "")
     wanted = set(also)
     found: list[tuple[int, Maybe[tuple[str, ...]]]] = []
@@ -116,7 +100,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
             continue
         files = _device_files(host, pid)
         if isinstance(files, Unknown):
-            if files.reason is Reason.NOT_THERE:  # it has ended since
+            if files.reason is Reason.NOT_THERE:  # the process has ended
                 continue
             hidden += _is_program(host, pid)
             if pid in wanted:
@@ -150,12 +134,12 @@ def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
 
 
 def name_of(process: Process) -> str:
-    """The process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
+    """Return the process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
     return _named((process,))
 
 
 def names_of(processes: Iterable[Process]) -> str:
-    """Several processes, those of one program, user and job together: "train.py (alice, pids 41, 42)"."""
+    """Return processes, grouped by program, user and job: "train.py (alice, pids 41, 42)"."""
     groups: dict[tuple[str, str, str], list[Process]] = {}
     for process in processes:
         groups.setdefault((program_of(process), user_of(process), process.job), []).append(process)
@@ -186,10 +170,10 @@ def user_of(process: Process) -> str:
 
 
 def _without_first(host: Host) -> Unknown:
-    """Why process 1 is not listed, and others may be missing with it: /proc is mounted with hidepid."""
+    """Return why process 1, and possibly others, are missing: /proc is mounted with hidepid."""
     if host.origin.source is Source.LIVE and not host.is_root():
-        return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid keeps the processes of others out")
-    return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing: others may be, too")
+        return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid hides the processes of other users")
+    return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing, so others may be missing too")
 
 
 def _is_pid(name: str) -> bool:
@@ -197,13 +181,13 @@ def _is_pid(name: str) -> bool:
 
 
 def _is_program(host: Host, pid: int) -> bool:
-    """Whether this is no kernel thread: those have no command line."""
+    """Return whether this is a program: kernel threads have no command line."""
     cmdline = host.read_bytes(f"/proc/{pid}/cmdline", 4096)
     return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is Reason.MALFORMED
 
 
 def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
-    """The GPU and RDMA device files a process has open, each once."""
+    """Return the GPU and RDMA device files that a process has open, each once."""
     names = host.names(f"/proc/{pid}/fd")
     if isinstance(names, Unknown):
         return names
@@ -217,7 +201,7 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
 
 def _usages(host: Host, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
     """Read CPU and memory use in a thread: looking up a user hangs if the directory service is down."""
-    answers = begin(host, "process usage", lambda: host.process_usage(pids)).answer(_USAGE_SECONDS)
+    answers = start_probe(host, "process usage", lambda: host.process_usage(pids)).answer(_USAGE_SECONDS)
     if isinstance(answers, Unknown):
         return dict.fromkeys(pids, answers)
     missing = Unknown(Reason.TIMED_OUT, "process usage", "the previous check is still running")
@@ -266,62 +250,8 @@ def _process(
     )
 
 
-def parse_program(cmdline: bytes) -> Maybe[str]:
-    """The base name of the program in a /proc/PID/cmdline, of an interpreter's script or module; no argument.
-
-    A process may overwrite its command line with a title of many words, of which only the first counts.
-    """
-    words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
-    program = _base_name(words[0])
-    name = (_script(words[1:], program) if _INTERPRETER.fullmatch(program) else "") or program
-    if not name:
-        return Unknown(Reason.NOT_THERE, "/proc/PID/cmdline", "no command line")
-    return printable(name, _NAME_LIMIT)
-
-
-def _base_name(path: str) -> str:
-    return path.split(" ")[0].rstrip("/").rpartition("/")[2]
-
-
-def _script(arguments: Sequence[str], interpreter: str) -> str:
-    """The script or module that an interpreter runs; "" where the code is an argument or standard input."""
-    is_python = interpreter.startswith(("python", "pypy"))
-    rest = iter(arguments)
-    for argument in rest:
-        if not argument.startswith("-"):
-            return _base_name(argument)
-        if argument.startswith("--"):
-            continue
-        if not is_python:
-            if set(argument) & set("ce"):  # sh -c, perl -e
-                return ""
-            continue
-        for number, letter in enumerate(argument[1:], 2):
-            if letter in "mWX":  # these take a value: the rest of the word, else the next one
-                value = argument[number:] or next(rest, "")
-                if letter == "m":
-                    return _base_name(value)
-                break
-            if letter == "c":
-                return ""
-    return ""
-
-
-def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
-    """The job that the paths in /proc/PID/cgroup name, or SLURM_JOB_ID; "" where there is none."""
-    if match := _SLURM_JOB.search(cgroup):
-        return f"Slurm job {match['id']}"
-    if re.fullmatch(r"[0-9]{1,10}", slurm_job_id):
-        return f"Slurm job {slurm_job_id}"
-    if match := _POD.search(cgroup):
-        return f"pod {match['id']}"
-    if match := _CONTAINER.search(cgroup):
-        return f"container {match['id']}"
-    return ""
-
-
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
-    """Whether process `own` is the parent, or a parent's parent."""
+    """Return whether process `own` is the parent or a further ancestor."""
     for _ in range(_MAX_ANCESTORS):
         if isinstance(parent, Unknown) or parent <= 1:
             return False
@@ -332,48 +262,8 @@ def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
     return False
 
 
-@dataclass(frozen=True)
-class Status:
-    """Some fields of /proc/PID/status."""
-
-    uid: Maybe[int]
-    state: Maybe[str]
-    ipc_lock: Maybe[bool]
-    parent: Maybe[int]  # pid; 0 or 1 where no process here is its parent
-
-
-def parse_status(text: str) -> Status:
-    """State, effective user, CAP_IPC_LOCK, parent; the kernel escapes a name that tries to forge a line."""
-    uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
-    state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
-    capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
-    parent = re.search(r"^PPid:\s+([0-9]{1,10})$", text, re.M)
-    malformed = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
-    return Status(
-        uid=int(uid[1]) if uid else malformed,
-        state=state[1] if state else malformed,
-        ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else malformed,
-        parent=int(parent[1]) if parent else malformed,
-    )
-
-
-def parse_environment(content: bytes) -> dict[str, str]:
-    """The variables of the families, of `NAME=value` pieces that end in NUL; values cut at 256 characters."""
-    found: dict[str, str] = {}
-    for piece in content.split(b"\0"):
-        name, equals, value = piece.partition(b"=")
-        if equals and len(name) <= 64 and len(found) < _MAX_VARIABLES:
-            _keep(found, name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
-    return found
-
-
-def _keep(found: dict[str, str], name: str, value: str) -> None:
-    if (name.startswith(FAMILIES) or name in SINGLES) and re.fullmatch(r"[A-Z][A-Za-z0-9_]{1,63}", name):
-        found[name] = printable(value, _VALUE_LIMIT)
-
-
 def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
-    # A container may put a device there under this name, and opening some devices acts: they have no size.
+    # A container may have a device with this name, and opening some devices has an effect. They have no size.
     size = host.size(path)
     if isinstance(size, Unknown):
         return size
@@ -390,34 +280,8 @@ def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:
     )
 
 
-def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
-    """The libraries of GPUs and RDMA among the mapped files, in the order of the addresses, each once.
-
-    A file that was replaced on disk since has " (deleted)" behind its name.
-    """
-    found: dict[str, MappedLibrary] = {}
-    for line in content.split(b"\n"):
-        if b".so" not in line:
-            continue
-        words = line.decode("utf-8", "replace").split(None, 5)
-        path = words[5].removesuffix(" (deleted)") if len(words) == 6 else ""
-        match = _LIBRARIES.search(path)
-        if match is None or path in found or len(path) > 1024:
-            continue
-        version = match["version"] or ""
-        # "libnccl.so.2" shows the interface, not the version.
-        known_version: Maybe[str] = version
-        if "." not in version:
-            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
-        found[path] = MappedLibrary(match["name"], path, known_version)
-    return tuple(
-        MappedLibrary(library.name, printable(library.path, 256), library.version)
-        for library in found.values()
-    )
-
-
 def _with_version(host: Host, pid: int, library: MappedLibrary) -> MappedLibrary:
-    """Of a library in a Python package (…/site-packages/nvidia/nccl/lib/), the version of the package."""
+    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/)."""
     site, inside, _ = library.path.partition("/nvidia/nccl/lib/")
     if not inside:
         return library

@@ -1,12 +1,10 @@
-"""What cannot do without the node's network: SSH sessions, the default routes, a root file system over it.
+"""What depends on the node's network: SSH sessions, the default routes, a network root file system.
 
-Each is mapped to the netdevs that carry it, through bonds, bridges and VLANs. Read when an action is prepared
-that takes netdevs down, and never recorded: it holds the addresses of admins. Sockets and routes are those of
-gdrtop's own network namespace. Policy routing is not followed: the netdev of the local address is named
-besides that of the route to the peer.
+Each is mapped to the netdevs that carry it, through bonds, bridges and VLANs. This is read when an action is
+prepared that takes netdevs down. It is never recorded, because it contains addresses of admins. Sockets and
+routes are those of gdrtop's own network namespace.
 
-Formats: proc(5), /proc/net/{tcp,route,if_inet6} and /proc/PID/mountinfo; /proc/net/ipv6_route, Linux
-net/ipv6/route.c, rt6_info_dump; sysfs of netdevs, block devices, iSCSI and NVMe.
+Formats: proc(5), /proc/net/tcp and /proc/PID/mountinfo; sysfs of netdevs, block devices, iSCSI and NVMe.
 """
 
 from __future__ import annotations
@@ -14,22 +12,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
+from probes.facts.system.routes import (
+    NET,
+    Address,
+    carriers,
+    default_routes,
+    parse_addresses_v6,
+    parse_routes,
+    parse_routes_v6,
+    with_lower,
+)
 from probes.host.protocol import Host
 
-_NET = "/sys/class/net"
 _TABLE_BYTES = 8 << 20
 _ENVIRONMENT_BYTES = 4 << 20
 _MOST_NETDEVS = 4096
 _MOST_ANCESTORS = 16
-_MOST_LAYERS = 8  # VLAN over bridge over bond over NIC
+_MOST_LAYERS = 8  # device mapper over RAID over disks
 _MOST_SHOWN = 3
 _SSH_PORT = 22
 _ESTABLISHED = "01"  # include/net/tcp_states.h
-_RTF_UP, _RTF_REJECT = 0x1, 0x200  # include/uapi/linux/route.h
 _INFINIBAND = "32"  # ARPHRD_INFINIBAND, include/uapi/linux/if_arp.h
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 NETWORK_FILE_SYSTEM = re.compile(
@@ -37,15 +43,13 @@ NETWORK_FILE_SYSTEM = re.compile(
 )
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}")
 
-Address = IPv4Address | IPv6Address
-
 
 @dataclass(frozen=True)
 class Netdev:
-    """A netdev with hardware of its own."""
+    """A netdev with its own hardware."""
 
     name: str
-    bdf: str  # its PCI function; "" where it is on another bus
+    bdf: str  # its PCI function; "" if it is on another bus
     driver: str
     is_infiniband: bool
 
@@ -55,17 +59,17 @@ class NetworkDependency:
     """Something that breaks when its netdevs go down."""
 
     what: str  # "this SSH session (from 10.0.0.5)"
-    netdevs: tuple[str, ...]  # "bond0", then all below it; () where they could not be determined
+    netdevs: tuple[str, ...]  # "bond0", then all below it; () if unknown
 
 
 @dataclass(frozen=True)
 class NetworkDependencyFacts:
-    """All of them, and the hardware that plans take down."""
+    """All dependencies, and the hardware that plans may take down."""
 
     dependencies: tuple[NetworkDependency, ...]
     netdevs: dict[str, Netdev]
     rdma_devices: dict[str, str]  # "mlx5_0" -> BDF
-    unread: tuple[Unknown, ...]  # tables without which something may be missing above
+    unread: tuple[Unknown, ...]  # tables that could not be read, so dependencies may be missing
 
 
 @dataclass(frozen=True)
@@ -76,25 +80,15 @@ class _Connection:
     peer_port: int
 
 
-@dataclass(frozen=True)
-class Route:
-    """One route that is up."""
-
-    netdev: str
-    network: IPv6Network  # IPv4 as ::ffff:0:0/96
-    has_gateway: bool
-    metric: int
-
-
 class _Reader:
-    """Reads tables of one host, and keeps why one could not be read."""
+    """Reads the tables of a host and notes which could not be read."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.unread: list[Unknown] = []
 
     def text(self, path: str) -> str:
-        """Return a table; "" where the kernel does not have it."""
+        """Return a table; "" if the kernel does not have it."""
         text = self.host.read(path, _TABLE_BYTES)
         if not isinstance(text, Unknown):
             return text
@@ -113,25 +107,27 @@ def probe(host: Host) -> NetworkDependencyFacts:
     addresses = parse_addresses_v6(reader.text("/proc/net/if_inet6"))
     found: list[NetworkDependency] = []
 
-    def add(what: str, over: Iterable[str]) -> None:
-        names = tuple(dict.fromkeys(over))
+    def add(what: str, netdevs: Iterable[str]) -> None:
+        names = tuple(dict.fromkeys(netdevs))
         for name in names:
             found.append(NetworkDependency(what, with_lower(host, name)))
         if not names:
             found.append(NetworkDependency(what, ()))
 
     for what, connections in _ssh_sessions(reader):
-        over = (
-            name
-            for connection in connections
-            for name in carriers(connection.local, connection.peer, routes, addresses)
+        add(
+            what,
+            (
+                name
+                for connection in connections
+                for name in carriers(connection.local, connection.peer, routes, addresses)
+            ),
         )
-        add(what, over)
     for what, names in default_routes(routes):
         add(what, names)
     for what, peer in _root(reader):
         add(what, carriers(None, peer, routes, addresses) if peer else ())
-    netdevs = {name: netdev for name in _names(host, _NET) if (netdev := _netdev(host, name)) is not None}
+    netdevs = {name: netdev for name in _names(host, NET) if (netdev := _netdev(host, name)) is not None}
     rdma = {
         name: _bdf(host, f"/sys/class/infiniband/{name}/device")
         for name in _names(host, "/sys/class/infiniband")
@@ -147,13 +143,13 @@ def _names(host: Host, directory: str) -> tuple[str, ...]:
 
 
 def _bdf(host: Host, link: str) -> str:
-    """The PCI function above a device: of a subfunction, that of its parent."""
+    """Return the PCI function above a device; for a subfunction, that of its parent."""
     parts = _BDF.findall(known(host.resolve(link), ""))
     return parts[-1] if parts else ""
 
 
 def _netdev(host: Host, name: str) -> Netdev | None:
-    base = f"{_NET}/{name}"
+    base = f"{NET}/{name}"
     if isinstance(host.link(f"{base}/device"), Unknown):
         return None
     driver = known(host.link(f"{base}/device/driver"), "").rpartition("/")[2]
@@ -161,125 +157,24 @@ def _netdev(host: Host, name: str) -> Netdev | None:
     return Netdev(printable(name, 32), _bdf(host, f"{base}/device"), printable(driver, 64), is_infiniband)
 
 
-def with_lower(host: Host, name: str) -> tuple[str, ...]:
-    """Return the netdev and those below it, by the links lower_NAME of bonds, bridges and VLANs."""
-    found: dict[str, None] = {name: None}
-    layer = [name]
-    for _ in range(_MOST_LAYERS):
-        entries = [entry for upper in layer for entry in known(host.names(f"{_NET}/{upper}"), ())]
-        layer = [
-            entry.removeprefix("lower_") for entry in dict.fromkeys(entries) if entry.startswith("lower_")
-        ]
-        found.update(dict.fromkeys(layer))
-    return tuple(printable(each, 32) for each in found)
-
-
 # Addresses and routes
-
-
-def carriers(
-    local: Address | None, peer: Address, routes: Iterable[Route], addresses: dict[Address, str]
-) -> tuple[str, ...]:
-    """Return the netdevs over which this node and a peer talk: by the route, and by the local address."""
-    routes = list(routes)
-    names: dict[str, None] = {}
-    if not peer.is_link_local:
-        names.update(dict.fromkeys(_best(peer, routes)))
-    if local is not None:
-        if local in addresses:
-            names[addresses[local]] = None
-        else:
-            on_link = [route for route in routes if not route.has_gateway and not _is_default(route)]
-            names.update(dict.fromkeys(_best(local, on_link, any_metric=True)))
-    return tuple(names)
-
-
-def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -> list[str]:
-    """The netdevs of the longest prefix; of those, of the lowest metric."""
-    wide = _wide(address)
-    fitting = [route for route in routes if wide in route.network]
-    if not fitting:
-        return []
-    longest = max(route.network.prefixlen for route in fitting)
-    fitting = [route for route in fitting if route.network.prefixlen == longest]
-    lowest = min(route.metric for route in fitting)
-    return [route.netdev for route in fitting if any_metric or route.metric == lowest]
-
-
-def _wide(address: Address) -> IPv6Address:
-    return address if isinstance(address, IPv6Address) else IPv6Address(f"::ffff:{address}")
-
-
-def _is_default(route: Route) -> bool:
-    return route.network.prefixlen in (0, 96)
-
-
-def default_routes(routes: list[Route]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the default routes of IPv4 and IPv6, each with the netdevs of its lowest metric."""
-    for what, prefix in (("the default route", 96), ("the IPv6 default route", 0)):
-        of_kind = [route for route in routes if route.network.prefixlen == prefix]
-        if of_kind:
-            lowest = min(route.metric for route in of_kind)
-            yield what, [route.netdev for route in of_kind if route.metric == lowest]
-
-
-def parse_routes(text: str) -> Iterator[Route]:
-    """Parse /proc/net/route: addresses in hexadecimal, in the byte order of the CPU."""
-    for line in text.split("\n")[1:]:
-        words = line.split()
-        try:
-            name, destination, gateway, flags = words[0], words[1], words[2], int(words[3], 16)
-            metric, mask = int(words[6]), _v4(words[7])
-            if not flags & _RTF_UP or flags & _RTF_REJECT:
-                continue
-            network = ip_network(f"{_v4(destination)}/{mask}", strict=False)
-            has_gateway = int(gateway, 16) != 0
-        except (IndexError, ValueError):
-            continue
-        wide = IPv6Network(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
-        yield Route(name, wide, has_gateway, metric)
-
-
-def parse_routes_v6(text: str) -> Iterator[Route]:
-    """Parse /proc/net/ipv6_route."""
-    for line in text.split("\n"):
-        words = line.split()
-        try:
-            network = IPv6Network((int(words[0], 16), int(words[1], 16)), strict=False)
-            gateway, metric, flags, name = int(words[4], 16), int(words[5], 16), int(words[8], 16), words[9]
-        except (IndexError, ValueError):
-            continue
-        if flags & _RTF_UP and not flags & _RTF_REJECT and name != "lo":
-            yield Route(name, network, gateway != 0, metric)
-
-
-def parse_addresses_v6(text: str) -> dict[Address, str]:
-    """Parse /proc/net/if_inet6: address -> netdev."""
-    found: dict[Address, str] = {}
-    for line in text.split("\n"):
-        words = line.split()
-        if len(words) == 6 and re.fullmatch(r"[0-9a-f]{32}", words[0]):
-            found[IPv6Address(int(words[0], 16))] = words[5]
-    return found
-
-
-def _v4(word: str) -> IPv4Address:
-    return IPv4Address(bytes.fromhex(word)[::-1])
 
 
 # SSH
 
 
 def _ssh_sessions(reader: _Reader) -> Iterator[tuple[str, list[_Connection]]]:
-    """The sessions with connections: first ours, then the others together."""
+    """Yield the SSH sessions with their connections: this session first, then all others together."""
     own = _own_connections(reader.host)
     ports = {_SSH_PORT, *(port for _, _, port in own)}
+    own_peers = {(address, port) for address, port, _ in own}
     mine: list[_Connection] = []
     others: list[_Connection] = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for one in parse_connections(reader.text(path)):
-            if one.local_port in ports and not one.peer.is_loopback:
-                (mine if (one.peer, one.peer_port) in {(a, p) for a, p, _ in own} else others).append(one)
+        for connection in parse_connections(reader.text(path)):
+            if connection.local_port in ports and not connection.peer.is_loopback:
+                is_own = (connection.peer, connection.peer_port) in own_peers
+                (mine if is_own else others).append(connection)
     if mine:
         yield f"this SSH session (from {_peers(mine)})", mine
     if len(others) == 1:
@@ -289,16 +184,16 @@ def _ssh_sessions(reader: _Reader) -> Iterator[tuple[str, list[_Connection]]]:
 
 
 def _peers(connections: list[_Connection]) -> str:
-    each = list(dict.fromkeys(str(one.peer) for one in connections))
-    more = f" and {len(each) - _MOST_SHOWN} more" if len(each) > _MOST_SHOWN else ""
-    return ", ".join(each[:_MOST_SHOWN]) + more
+    peers = list(dict.fromkeys(str(connection.peer) for connection in connections))
+    more = f" and {len(peers) - _MOST_SHOWN} more" if len(peers) > _MOST_SHOWN else ""
+    return ", ".join(peers[:_MOST_SHOWN]) + more
 
 
 def _own_connections(host: Host) -> set[tuple[Address, int, int]]:
-    """Peer, its port and our port by SSH_CONNECTION, of gdrtop and of the processes that started it.
+    """Return peer, peer port and local port from SSH_CONNECTION of gdrtop and its ancestors.
 
-    sudo drops the variable, and a shell in tmux may have that of an earlier login: only an established
-    connection counts in the end.
+    sudo drops the variable, and a shell in tmux may have the one of an earlier login, so the caller must
+    check that the connection is established.
     """
     values = [known(host.environment("SSH_CONNECTION"), "")]
     pid = known(host.link("/proc/self"), "")
@@ -338,7 +233,7 @@ def parse_connections(text: str) -> Iterator[_Connection]:
 
 
 def _socket_address(word: str) -> Address:
-    """Words of 32 bits, each in the byte order of the CPU; IPv4 in IPv6 as IPv4."""
+    """Parse 32-bit words, each in the CPU's byte order; an IPv4-mapped address is returned as IPv4."""
     content = bytes.fromhex(word)
     if len(content) == 4:
         return IPv4Address(content[::-1])
@@ -350,7 +245,7 @@ def _socket_address(word: str) -> Address:
 
 
 def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
-    """The root where it lies behind the network, and the addresses of its servers; None: not known."""
+    """Yield the root file system if it is on the network, with its servers' addresses (None: unknown)."""
     mount = None
     for line in reader.text("/proc/self/mountinfo").split("\n"):
         words = line.split()
@@ -361,7 +256,7 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
     kind, source, options = (*mount[mount.index("-", 6) + 1 :], "", "")[:3]
     if NETWORK_FILE_SYSTEM.fullmatch(kind):
         server = server_of(source, options)
-        yield _said(f"the root file system ({printable(kind, 16)}", server), server
+        yield _with_server(f"the root file system ({printable(kind, 16)}", server), server
         return
     number = mount[2]
     name = (
@@ -370,15 +265,15 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
         else f"/sys/dev/block/{number}"
     )
     for kind, server in _block_servers(reader.host, name, _MOST_LAYERS):
-        yield _said(f"the root file system ({kind}", server), server
+        yield _with_server(f"the root file system ({kind}", server), server
 
 
-def _said(text: str, server: Address | None) -> str:
+def _with_server(text: str, server: Address | None) -> str:
     return f"{text} from {server})" if server else f"{text})"
 
 
 def server_of(source: str, options: str) -> Address | None:
-    """Return the server's address of a mounted network file system; None where only its name is given."""
+    """Return the server's address of a mounted network file system; None if only its name is known."""
     named = re.search(r"(?:^|,)addr=([^,]+)", options)
     return _first_address(named[1] if named else source)
 
@@ -393,7 +288,7 @@ def _first_address(text: str) -> Address | None:
 
 
 def _block_servers(host: Host, device: str, layers: int) -> Iterator[tuple[str, Address | None]]:
-    """The servers of a block device, through device mapper and RAID."""
+    """Yield the servers of a block device, through device mapper and RAID."""
     path = known(host.resolve(device), "")
     slaves = known(host.names(f"{path}/slaves"), ())
     if slaves and layers:

@@ -1,4 +1,4 @@
-"""All faults by name, and the names of nodes with faults."""
+"""Every fault by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from probes.simulation.faults import environment, gpu, modules, nccl, network, nic, path, pcie, peermem, tools
 from probes.simulation.faults.fault import Fault
 
-# Faults of one area that hide one of another: what the second looks at is gone.
+# A fault -> the faults of other areas that hide it, because they remove what it changes.
 _HIDDEN_BY = {
     "pid-namespace-hides-users": frozenset({"gpu-without-driver"}),
     "pcie-link-degraded-gpu-speed": frozenset({"gpu-without-driver-nouveau"}),
@@ -17,20 +17,24 @@ _HIDDEN_BY = {
 
 FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
-    for of_area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools)
-    for fault in of_area.FAULTS
+    for area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools)
+    for fault in area.FAULTS
 }
 
 
 class NoSuchFault(KeyError):
-    """A name that is none of ours."""
+    """No fault has this name, or this node cannot have the fault."""
 
 
 def split_name(name: str) -> tuple[str, tuple[Fault, ...]]:
-    """The node and its faults, of "hgx-h100+acs-on,port-down"; NoSuchFault for a fault that is none."""
+    """Split "hgx-h100+acs-on,port-down" into the node and its faults.
+
+    Raises:
+        NoSuchFault: a fault is unknown.
+    """
     node, _, wanted = name.partition("+")
-    names = [one for one in wanted.split(",") if one]
-    for one in names:
-        if one not in FAULTS:
-            raise NoSuchFault(one)
-    return node, tuple(FAULTS[one] for one in names)
+    names = [fault for fault in wanted.split(",") if fault]
+    for fault in names:
+        if fault not in FAULTS:
+            raise NoSuchFault(fault)
+    return node, tuple(FAULTS[fault] for fault in names)

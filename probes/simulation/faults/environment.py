@@ -1,20 +1,15 @@
-"""Faults of area environment: limits, device files, driver containers."""
+"""Faults of the environment: limits, device files, driver containers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import Fault, fault
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.processes import FIRST_RANK, add_rank, limits, put_in_container
 from probes.simulation.node.tree import Tree
 
 _SMALL = str(8 << 20)
-
-
-def _fault(name: str, spoil: Callable[[Tree], None], on: str = "hgx-h100", *excludes: str) -> Fault:
-    return Fault(name, frozenset({name}), spoil=spoil, on=on, excludes=frozenset(excludes))
 
 
 def _memlock(tree: Tree) -> None:
@@ -42,7 +37,7 @@ def _shell(tree: Tree) -> None:
 
 
 def _pid_namespace(tree: Tree) -> None:
-    # The last rank: those before it stay in sight.
+    # The last rank, so that the others stay visible.
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
@@ -103,20 +98,49 @@ def _storage_modules(tree: Tree) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    _fault("memlock-or-ipc-lock", _memlock),
-    _fault("memlock-scheduler", _scheduler),
-    _fault("memlock-container-runtime", _runtime),
-    _fault("memlock-login", _login),
-    _fault("memlock-shell", _shell),
-    _fault("pid-namespace-hides-users", _pid_namespace),
-    _fault("dev-infiniband-missing", _no_verbs),
-    _fault("dev-infiniband-incomplete", _one_less, "hgx-h100", "dev-infiniband-missing"),
-    _fault("dev-infiniband-denied", _denied, "hgx-h100", "dev-infiniband-missing"),
-    _fault("dev-infiniband-not-in-container", _bare_container),
-    _fault("dev-infiniband-near-nic-missing", _far_nic),
-    _fault("dev-nvidia-missing", _no_gpu_file),
-    replace(_fault("k8s-rdma-not-enabled", _driver_container, "pcie-l40s"), describe=_closed_driver),
-    _fault("k8s-waiting-for-mofed", _mofed),
-    _fault("k8s-mofed-storage-modules", _storage_modules),
-    _fault("k8s-peermem-ctr-crashloop", _empty_driver_container, "pcie-l40s"),
+    fault("memlock-or-ipc-lock", "A job may lock only 8 MiB of memory", _memlock),
+    fault("memlock-scheduler", "slurmd limits the memory that jobs may lock", _scheduler),
+    fault("memlock-container-runtime", "containerd limits the memory that a job may lock", _runtime),
+    fault("memlock-login", "Logins may lock only 64 MiB of memory", _login),
+    fault("memlock-shell", "This shell may lock only 8 MiB of memory", _shell),
+    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _pid_namespace),
+    fault("dev-infiniband-missing", "/dev/infiniband is missing", _no_verbs),
+    fault(
+        "dev-infiniband-incomplete",
+        "The device file of one NIC is missing",
+        _one_less,
+        excludes=("dev-infiniband-missing",),
+    ),
+    fault(
+        "dev-infiniband-denied",
+        "This user may not open the device file of one NIC",
+        _denied,
+        excludes=("dev-infiniband-missing",),
+    ),
+    fault(
+        "dev-infiniband-not-in-container",
+        "The container of a job has no RDMA device files",
+        _bare_container,
+    ),
+    fault(
+        "dev-infiniband-near-nic-missing",
+        "The container of a job has only the device file of a far NIC",
+        _far_nic,
+    ),
+    fault("dev-nvidia-missing", "/dev/nvidia1 is missing", _no_gpu_file),
+    fault(
+        "k8s-rdma-not-enabled",
+        "A driver container without nvidia_peermem and without DMA-BUF",
+        _driver_container,
+        change_description=_closed_driver,
+        on="pcie-l40s",
+    ),
+    fault("k8s-waiting-for-mofed", "The MOFED container is not ready", _mofed),
+    fault("k8s-mofed-storage-modules", "Storage modules block the MOFED container", _storage_modules),
+    fault(
+        "k8s-peermem-ctr-crashloop",
+        "The driver container has no module files",
+        _empty_driver_container,
+        on="pcie-l40s",
+    ),
 )

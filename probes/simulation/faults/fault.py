@@ -1,29 +1,51 @@
-"""One way in which a simulated node can be broken."""
+"""A fault of a simulated node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from copy import copy
+from dataclasses import dataclass
 
 from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.module_files import modinfo_of
 from probes.simulation.node.tree import Tree
 
-
-def _no_change_of_description(description: NodeDescription) -> NodeDescription:
-    return replace(description)
-
-
-def _no_change_of_tree(tree: Tree) -> None:
-    del tree
+ChangeTree = Callable[[Tree], None]
+ChangeDescription = Callable[[NodeDescription], NodeDescription]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault and the findings that it causes; it changes the description, the grown tree, or both."""
+    """A fault and the findings that it causes: a change of the description, of the tree, or of both."""
 
-    name: str  # as after the "+"; mostly the finding's id
+    name: str  # as after the "+"; usually the id of the finding
+    summary: str  # what is wrong, as `--demo list` shows it
     finds: frozenset[str]  # ids of the checks that must find it
-    describe: Callable[[NodeDescription], NodeDescription] = _no_change_of_description
-    spoil: Callable[[Tree], None] = _no_change_of_tree
-    on: str = "hgx-h100"  # a node on which it makes sense
-    excludes: frozenset[str] = frozenset()  # faults that hide this one
+    change_description: ChangeDescription
+    change_tree: ChangeTree
+    on: str  # a node that can have the fault
+    excludes: frozenset[str]  # faults that hide this one
+
+
+def state_of(tree: Tree) -> dict[str, object]:
+    """Return a copy of what a fault can change in a tree, to compare with a later copy."""
+    return {
+        **{name: copy(value) for name, value in vars(tree).items()},
+        "directories": {path: frozenset(names) for path, names in tree.directories.items()},
+        "modinfo": {name: dict(fields) for name, fields in modinfo_of(tree).files.items()},
+    }
+
+
+def fault(
+    name: str,
+    summary: str,
+    change_tree: ChangeTree = lambda tree: None,
+    *,
+    change_description: ChangeDescription = lambda description: description,
+    finds: Collection[str] | None = None,
+    on: str = "hgx-h100",
+    excludes: Collection[str] = (),
+) -> Fault:
+    """Return a fault; without `finds` the check of its name must find it."""
+    checks = frozenset((name,) if finds is None else finds)
+    return Fault(name, summary, checks, change_description, change_tree, on, frozenset(excludes))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
 from probes.simulation.node.description import NodeDescription, RootDescription
 from probes.simulation.node.services import UNITS, set_fabric_manager_version, stop, uninstall
 from probes.simulation.node.software import install_library, set_library_version
@@ -15,42 +14,42 @@ from probes.simulation.node.tree import Tree, log
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS, _WITH_FEWER_NVLINKS = 5, 6, 7, 4, 2, 3
 
 
-def _nvml(**changes: Any) -> Callable[[NodeDescription], NodeDescription]:
-    """A fault of what NVML says."""
+def _nvml(**changes: Any) -> ChangeDescription:
+    """Change what NVML reports."""
     return lambda node: replace(node, nvml=replace(node.nvml, **changes))
 
 
-def _unlisted(number: int) -> Callable[[NodeDescription], NodeDescription]:
+def _unlisted(number: int) -> ChangeDescription:
     return lambda node: replace(node, nvml=replace(node.nvml, unlisted=node.nvml.unlisted | {number}))
 
 
-def _of_gpu(**changes: Any) -> Callable[[NodeDescription], NodeDescription]:
-    """A fault of what the GPUs are."""
+def _of_gpu(**changes: Any) -> ChangeDescription:
+    """Change the GPUs themselves."""
     return lambda node: replace(node, gpu=replace(node.gpu, **changes))
 
 
-def _bound(number: int, driver: str) -> Callable[[Tree], None]:
-    """A GPU that another driver holds, or none."""
+def _bound(number: int, driver: str) -> ChangeTree:
+    """Bind a GPU to another driver, or to none ("")."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         bdf = tree.gpus[number].bdf
-        path = next(one for one in tree.files if one.endswith(f"/{bdf}/uevent")).rpartition("/")[0]
+        path = next(path for path in tree.files if path.endswith(f"/{bdf}/uevent")).rpartition("/")[0]
         lines = str(tree.files[f"{path}/uevent"]).splitlines(True)
         plain = "".join(line for line in lines if not line.startswith("DRIVER="))
         tree.add(f"{path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
         tree.remove(f"{path}/driver")
         tree.remove(f"/proc/driver/nvidia/gpus/{bdf}")
 
-    return spoil
+    return change
 
 
-def _xid(gpu: int, text: str) -> Callable[[Tree], None]:
-    """A fault that the kernel log shows."""
+def _xid(gpu: int, text: str) -> ChangeTree:
+    """Add an Xid to the kernel log."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
 
-    return spoil
+    return change
 
 
 def _sxid(tree: Tree) -> None:
@@ -59,7 +58,7 @@ def _sxid(tree: Tree) -> None:
 
 
 def _start_failed(tree: Tree) -> None:
-    # On a GPU that NVML does not list: of one that answers now it would be a note.
+    # On a GPU that NVML does not list: for a GPU that responds, the finding is a note.
     log(tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)")
 
 
@@ -78,7 +77,7 @@ def _without_manager(tree: Tree) -> None:
 
 
 def _nics_elsewhere(node: NodeDescription) -> NodeDescription:
-    """The NICs of the first switch are attached to root ports of their own, on the same socket."""
+    """Attach the NICs of the first switch to root ports of their own, on the same socket."""
     roots: list[RootDescription] = []
     for root in node.root:
         if root.bus == "0000:00":
@@ -89,84 +88,146 @@ def _nics_elsewhere(node: NodeDescription) -> NodeDescription:
     return replace(node, root=tuple(roots))
 
 
-def _fault(
-    name: str,
-    spoil: Callable[[Tree], None] | None = None,
-    describe: Callable[[NodeDescription], NodeDescription] | None = None,
-    on: str = "hgx-h100",
-    excludes: tuple[str, ...] = (),
-) -> Fault:
-    return Fault(
-        name,
-        frozenset({name}),
-        describe=describe or replace,
-        spoil=spoil or (lambda tree: None),
-        on=on,
-        excludes=frozenset(excludes),
-    )
-
-
 FAULTS: tuple[Fault, ...] = (
-    _fault("gpu-without-driver", _bound(_WITHOUT_DRIVER, ""), _unlisted(_WITHOUT_DRIVER)),
-    _fault("gpu-without-driver-nouveau", _bound(_NOUVEAU, "nouveau"), _unlisted(_NOUVEAU)),
-    _fault("gpu-without-driver-passed-through", _bound(_FOR_GUESTS, "vfio-pci"), _unlisted(_FOR_GUESTS)),
-    _fault(
+    fault(
+        "gpu-without-driver",
+        "GPU7 has no driver",
+        _bound(_WITHOUT_DRIVER, ""),
+        change_description=_unlisted(_WITHOUT_DRIVER),
+    ),
+    fault(
+        "gpu-without-driver-nouveau",
+        "GPU4 uses nouveau",
+        _bound(_NOUVEAU, "nouveau"),
+        change_description=_unlisted(_NOUVEAU),
+    ),
+    fault(
+        "gpu-without-driver-passed-through",
+        "GPU2 is reserved for a virtual machine",
+        _bound(_FOR_GUESTS, "vfio-pci"),
+        change_description=_unlisted(_FOR_GUESTS),
+    ),
+    fault(
         "driver-library-mismatch",
+        "The driver's libraries are older than the loaded driver",
         _other_libraries,
-        _nvml(refusal="driver/library version mismatch: reload the kernel modules or reboot"),
+        change_description=_nvml(
+            refusal="driver/library version mismatch: reload the kernel modules or reboot"
+        ),
         on="dgx-a100",
     ),
-    _fault(
+    fault(
         "xid-79-fell-off-bus",
+        "GPU5 has fallen off the bus (Xid 79)",
         _xid(_LOST, "79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
-        lambda node: replace(node, nvml=replace(node.nvml, lost=node.nvml.lost | {_LOST})),
+        change_description=lambda node: replace(node, nvml=replace(node.nvml, lost=node.nvml.lost | {_LOST})),
     ),
-    _fault("gpu-missing-from-nvml", describe=_unlisted(_UNLISTED)),
-    _fault("gpu-driver-start-failed", _start_failed, _unlisted(_UNLISTED)),
-    _fault("persistence-off", lambda tree: stop(tree, "nvidia-persistenced"), _nvml(persistence=False)),
-    _fault(
+    fault("gpu-missing-from-nvml", "GPU6 is missing from NVML", change_description=_unlisted(_UNLISTED)),
+    fault(
+        "gpu-driver-start-failed",
+        "The driver could not start GPU6",
+        _start_failed,
+        change_description=_unlisted(_UNLISTED),
+    ),
+    fault(
+        "persistence-off",
+        "Persistence mode is off, and its daemon does not run",
+        lambda tree: stop(tree, "nvidia-persistenced"),
+        change_description=_nvml(persistence=False),
+    ),
+    fault(
         "persistence-off-daemon-runs",
+        "nvidia-persistenced runs with --no-persistence-mode",
         _daemon_without_mode,
-        _nvml(persistence=False),
+        change_description=_nvml(persistence=False),
         excludes=("persistence-off",),
     ),
-    _fault("gpu-without-near-nic", describe=_nics_elsewhere, on="dgx-a100"),
-    _fault("mig-with-gdr", describe=_nvml(mig=True)),
-    _fault("vgpu-without-gdr", describe=_nvml(is_vgpu=True), on="cloud-vm"),
-    _fault("geforce-no-gdr", describe=_of_gpu(name="NVIDIA GeForce RTX 4090"), on="pcie-l40s"),
-    _fault("gpu-too-old-for-gdr", describe=_of_gpu(capability=(2, 0)), on="pcie-l40s"),
-    _fault("gdr-read-off-on-old-gpus", describe=_of_gpu(capability=(7, 0)), on="pcie-l40s"),
-    _fault("confidential-computing-on", describe=_nvml(confidential_computing=True)),
-    _fault(
+    fault(
+        "gpu-without-near-nic",
+        "The NICs of the first switch are behind the host bridge instead",
+        change_description=_nics_elsewhere,
+        on="dgx-a100",
+    ),
+    fault("mig-with-gdr", "MIG is on", change_description=_nvml(mig=True)),
+    fault("vgpu-without-gdr", "The GPUs are vGPUs", change_description=_nvml(is_vgpu=True), on="cloud-vm"),
+    fault(
+        "geforce-no-gdr",
+        "GeForce GPUs",
+        change_description=_of_gpu(name="NVIDIA GeForce RTX 4090"),
+        on="pcie-l40s",
+    ),
+    fault(
+        "gpu-too-old-for-gdr",
+        "GPUs older than Kepler",
+        change_description=_of_gpu(capability=(2, 0)),
+        on="pcie-l40s",
+    ),
+    fault(
+        "gdr-read-off-on-old-gpus",
+        "Volta GPUs without NVLink",
+        change_description=_of_gpu(capability=(7, 0)),
+        on="pcie-l40s",
+    ),
+    fault(
+        "confidential-computing-on",
+        "Confidential computing is on",
+        change_description=_nvml(confidential_computing=True),
+    ),
+    fault(
         "c2c-grace-specifics",
+        "NCCL 2.26, which does not use GPUDirect RDMA over C2C",
         lambda tree: install_library(tree, "libnccl.so.2", "libnccl.so.2.26.2"),
         on="gb200",
     ),
-    _fault("c2c-grace-specifics-gb10", describe=_of_gpu(name="NVIDIA GB10"), on="gb200"),
-    _fault(
+    fault(
+        "c2c-grace-specifics-gb10",
+        "GB10 GPUs (DGX Spark)",
+        change_description=_of_gpu(name="NVIDIA GB10"),
+        on="gb200",
+    ),
+    fault(
         "xid-119-gsp-timeout",
+        "The GSP of GPU0 timed out (Xid 119)",
         _xid(0, "119, pid=4711, name=python3, Timeout after 6s of waiting for RPC response from GPU0 GSP!"),
     ),
-    _fault(
-        "xid-memory-error", _xid(1, "63, pid=4711, name=python3, Row Remapper: New row marked for remapping")
+    fault(
+        "xid-memory-error",
+        "GPU1 had a memory error (Xid 63)",
+        _xid(1, "63, pid=4711, name=python3, Row Remapper: New row marked for remapping"),
     ),
-    _fault("xid-nvlink-error", _xid(0, "74, pid=4711, name=python3, NVLink: fatal error detected on link 6")),
-    _fault("xid-of-a-program", _xid(1, "31, pid=4711, name=python3, MMU Fault: ENGINE GRAPHICS faulted")),
-    _fault(
-        "xid-other", _xid(0, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
+    fault(
+        "xid-nvlink-error",
+        "GPU0 had an NVLink error (Xid 74)",
+        _xid(0, "74, pid=4711, name=python3, NVLink: fatal error detected on link 6"),
     ),
-    _fault("sxid", _sxid),
-    _fault(
+    fault(
+        "xid-of-a-program",
+        "A program failed on GPU1 (Xid 31)",
+        _xid(1, "31, pid=4711, name=python3, MMU Fault: ENGINE GRAPHICS faulted"),
+    ),
+    fault(
+        "xid-other",
+        "GPU0 needs a reset (Xid 154)",
+        _xid(0, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
+    ),
+    fault("sxid", "An NVSwitch reported a link fault (SXid 20034)", _sxid),
+    fault(
         "fabric-manager-down",
+        "Fabric Manager is stopped",
         lambda tree: stop(tree, "nvidia-fabricmanager"),
         excludes=("fabric-manager-down-absent",),
     ),
-    _fault("fabric-manager-down-absent", _without_manager),
-    _fault(
+    fault("fabric-manager-down-absent", "Fabric Manager is not installed", _without_manager),
+    fault(
         "fabric-manager-down-version",
+        "Fabric Manager is older than the driver",
         lambda tree: set_fabric_manager_version(tree, "570.86.15"),
         excludes=("fabric-manager-down-absent",),
     ),
-    _fault("imex-down", lambda tree: stop(tree, "nvidia-imex"), on="gb200"),
-    _fault("nvlink-down", describe=_nvml(with_fewer_nvlinks=frozenset({_WITH_FEWER_NVLINKS}))),
+    fault("imex-down", "IMEX is stopped", lambda tree: stop(tree, "nvidia-imex"), on="gb200"),
+    fault(
+        "nvlink-down",
+        "GPU3 has fewer NVLinks than the others",
+        change_description=_nvml(with_fewer_nvlinks=frozenset({_WITH_FEWER_NVLINKS})),
+    ),
 )

@@ -1,11 +1,10 @@
-"""Faults of kernel modules: not loaded, kept out, of another build than the kernel or the driver."""
+"""Faults of kernel modules: not loaded, blocked, or built for another kernel or driver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.module_files import modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.module_loading import refuse_module, remove_modules
@@ -18,13 +17,13 @@ OTHER_KERNEL = "6.8.0-58-generic"
 
 
 def take_driver_from_disk(tree: Tree) -> None:
-    """Takes the files of the whole NVIDIA driver away, and DKMS's record of it."""
+    """Remove the files of the NVIDIA driver, and DKMS's record of them."""
     for name in ("nvidia", "nvidia_uvm", _PEERMEM):
         remove_module_file(tree, name)
     tree.remove("/var/lib/dkms/nvidia")
 
 
-def _unloaded(*names: str) -> Callable[[Tree], None]:
+def _unloaded(*names: str) -> ChangeTree:
     return lambda tree: remove_modules(tree, *names)
 
 
@@ -56,8 +55,8 @@ def _enforced(tree: Tree) -> None:
 
 
 def _key_rejected(tree: Tree) -> None:
-    said = ((5, "Loading of module with unavailable key is rejected"),)
-    refuse_module(tree, _PEERMEM, Refusal("Key was rejected by service", said), 14.2)
+    messages = ((5, "Loading of module with unavailable key is rejected"),)
+    refuse_module(tree, _PEERMEM, Refusal("Key was rejected by service", messages), 14.2)
 
 
 def _other_vermagic(tree: Tree) -> None:
@@ -90,45 +89,86 @@ def _stale(tree: Tree) -> None:
     set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
 
 
-def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str, on: str = "hgx-h100") -> Fault:
-    return Fault(name, frozenset({name}), spoil=spoil, on=on, excludes=frozenset(excludes))
-
-
-# Faults that take the module's file away hide those that look into it.
+# Faults that remove the module's file hide faults in that file.
 NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
 
 FAULTS: tuple[Fault, ...] = (
-    # Those that leave hardly anything to be judged stay apart from the others' combinations.
-    _fault("ib-core-not-loaded", _unloaded(*_RDMA), on="pcie-l40s"),
-    _fault("mlx5-core-not-loaded", _unloaded("mlx5_ib", "mlx5_core"), on="pcie-l40s"),
-    _fault("mlx5-ib-not-loaded", _unloaded("mlx5_ib"), on="pcie-l40s"),
-    _fault("ib-uverbs-not-loaded", _unloaded("mlx5_ib", "ib_uverbs"), on="pcie-l40s"),
-    _fault("nvidia-not-loaded", _unloaded(*_OF_DRIVER), on="pcie-l40s"),
-    _fault("nvidia-uvm-not-loaded", _unloaded("nvidia_uvm")),
-    _fault("module-blacklisted", _blacklisted, "module-blacklisted-cmdline"),
-    _fault("module-blacklisted-install", _install_false),
-    Fault(
-        "module-blacklisted-cmdline",
-        frozenset({"module-blacklisted-cmdline"}),
-        describe=_module_blacklist,
-        spoil=_unloaded(_PEERMEM),
-    ),
-    _fault("kernel-forbids-modules-disabled", _modules_disabled),
-    _fault("kernel-forbids-modules-lockdown", _lockdown, *NO_FILE),
-    _fault("secure-boot-unsigned", _enforced, *NO_FILE),
-    _fault("secure-boot-key-rejected", _key_rejected),
-    _fault("module-wrong-vermagic", _other_vermagic, *NO_FILE),
-    Fault(
-        "dkms-not-built-for-kernel",
-        frozenset({"dkms-not-built-for-kernel", "nvidia-not-loaded"}),
-        spoil=_built_for_other_kernel,
+    # These leave hardly anything to check, so they are not combined with others.
+    fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", _unloaded(*_RDMA), on="pcie-l40s"),
+    fault(
+        "mlx5-core-not-loaded",
+        "mlx5_core, the NIC driver, is not loaded",
+        _unloaded("mlx5_ib", "mlx5_core"),
         on="pcie-l40s",
     ),
-    _fault("dkms-build-failed", _build_failed),
-    Fault(
-        "driver-half-updated",
-        frozenset({"driver-half-updated", "driver-upgrade-blocked"}),
-        spoil=_half_updated,
+    fault(
+        "mlx5-ib-not-loaded",
+        "mlx5_ib, the RDMA driver of the NICs, is not loaded",
+        _unloaded("mlx5_ib"),
+        on="pcie-l40s",
     ),
-    _fault("initramfs-stale", _stale),
+    fault(
+        "ib-uverbs-not-loaded",
+        "ib_uverbs is not loaded, so no program can use RDMA",
+        _unloaded("mlx5_ib", "ib_uverbs"),
+        on="pcie-l40s",
+    ),
+    fault("nvidia-not-loaded", "The NVIDIA driver is not loaded", _unloaded(*_OF_DRIVER), on="pcie-l40s"),
+    fault(
+        "nvidia-uvm-not-loaded",
+        "nvidia_uvm is not loaded, so CUDA does not start",
+        _unloaded("nvidia_uvm"),
+    ),
+    fault(
+        "module-blacklisted",
+        "modprobe.d blacklists nvidia-peermem",
+        _blacklisted,
+        excludes=("module-blacklisted-cmdline",),
+    ),
+    fault(
+        "module-blacklisted-install",
+        "modprobe.d replaces the loading of nvidia-peermem by /bin/false",
+        _install_false,
+    ),
+    fault(
+        "module-blacklisted-cmdline",
+        "The kernel command line blocks nvidia_peermem",
+        _unloaded(_PEERMEM),
+        change_description=_module_blacklist,
+    ),
+    fault("kernel-forbids-modules-disabled", "kernel.modules_disabled is 1", _modules_disabled),
+    fault(
+        "kernel-forbids-modules-lockdown",
+        "Kernel lockdown keeps nvidia_peermem from loading",
+        _lockdown,
+        excludes=NO_FILE,
+    ),
+    fault(
+        "secure-boot-unsigned",
+        "The kernel enforces module signatures, and nvidia_peermem has none",
+        _enforced,
+        excludes=NO_FILE,
+    ),
+    fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem", _key_rejected),
+    fault(
+        "module-wrong-vermagic",
+        "nvidia_peermem was built for another kernel",
+        _other_vermagic,
+        excludes=NO_FILE,
+    ),
+    fault(
+        "dkms-not-built-for-kernel",
+        "After a kernel update DKMS has not built the NVIDIA driver",
+        _built_for_other_kernel,
+        finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"),
+        on="pcie-l40s",
+    ),
+    fault("dkms-build-failed", "DKMS failed to build OFED", _build_failed),
+    fault(
+        "driver-half-updated",
+        "The NVIDIA driver on disk is newer than the loaded driver",
+        _half_updated,
+        finds=("driver-half-updated", "driver-upgrade-blocked"),
+    ),
+    fault("initramfs-stale", "The loaded mlx5_core is an old copy from the initramfs", _stale),
 )

@@ -1,12 +1,11 @@
-"""Faults of jobs' settings for NCCL, UCX and NVSHMEM: each is one more process on the node."""
+"""Faults in the settings of jobs for NCCL, UCX and NVSHMEM; most add a process to the node."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import Fault, fault
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.modules import end_rdma_traffic
 from probes.simulation.node.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
@@ -18,82 +17,74 @@ _PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so.0.0.0"
 
 def _job(
     name: str,
+    summary: str,
     variables: dict[str, str],
     on: str = "hgx-h100",
-    finds: Sequence[str] = (),
     libraries: tuple[str, ...] = (),
     nccl: tuple[str, ...] = (NCCL_VERSION,),
     gpu: int = 0,
 ) -> Fault:
-    """A job of one process with these variables; its pid is the fault's own, so that faults combine."""
+    """Return a fault that adds a job of one process. Each fault has its own pid, so that faults combine."""
     pid = next(_pids)
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         mapped = [path for version in nccl for path in default_libraries(tree, version)]
         add_rank(tree, pid, gpu, variables, (*dict.fromkeys(mapped), *libraries))
 
-    return Fault(name, frozenset(finds or (name,)), spoil=spoil, on=on)
+    return fault(name, summary, change, on=on)
 
 
-def _over_tcp(name: str, variable: str) -> Fault:
-    """The training job with a variable that keeps NCCL from RDMA: no region is registered, no NIC is busy."""
+def _over_tcp(name: str, summary: str, variable: str) -> Fault:
+    """Return a fault that sets a variable of the training job, which then uses TCP instead of RDMA."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         for number in range(len(tree.gpus)):
             path = f"/proc/{FIRST_RANK + number}/environ"
-            given = tree.files.get(path)
-            if isinstance(given, bytes):
-                tree.add(path, given + f"{variable}\0".encode())
+            environment = tree.files.get(path)
+            if isinstance(environment, bytes):
+                tree.add(path, environment + f"{variable}\0".encode())
         end_rdma_traffic(tree)
 
-    return Fault(name, frozenset({name}), spoil=spoil)
+    return fault(name, summary, change)
 
 
 def _port_down() -> Fault:
-    """A job that names a NIC whose port is DOWN."""
-    name = "nccl-ib-hca-port-down"
     pid = next(_pids)
 
-    def spoil(tree: Tree) -> None:
-        nic = next(one for one in tree.nics if one.name == "mlx5_8")
+    def change(tree: Tree) -> None:
+        nic = next(nic for nic in tree.nics if nic.name == "mlx5_8")
         port = f"{nic.path}/infiniband/{nic.name}/ports/1"
         tree.add(f"{port}/state", "1: DOWN\n")
         tree.add(f"{port}/phys_state", "2: Polling\n")
         add_rank(tree, pid, 0, {"NCCL_IB_HCA": "=mlx5_0,mlx5_8"})
 
-    return Fault(name, frozenset({name}), spoil=spoil)
+    summary = "NCCL_IB_HCA of a job names a NIC whose port is down"
+    return fault("nccl-ib-hca-port-down", summary, change)
 
 
 def _ten_nics(description: NodeDescription) -> NodeDescription:
-    """The node with a storage NIC called mlx5_10."""
+    """Rename a storage NIC to mlx5_10."""
 
-    def renamed(holding: object) -> object:
-        if isinstance(holding, list):
-            return [renamed(one) for one in holding]
-        return "storage mlx5_10" if holding == "storage mlx5_5" else holding
+    def renamed(devices: object) -> object:
+        if isinstance(devices, list):
+            return [renamed(device) for device in devices]
+        return "storage mlx5_10" if devices == "storage mlx5_5" else devices
 
     roots = tuple(
         replace(
             root,
-            switch=[renamed(one) for one in root.switch],
-            ports=[str(renamed(one)) for one in root.ports],
+            switch=[renamed(device) for device in root.switch],
+            ports=[str(renamed(device)) for device in root.ports],
         )
         for root in description.root
     )
     return replace(description, root=roots)
 
 
-def _prefix() -> Fault:
-    """A job that means mlx5_1 and takes mlx5_10 with it."""
-    return replace(_job("nccl-ib-hca-prefix", {"NCCL_IB_HCA": "mlx5_1"}, on="dgx-a100"), describe=_ten_nics)
-
-
 def _stale_topology() -> Fault:
-    """A job with the topology file of another machine."""
-    name = "nccl-topo-file-stale"
     pid = next(_pids)
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         inside = "/opt/topo/ndv4-topo.xml"
         add_rank(tree, pid, 0, {"NCCL_TOPO_FILE": inside})
         tree.add(
@@ -102,7 +93,8 @@ def _stale_topology() -> Fault:
             '<pci busid="0e0f:00:00.0" class="0x020700"/></cpu></system>\n',
         )
 
-    return Fault(name, frozenset({name}), spoil=spoil)
+    summary = "NCCL_TOPO_FILE of a job describes another machine"
+    return fault("nccl-topo-file-stale", summary, change)
 
 
 def _blanks_in_conf(tree: Tree) -> None:
@@ -110,38 +102,121 @@ def _blanks_in_conf(tree: Tree) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    _job("nccl-gdr-level-ignored", {"NCCL_NET_GDR_LEVEL": "NODE"}),
-    _job("nccl-gdr-level-off", {"NCCL_NET_GDR_LEVEL": "LOC"}),
-    _job("nccl-gdr-level-too-low", {"NCCL_NET_GDR_LEVEL": "PXB"}, on="pcie-l40s", gpu=2),
-    _job("nccl-gdr-level-number", {"NCCL_NET_GDR_LEVEL": "3"}),
-    _job("nccl-gdr-read-off", {"NCCL_NET_GDR_READ": "0"}),
-    _job("nccl-gdr-c2c-off", {"NCCL_NET_GDR_C2C": "0"}, on="gb200"),
-    _over_tcp("nccl-ib-disabled", "NCCL_IB_DISABLE=1"),
-    _over_tcp("nccl-net-socket", "NCCL_NET=Socket"),
-    _job("nccl-ib-hca-mismatch", {"NCCL_IB_HCA": "mthca"}),
-    _job("nccl-ib-hca-entry-without-device", {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"}),
-    _prefix(),
+    _job(
+        "nccl-gdr-level-ignored",
+        "A job sets NCCL_NET_GDR_LEVEL=NODE, which NCCL ignores",
+        {"NCCL_NET_GDR_LEVEL": "NODE"},
+    ),
+    _job(
+        "nccl-gdr-level-off",
+        "A job sets NCCL_NET_GDR_LEVEL=LOC, which disables GPUDirect RDMA",
+        {"NCCL_NET_GDR_LEVEL": "LOC"},
+    ),
+    _job(
+        "nccl-gdr-level-too-low",
+        "A job sets NCCL_NET_GDR_LEVEL=PXB with its NICs farther away",
+        {"NCCL_NET_GDR_LEVEL": "PXB"},
+        on="pcie-l40s",
+        gpu=2,
+    ),
+    _job("nccl-gdr-level-number", "A job sets NCCL_NET_GDR_LEVEL=3", {"NCCL_NET_GDR_LEVEL": "3"}),
+    _job("nccl-gdr-read-off", "A job sets NCCL_NET_GDR_READ=0", {"NCCL_NET_GDR_READ": "0"}),
+    _job("nccl-gdr-c2c-off", "A job sets NCCL_NET_GDR_C2C=0", {"NCCL_NET_GDR_C2C": "0"}, on="gb200"),
+    _over_tcp(
+        "nccl-ib-disabled",
+        "The training job sets NCCL_IB_DISABLE=1 and uses TCP",
+        "NCCL_IB_DISABLE=1",
+    ),
+    _over_tcp("nccl-net-socket", "The training job sets NCCL_NET=Socket and uses TCP", "NCCL_NET=Socket"),
+    _job("nccl-ib-hca-mismatch", "NCCL_IB_HCA of a job matches no NIC", {"NCCL_IB_HCA": "mthca"}),
+    _job(
+        "nccl-ib-hca-entry-without-device",
+        "NCCL_IB_HCA of a job names a NIC that is not there",
+        {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"},
+    ),
+    replace(
+        _job(
+            "nccl-ib-hca-prefix",
+            "NCCL_IB_HCA=mlx5_1 of a job also selects mlx5_10",
+            {"NCCL_IB_HCA": "mlx5_1"},
+            on="dgx-a100",
+        ),
+        change_description=_ten_nics,
+    ),
     _port_down(),
-    _job("nccl-ib-hca-mixed-layers", {"NCCL_IB_HCA": "mlx5"}),
-    _job("nccl-ib-hca-mixed-rates", {"NCCL_IB_HCA": "mlx5"}),
-    _job("nccl-ib-hca-leaves-out-nearest", {"NCCL_IB_HCA": "=mlx5_4,mlx5_9"}),
-    _job("nccl-gid-index-missing", {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"}),
-    _job("nccl-gid-index-not-v2", {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"}),
-    _job("nccl-dmabuf-disabled", {"NCCL_DMABUF_ENABLE": "0"}),
-    _job("nccl-too-old-for-dmabuf", {}, on="pcie-l40s", nccl=("2.11.4",)),
-    _job("nccl-twice-in-process", {}, nccl=("2.26.2", "2.27.3")),
-    _job("nccl-versions-differ", {}, nccl=("2.25.1",)),
-    _job("nccl-net-plugin-trouble", {}, libraries=(_PLUGIN,)),
-    _job("nccl-net-plugin-mixed", {}, libraries=(_PLUGIN,)),
-    _job("nccl-net-plugin-not-found", {"NCCL_NET_PLUGIN": "ofi"}),
-    _job("nccl-topo-file-missing", {"NCCL_TOPO_FILE": "/opt/topo/gone.xml"}),
+    _job(
+        "nccl-ib-hca-mixed-layers",
+        "NCCL_IB_HCA of a job selects InfiniBand and Ethernet",
+        {"NCCL_IB_HCA": "mlx5"},
+    ),
+    _job(
+        "nccl-ib-hca-mixed-rates",
+        "NCCL_IB_HCA of a job selects ports of different rates",
+        {"NCCL_IB_HCA": "mlx5"},
+    ),
+    _job(
+        "nccl-ib-hca-leaves-out-nearest",
+        "NCCL_IB_HCA of a job selects only the storage NICs",
+        {"NCCL_IB_HCA": "=mlx5_4,mlx5_9"},
+    ),
+    _job(
+        "nccl-gid-index-missing",
+        "NCCL_IB_GID_INDEX of a job names an empty GID",
+        {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"},
+    ),
+    _job(
+        "nccl-gid-index-not-v2",
+        "NCCL_IB_GID_INDEX of a job names a RoCE v1 GID",
+        {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"},
+    ),
+    _job("nccl-dmabuf-disabled", "A job sets NCCL_DMABUF_ENABLE=0", {"NCCL_DMABUF_ENABLE": "0"}),
+    _job(
+        "nccl-too-old-for-dmabuf",
+        "A job has NCCL 2.11, too old for DMA-BUF",
+        {},
+        on="pcie-l40s",
+        nccl=("2.11.4",),
+    ),
+    _job("nccl-twice-in-process", "A process maps two versions of NCCL", {}, nccl=("2.26.2", "2.27.3")),
+    _job(
+        "nccl-versions-differ",
+        "A process has a different NCCL version than the others of its user",
+        {},
+        nccl=("2.25.1",),
+    ),
+    _job("nccl-net-plugin-trouble", "A job uses a network plugin", {}, libraries=(_PLUGIN,)),
+    _job("nccl-net-plugin-mixed", "Only one rank of a job has the network plugin", {}, libraries=(_PLUGIN,)),
+    _job(
+        "nccl-net-plugin-not-found",
+        "NCCL_NET_PLUGIN of a job names a plugin that is not there",
+        {"NCCL_NET_PLUGIN": "ofi"},
+    ),
+    _job(
+        "nccl-topo-file-missing",
+        "NCCL_TOPO_FILE of a job names a missing file",
+        {"NCCL_TOPO_FILE": "/opt/topo/gone.xml"},
+    ),
     _stale_topology(),
-    _job("nccl-graph-file-left", {"NCCL_GRAPH_FILE": "/tmp/graph.xml"}),
-    Fault("nccl-conf-ignored-lines", frozenset({"nccl-conf-ignored-lines"}), spoil=_blanks_in_conf),
-    _job("nccl-p2p-off", {"NCCL_P2P_DISABLE": "1"}),
-    _job("nccl-shm-off", {"NCCL_SHM_DISABLE": "1"}),
-    _job("nccl-relaxed-ordering-off", {"NCCL_IB_PCI_RELAXED_ORDERING": "0"}),
-    _job("ucx-tls-without-cuda", {"UCX_TLS": "rc,sm,self"}),
-    _job("ucx-net-devices-mismatch", {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"}),
-    _job("nvshmem-needs-peermem", {}, on="pcie-l40s", libraries=("/usr/lib64/libnvshmem_host.so.3.1.7",)),
+    _job("nccl-graph-file-left", "A job sets NCCL_GRAPH_FILE", {"NCCL_GRAPH_FILE": "/tmp/graph.xml"}),
+    fault("nccl-conf-ignored-lines", "/etc/nccl.conf has a line with blanks around the “=”", _blanks_in_conf),
+    _job("nccl-p2p-off", "A job sets NCCL_P2P_DISABLE=1", {"NCCL_P2P_DISABLE": "1"}),
+    _job("nccl-shm-off", "A job sets NCCL_SHM_DISABLE=1", {"NCCL_SHM_DISABLE": "1"}),
+    _job(
+        "nccl-relaxed-ordering-off",
+        "A job sets NCCL_IB_PCI_RELAXED_ORDERING=0",
+        {"NCCL_IB_PCI_RELAXED_ORDERING": "0"},
+    ),
+    _job("ucx-tls-without-cuda", "A job sets UCX_TLS without cuda", {"UCX_TLS": "rc,sm,self"}),
+    _job(
+        "ucx-net-devices-mismatch",
+        "UCX_NET_DEVICES of a job names a NIC that is not there",
+        {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"},
+    ),
+    _job(
+        "nvshmem-needs-peermem",
+        "A job uses NVSHMEM without nvidia_peermem",
+        {},
+        on="pcie-l40s",
+        libraries=("/usr/lib64/libnvshmem_host.so.3.1.7",),
+    ),
 )

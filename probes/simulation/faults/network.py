@@ -1,17 +1,18 @@
-"""Properties of the node's network that decide what an action may cut; no check finds them."""
+"""Network configurations in which an action can cut the SSH session; no check finds them."""
 
 from __future__ import annotations
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import fault
 from probes.simulation.node.network import route_over
 from probes.simulation.node.ports import netdev_of
 from probes.simulation.node.tree import Tree
 
 
 def _ssh_over_nic(tree: Tree) -> None:
-    """The SSH session and the default route use the netdev of an RDMA NIC."""
     nic = next((nic for nic in tree.nics if nic.kind.layer == "Ethernet"), tree.nics[0])
     route_over(tree, netdev_of(tree, nic))
 
 
-FAULTS = (Fault("ssh-over-nic", frozenset(), spoil=_ssh_over_nic),)
+FAULTS = (
+    fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", _ssh_over_nic, finds=()),
+)

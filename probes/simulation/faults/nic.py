@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.ports import netdev_of, port_of
 from probes.simulation.node.tree import Content, PlacedNic, Tree, log
 
@@ -18,32 +18,32 @@ def _nic(tree: Tree, name: str) -> PlacedNic:
 
 
 def _write(tree: Tree, path: str, content: Content) -> None:
-    """Changes a file; where another fault took it away, it stays away."""
+    """Change a file, unless another fault has removed it."""
     if path in tree.files:
         tree.add(path, content)
 
 
-def _port(name: str, **files: str) -> Callable[[Tree], None]:
-    """A fault that changes files of a port."""
+def _port(name: str, **files: str) -> ChangeTree:
+    """Change files of a port."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         for file, value in files.items():
             _write(tree, f"{port_of(_nic(tree, name))}/{file}", f"{value}\n")
 
-    return spoil
+    return change
 
 
 def _half_rate(tree: Tree) -> None:
-    """One port at half its rate, and half its traffic."""
+    """Halve the rate of one port, and its traffic."""
     port = port_of(_nic(tree, "mlx5_2"))
     half = "200 Gb/sec (4X HDR)" if tree.text(f"{port}/rate").startswith("400") else "100 Gb/sec (4X EDR)"
     _slow_port("mlx5_2", half, 2)(tree)
 
 
-def _slow_port(name: str, rate: str, divisor: int) -> Callable[[Tree], None]:
-    """A fault that leaves a port this rate, and its traffic a fraction of what it was."""
+def _slow_port(name: str, rate: str, divisor: int) -> ChangeTree:
+    """Set the rate of a port, and divide its traffic."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         _port(name, rate=rate)(tree)
         for counter in ("port_xmit_data", "port_rcv_data"):
             path = f"{port_of(_nic(tree, name))}/counters/{counter}"
@@ -51,34 +51,34 @@ def _slow_port(name: str, rate: str, divisor: int) -> Callable[[Tree], None]:
             if callable(content):
                 tree.add(path, _divided(content, divisor))
 
-    return spoil
+    return change
 
 
 def _divided(counter: Callable[[float], str | bytes], divisor: int) -> Content:
     return lambda seconds: f"{int(counter(seconds)) // divisor}\n"
 
 
-def _counter(name: str, counter: str, content: Content) -> Callable[[Tree], None]:
-    def spoil(tree: Tree) -> None:
+def _counter(name: str, counter: str, content: Content) -> ChangeTree:
+    def change(tree: Tree) -> None:
         _write(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
 
-    return spoil
+    return change
 
 
 def _rising(start: int, seconds_each: float) -> Content:
     return lambda seconds: f"{start + int(seconds / seconds_each)}\n"
 
 
-def _netdev(file: str, value: str, *nics: str) -> Callable[[Tree], None]:
-    """A fault that changes a file of netdevs."""
+def _netdev(file: str, value: str, *nics: str) -> ChangeTree:
+    """Change a file of netdevs."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         for name in nics:
             nic = _nic(tree, name)
             if f"{nic.path}/net" in tree.directories:
                 _write(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
 
-    return spoil
+    return change
 
 
 def _set_down(tree: Tree) -> None:
@@ -92,10 +92,10 @@ def _wrong_layer(tree: Tree) -> None:
     _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0")(tree)
 
 
-def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> Callable[[Tree], None]:
-    """A fault that empties entries of a GID table."""
+def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree:
+    """Clear entries of a GID table."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         port = port_of(_nic(tree, name))
         for index in range(count):
             if not keep(index):
@@ -103,7 +103,7 @@ def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> Callable[[
                 tree.remove(f"{port}/gid_attrs/types/{index}")
                 tree.remove(f"{port}/gid_attrs/ndevs/{index}")
 
-    return spoil
+    return change
 
 
 def _no_gids(tree: Tree) -> None:
@@ -113,8 +113,8 @@ def _no_gids(tree: Tree) -> None:
 def _without_rdma(tree: Tree, name: str) -> None:
     tree.remove(f"/sys/class/infiniband/{name}")
     tree.remove(f"{_nic(tree, name).path}/infiniband")
-    for link in [one for one, content in tree.files.items() if content == f"{name}\n" and "/uverbs" in one]:
-        tree.remove(link.rpartition("/")[0])
+    for path in [path for path, text in tree.files.items() if text == f"{name}\n" and "/uverbs" in path]:
+        tree.remove(path.rpartition("/")[0])
 
 
 def _unbind(tree: Tree, name: str, driver: str = "") -> None:
@@ -130,7 +130,7 @@ def _unbind(tree: Tree, name: str, driver: str = "") -> None:
 
 
 def _in_pods(tree: Tree) -> None:
-    """All RDMA devices in network namespaces of pods, as rdma-cni moves them there."""
+    """Move all RDMA devices to network namespaces of pods, as rdma-cni does."""
     for number, nic in enumerate(tree.nics):
         _without_rdma(tree, nic.name)
         name = f"mlx5_core.rdma.{number}"
@@ -161,148 +161,202 @@ def _no_ecn(tree: Tree) -> None:
         _netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE)(tree)
 
 
-def _asking_job(tree: Tree) -> None:
-    """A job that asks for an entry of the GID table that is empty."""
+def _job_with_empty_gid(tree: Tree) -> None:
+    """Add a job that uses an empty entry of the GID table."""
     tree.add(f"{_JOB}/comm", "python3\n")
     tree.add(f"{_JOB}/status", "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1000\t1000\t1000\n")
     tree.add(f"{_JOB}/environ", b"NCCL_IB_GID_INDEX=11\0")
     tree.link(f"{_JOB}/fd/3", "/dev/nvidia0")
 
 
-def _says(name: str, text: str) -> Callable[[Tree], None]:
-    """A fault that the kernel log tells of, "mlx5_core BDF: …"."""
+def _logs(name: str, text: str) -> ChangeTree:
+    """Add a message "mlx5_core BDF: …" to the kernel log."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         log(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
 
-    return spoil
-
-
-def _fault(name: str, finds: str, spoil: Callable[[Tree], None], *excludes: str) -> Fault:
-    return Fault(name, frozenset({finds}), spoil=spoil, excludes=frozenset(excludes))
+    return change
 
 
 FAULTS: tuple[Fault, ...] = (
-    _fault("port-down", "ib-port-not-active", _port("mlx5_1", state="1: DOWN", phys_state="2: Polling")),
-    _fault(
+    fault(
+        "port-down",
+        "A port (mlx5_1) has no link",
+        _port("mlx5_1", state="1: DOWN", phys_state="2: Polling"),
+        finds=("ib-port-not-active",),
+    ),
+    fault(
         "port-disabled",
-        "ib-port-not-active-disabled",
+        "A port (mlx5_3) is disabled",
         _port("mlx5_3", state="1: DOWN", phys_state="3: Disabled"),
+        finds=("ib-port-not-active-disabled",),
     ),
-    _fault("netdev-down", "ib-port-not-active-netdev-down", _set_down),
-    _fault(
-        "no-subnet-manager",
-        "ib-port-not-active-no-subnet-manager",
-        _port("mlx5_5", state="2: INIT", sm_lid="0x0", lid="0x0"),
-        "nic-without-rdma-device",
-    ),
-    _fault(
-        "subnet-manager-stalled",
-        "ib-port-not-active-subnet-manager-stalled",
-        _port("mlx5_6", state="3: ARMED"),
-        "nic-without-driver",
-    ),
-    _fault("link-layer-wrong", "link-layer-wrong", _wrong_layer),
-    _fault("rate-shown-as-sdr", "rate-shown-as-sdr", _port("mlx5_0", rate="10 Gb/sec (4X SDR)")),
-    _fault("half-rate", "single-rail-or-half-rate", _half_rate),
-    _fault(
-        "one-lane",
-        "single-rail-or-half-rate-one-lane",
-        _slow_port("mlx5_7", "100 Gb/sec (1X NDR)", 4),
-        "nic-passed-through",
-    ),
-    _fault("bond", "single-rail-or-half-rate-bond", _bond, "roce-gid-wrong-no-v2"),
-    _fault("roce-gid-wrong", "roce-gid-wrong", _asking_job),
-    Fault(
-        "roce-gid-wrong-namespace",
-        frozenset({"roce-gid-wrong-namespace"}),
-        spoil=_no_gids,
-        on="pcie-l40s",
-    ),
-    _fault("roce-gid-wrong-no-v2", "roce-gid-wrong-no-v2", _gids("mlx5_9", lambda index: index % 2 == 0)),
-    _fault(
-        "roce-gid-wrong-link-local",
-        "roce-gid-wrong-link-local",
-        _gids("mlx5_4", lambda index: index < 2),
+    fault(
         "netdev-down",
+        "The netdev of a RoCE port (mlx5_4) is down",
+        _set_down,
+        finds=("ib-port-not-active-netdev-down",),
     ),
-    _fault("mtu-mismatch", "mtu-mismatch", _netdev("mtu", "2200", "mlx5_9"), "mtu-small", "netdev-down"),
-    _fault("mtu-small", "mtu-mismatch-small", _netdev("mtu", "1500", *_ROCE)),
-    _fault("roce-lossless-off", "roce-lossless-off", _no_ecn),
-    _fault(
+    fault(
+        "no-subnet-manager",
+        "A port (mlx5_5) has no subnet manager",
+        _port("mlx5_5", state="2: INIT", sm_lid="0x0", lid="0x0"),
+        finds=("ib-port-not-active-no-subnet-manager",),
+        excludes=("nic-without-rdma-device",),
+    ),
+    fault(
+        "subnet-manager-stalled",
+        "The subnet manager stopped halfway on a port (mlx5_6)",
+        _port("mlx5_6", state="3: ARMED"),
+        finds=("ib-port-not-active-subnet-manager-stalled",),
+        excludes=("nic-without-driver",),
+    ),
+    fault("link-layer-wrong", "A port (mlx5_8) is set to Ethernet on an InfiniBand network", _wrong_layer),
+    fault(
+        "rate-shown-as-sdr",
+        "The kernel shows the rate of a port (mlx5_0) as SDR",
+        _port("mlx5_0", rate="10 Gb/sec (4X SDR)"),
+    ),
+    fault(
+        "half-rate",
+        "A port (mlx5_2) runs at half its rate",
+        _half_rate,
+        finds=("single-rail-or-half-rate",),
+    ),
+    fault(
+        "one-lane",
+        "A port (mlx5_7) runs on one lane of four",
+        _slow_port("mlx5_7", "100 Gb/sec (1X NDR)", 4),
+        finds=("single-rail-or-half-rate-one-lane",),
+        excludes=("nic-passed-through",),
+    ),
+    fault(
+        "bond",
+        "A NIC (mlx5_9) is part of a bond",
+        _bond,
+        finds=("single-rail-or-half-rate-bond",),
+        excludes=("roce-gid-wrong-no-v2",),
+    ),
+    fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID", _job_with_empty_gid),
+    fault("roce-gid-wrong-namespace", "The GID table of a RoCE port is empty", _no_gids, on="pcie-l40s"),
+    fault(
+        "roce-gid-wrong-no-v2",
+        "A RoCE port (mlx5_9) has only RoCE v1 GIDs",
+        _gids("mlx5_9", lambda index: index % 2 == 0),
+    ),
+    fault(
+        "roce-gid-wrong-link-local",
+        "A RoCE port (mlx5_4) has only link-local GIDs",
+        _gids("mlx5_4", lambda index: index < 2),
+        excludes=("netdev-down",),
+    ),
+    fault(
+        "mtu-mismatch",
+        "A RoCE port (mlx5_9) has a smaller MTU than the other",
+        _netdev("mtu", "2200", "mlx5_9"),
+        excludes=("mtu-small", "netdev-down"),
+    ),
+    fault(
+        "mtu-small",
+        "The RoCE ports have an MTU of 1500",
+        _netdev("mtu", "1500", *_ROCE),
+        finds=("mtu-mismatch-small",),
+    ),
+    fault("roce-lossless-off", "ECN is off on the RoCE ports", _no_ecn),
+    fault(
         "symbol-errors-rising",
-        "symbol-errors-rising",
+        "Symbol errors of a port (mlx5_0) rise",
         _counter("mlx5_0", "counters/symbol_error", _rising(40, 2.0)),
     ),
-    _fault("link-flaps", "link-flaps", _counter("mlx5_2", "counters/link_downed", _rising(1, 1800.0))),
-    _fault("link-flaps-carrier", "link-flaps-carrier", _netdev("carrier_changes", "58", "mlx5_9")),
-    _fault(
+    fault(
+        "link-flaps",
+        "The link of a port (mlx5_2) goes down every half hour",
+        _counter("mlx5_2", "counters/link_downed", _rising(1, 1800.0)),
+    ),
+    fault(
+        "link-flaps-carrier",
+        "The netdev of a NIC (mlx5_9) has lost its carrier many times",
+        _netdev("carrier_changes", "58", "mlx5_9"),
+    ),
+    fault(
         "out-of-sequence-rising",
-        "out-of-sequence-rising",
+        "Packets arrive out of order at a port (mlx5_9)",
         _counter("mlx5_9", "hw_counters/out_of_sequence", _rising(900, 0.1)),
     ),
-    _fault(
+    fault(
         "local-ack-timeout",
-        "local-ack-timeout",
+        "ACK timeouts of a port (mlx5_9) rise",
         _counter("mlx5_9", "hw_counters/local_ack_timeout_err", _rising(3, 5.0)),
     ),
-    _fault(
+    fault(
         "port-discards-rising",
-        "port-discards-rising",
+        "A port (mlx5_9) discards packets",
         _counter("mlx5_9", "counters/port_xmit_discards", _rising(17, 1.0)),
     ),
-    _fault(
+    fault(
         "receiver-not-ready-rising",
-        "receiver-not-ready-rising",
+        "Receivers on a port (mlx5_0) have no buffers ready",
         _counter("mlx5_0", "hw_counters/rnr_nak_retry_err", _rising(5, 3.0)),
     ),
-    _fault(
-        "error-counter-full", "error-counter-full", _counter("mlx5_3", "counters/symbol_error", "65535\n")
+    fault(
+        "error-counter-full",
+        "The symbol error counter of a port (mlx5_3) is full",
+        _counter("mlx5_3", "counters/symbol_error", "65535\n"),
     ),
-    _fault("port-counters-missing", "port-counters-missing", _no_counters),
-    _fault("nic-without-driver", "nic-without-driver", lambda tree: _unbind(tree, _WITHOUT_DRIVER)),
-    _fault(
+    fault("port-counters-missing", "A port (mlx5_1) has no counters", _no_counters),
+    fault("nic-without-driver", "A NIC (mlx5_6) has no driver", lambda tree: _unbind(tree, _WITHOUT_DRIVER)),
+    fault(
         "nic-passed-through",
-        "nic-without-driver-passed-through",
+        "A NIC (mlx5_7) is reserved for a virtual machine",
         lambda tree: _unbind(tree, _FOR_GUESTS, "vfio-pci"),
+        finds=("nic-without-driver-passed-through",),
     ),
-    _fault(
+    fault(
         "nic-without-rdma-device",
-        "nic-without-rdma-device",
+        "A NIC (mlx5_5) has no RDMA device",
         lambda tree: _without_rdma(tree, _WITHOUT_RDMA),
     ),
-    # Healthy: nothing is found.
-    Fault("rdma-devices-in-pods", frozenset(), spoil=_in_pods, on="pcie-l40s"),
-    _fault("nic-firmware-mismatch", "nic-firmware-mismatch", _old_firmware),
-    _fault(
-        "nic-health-errors",
-        "nic-health-errors",
-        _says("mlx5_2", "poll_health:825:(pid 0): device's health compromised - reached miss count"),
+    fault(
+        "rdma-devices-in-pods",
+        "Healthy: the RDMA devices are in network namespaces of pods",
+        _in_pods,
+        finds=(),
+        on="pcie-l40s",
     ),
-    _fault(
-        "nic-power-or-heat",
-        "nic-power-or-heat",
-        _says("mlx5_3", "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W)."),
+    fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others", _old_firmware),
+    fault(
+        "nic-health-errors",
+        "A NIC (mlx5_2) reports a health error in the kernel log",
+        _logs("mlx5_2", "poll_health:825:(pid 0): device's health compromised - reached miss count"),
     ),
-    _fault("link-flaps-log", "link-flaps-log", _says("mlx5_9", "ens9np0: Link down")),
-    _fault(
+    fault(
+        "nic-power-or-heat",
+        "A NIC (mlx5_3) reports insufficient power in the kernel log",
+        _logs("mlx5_3", "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W)."),
+    ),
+    fault(
+        "link-flaps-log",
+        "The kernel log has a link down of a NIC (mlx5_9)",
+        _logs("mlx5_9", "ens9np0: Link down"),
+    ),
+    fault(
         "monitor-causes-log-flood",
-        "monitor-causes-log-flood",
-        _says(
+        "A monitor reads counters that a NIC (mlx5_1) refuses",
+        _logs(
             "mlx5_1",
             "mlx5_cmd_out_err:838:(pid 5120): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource"
             "(0x5), syndrome (0x305684), err(-22)",
         ),
     ),
-    _fault(
+    fault(
         "fw-resources-exhausted",
-        "fw-resources-exhausted",
-        _says("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12"),
+        "A NIC (mlx5_0) failed to register memory",
+        _logs("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12"),
     ),
-    _fault(
+    fault(
         "nic-firmware-command-failed",
-        "nic-firmware-command-failed",
-        _says(
+        "A firmware command of a NIC (mlx5_8) timed out",
+        _logs(
             "mlx5_8",
             "wait_func:1146:(pid 811): QUERY_VPORT_STATE(0x750) timeout. "
             "Will cause a leak of a command resource",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.module_loading import remove_modules
@@ -61,22 +60,22 @@ def _without_odp(tree: Tree) -> None:
     tree.add(f"/boot/config-{tree.description.kernel}", config)
 
 
-def _as_mlx4(holdings: list[Any]) -> list[Any]:
-    """Name the NICs of a description, switches below switches included, as mlx4 does."""
+def _as_mlx4(devices: list[Any]) -> list[Any]:
+    """Rename the NICs of a description as mlx4 names them, also below nested switches."""
     return [
-        _as_mlx4(holding) if isinstance(holding, list) else holding.replace(" mlx5_", " mlx4_")
-        for holding in holdings
+        _as_mlx4(device) if isinstance(device, list) else device.replace(" mlx5_", " mlx4_")
+        for device in devices
     ]
 
 
 def _connectx_3(description: NodeDescription) -> NodeDescription:
-    """ConnectX-3 cards with their last OFED: nvidia_peermem works, DMA-BUF does not."""
+    """Replace the NICs by ConnectX-3 with their last OFED: only nvidia_peermem works."""
     modules = description.modules
     return replace(
         description,
         root=tuple(
-            replace(one, switch=_as_mlx4(one.switch), ports=_as_mlx4(one.ports), flat=_as_mlx4(one.flat))
-            for one in description.root
+            replace(root, switch=_as_mlx4(root.switch), ports=_as_mlx4(root.ports), flat=_as_mlx4(root.flat))
+            for root in description.root
         ),
         nic={
             kind: replace(nic, id="15b3:1003", hca="MT4099", firmware="2.42.5000", board="MT_1090120019")
@@ -115,7 +114,7 @@ def _denied(tree: Tree) -> None:
     tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n')
 
 
-def _said(text: str) -> Callable[[Tree], None]:
+def _refused(text: str) -> ChangeTree:
     return lambda tree: log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
@@ -126,87 +125,103 @@ def _old_nccl(tree: Tree) -> None:
     tree.link(f"{directory}/libnccl.so.2", "libnccl.so.2.21.5")
 
 
-def _described(
-    name: str, describe: Callable[[NodeDescription], NodeDescription], on: str = "hgx-h100"
-) -> Fault:
-    return Fault(name, frozenset({name}), describe=describe, on=on)
-
-
-def _spoiled(name: str, spoil: Callable[[Tree], None], on: str) -> Fault:
-    return Fault(name, frozenset({name}), spoil=spoil, on=on)
-
-
 FAULTS: tuple[Fault, ...] = (
-    Fault("no-gdr-path", frozenset({"no-gdr-path"}), describe=_without_either),
-    _described("dmabuf-needs-open-module", _closed),
-    _described("dmabuf-gpu-too-old", _volta, on="dgx-a100"),
-    _described("dmabuf-driver-too-old", _driver_510, on="dgx-a100"),
-    _described("dmabuf-kernel-too-old", _kernel_of_rhel_8, on="pcie-l40s"),
-    Fault(
+    fault(
+        "no-gdr-path",
+        "No GPUDirect RDMA: proprietary driver without nvidia_peermem",
+        change_description=_without_either,
+    ),
+    fault(
+        "dmabuf-needs-open-module",
+        "Proprietary kernel modules of the NVIDIA driver: no DMA-BUF",
+        change_description=_closed,
+    ),
+    fault("dmabuf-gpu-too-old", "V100 GPUs, too old for DMA-BUF", change_description=_volta, on="dgx-a100"),
+    fault(
+        "dmabuf-driver-too-old",
+        "NVIDIA driver 510, too old for DMA-BUF",
+        change_description=_driver_510,
+        on="dgx-a100",
+    ),
+    fault(
+        "dmabuf-kernel-too-old",
+        "The kernel of RHEL 8 without OFED, too old for DMA-BUF",
+        change_description=_kernel_of_rhel_8,
+        on="pcie-l40s",
+    ),
+    fault(
         "dmabuf-kernel-config",
-        frozenset({"dmabuf-kernel-config"}),
-        describe=_without_regions,
-        spoil=_without_config,
+        "A kernel built without DMA-BUF",
+        _without_config,
+        change_description=_without_regions,
         on="pcie-l40s",
     ),
-    _described("dmabuf-nic-driver-lacks-support", _one_refuses),
-    Fault(
+    fault(
+        "dmabuf-nic-driver-lacks-support",
+        "One NIC (mlx5_6) refuses DMA-BUF",
+        change_description=_one_refuses,
+    ),
+    fault(
         "dmabuf-kernel-without-odp",
-        frozenset({"dmabuf-nic-driver-lacks-support"}),
-        describe=_without_regions,
-        spoil=_without_odp,
+        "A kernel built without on-demand paging, so no NIC supports DMA-BUF",
+        _without_odp,
+        change_description=_without_regions,
+        finds=("dmabuf-nic-driver-lacks-support",),
         on="pcie-l40s",
     ),
-    Fault(
+    fault(
         "nic-connectx-3",
-        frozenset({"dmabuf-nic-driver-lacks-support"}),
-        describe=_connectx_3,
-        spoil=_last_ofed_for_connectx_3,
+        "ConnectX-3 NICs with the last OFED for them",
+        _last_ofed_for_connectx_3,
+        change_description=_connectx_3,
+        finds=("dmabuf-nic-driver-lacks-support",),
         on="dgx-a100",
     ),
-    Fault(
+    fault(
         "mlx4-core-not-loaded",
-        frozenset({"mlx4-core-not-loaded"}),
-        describe=_connectx_3,
-        spoil=_without_mlx4,
+        "ConnectX-3 NICs without mlx4_core and mlx4_ib",
+        _without_mlx4,
+        change_description=_connectx_3,
         on="dgx-a100",
     ),
-    Fault(
+    fault(
         "mlx4-ib-not-loaded",
-        frozenset({"mlx4-ib-not-loaded"}),
-        describe=_connectx_3,
-        spoil=_without_mlx4_ib,
+        "ConnectX-3 NICs without mlx4_ib",
+        _without_mlx4_ib,
+        change_description=_connectx_3,
         on="dgx-a100",
     ),
-    Fault(
+    fault(
         "p2p-topology-refused-override",
-        frozenset({"p2p-topology-refused-override"}),
-        describe=_driver_580,
-        spoil=_denied,
+        "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
+        _denied,
+        change_description=_driver_580,
         on="pcie-l40s",
     ),
-    Fault(
+    fault(
         "p2p-topology-refused",
-        frozenset({"p2p-topology-refused"}),
-        describe=_driver_580,
-        spoil=_said("PCI topology not supported for dma-buf"),
+        "The driver refuses GPU memory to a NIC because of the chipset",
+        _refused("PCI topology not supported for dma-buf"),
+        change_description=_driver_580,
         on="pcie-l40s",
     ),
-    _spoiled(
+    fault(
         "p2p-topology-refused-force-pcie",
-        _said("topology not supported for mapping type FORCE_PCIE"),
-        "gb200",
+        "The driver refuses the direct PCIe path between GPU and NIC",
+        _refused("topology not supported for mapping type FORCE_PCIE"),
+        on="gb200",
     ),
-    _spoiled(
+    fault(
         "p2p-topology-refused-old-importer",
-        _said("importer unable to handle MMIO without struct page"),
-        "gb200",
+        "The NIC driver is too old for peer-to-peer DMA-BUF",
+        _refused("importer unable to handle MMIO without struct page"),
+        on="gb200",
     ),
-    Fault(
+    fault(
         "memory-peers-missing-old-nccl",
-        frozenset({"memory-peers-missing-old-nccl"}),
-        describe=_closed,
-        spoil=_old_nccl,
+        "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
+        _old_nccl,
+        change_description=_closed,
         excludes=GONE,
     ),
 )

@@ -1,18 +1,18 @@
-"""Faults of area pcie: what stands between a GPU and a NIC on the bus."""
+"""Faults of the PCIe bus between GPUs and NICs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
 from probes.simulation.node import config_space as config
 from probes.simulation.node.description import NodeDescription, RootDescription
 from probes.simulation.node.tree import Tree
 
 
 def _nic(tree: Tree, name: str) -> str | None:
-    """A NIC's BDF; None where another fault has taken it away."""
+    """Return a NIC's BDF, or None if another fault has removed the NIC."""
     return next((nic.bdf for nic in tree.nics if nic.name == name and _is_there(tree, nic.bdf)), None)
 
 
@@ -26,27 +26,27 @@ def _is_there(tree: Tree, bdf: str) -> bool:
 
 
 def _above(tree: Tree, bdf: str) -> str:
-    """The port above a function."""
+    """Return the port above a function."""
     return config.real_path(tree, bdf).split("/")[-2]
 
 
 def _set_register(
     of: Callable[[Tree], str | None], offset: int, value: int, mask: int
-) -> Callable[[Tree], None]:
-    """Changes bits in the configuration of one function."""
+) -> ChangeTree:
+    """Change bits in the configuration space of a function."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         bdf = of(tree)
         if bdf is not None:
             config.set_bits(tree, bdf, offset, value, mask)
 
-    return spoil
+    return change
 
 
-def _set_link(of: Callable[[Tree], str | None], both: bool = True, **files: str) -> Callable[[Tree], None]:
-    """Changes the link's files of a function and of the port above it, or of the port alone."""
+def _set_link(of: Callable[[Tree], str | None], both: bool = True, **files: str) -> ChangeTree:
+    """Change the link files of a function and of the port above it, or of the port alone."""
 
-    def spoil(tree: Tree) -> None:
+    def change(tree: Tree) -> None:
         bdf = of(tree)
         if bdf is None:
             return
@@ -56,11 +56,11 @@ def _set_link(of: Callable[[Tree], str | None], both: bool = True, **files: str)
                 if both or end != bdf or name.startswith("current"):
                     tree.add(f"{path}/{name}", f"{value}\n")
 
-    return spoil
+    return change
 
 
 def _ports_below_switches(tree: Tree) -> list[str]:
-    """Downstream ports above GPUs and NICs."""
+    """Return the downstream ports above GPUs and NICs."""
     ends = [*(gpu.bdf for gpu in tree.gpus), *(nic.bdf for nic in tree.nics)]
     ports = dict.fromkeys(_above(tree, bdf) for bdf in ends if _is_there(tree, bdf))
     # A root port's directory is two levels below /sys/devices, a downstream port's four.
@@ -86,7 +86,7 @@ def _ats_off(tree: Tree) -> None:
 
 
 def _wrong_direct_nic(tree: Tree) -> None:
-    """A ConnectX DMA function below the first GPU's root port, and rdma_topo, which does not like it."""
+    """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
     bdf = f"{port.rpartition('/')[2][:5]}02:00.0"
     path = f"{port}/{bdf}"
@@ -95,12 +95,12 @@ def _wrong_direct_nic(tree: Tree) -> None:
     tree.add(f"{path}/config", tree.files[f"{port}/config"])
     tree.link(f"{config.DEVICES}/{bdf}", f"../../../{path.removeprefix('/sys/')}")
     tree.add("/usr/sbin/rdma_topo", "#!/usr/bin/env python3\n")
-    told = (
+    output = (
         "OK\tAll ConnectX DMA functions have correct PCI topology\n"
         f"FAIL\tACS for grace_rp {port.rpartition('/')[2]} has incorrect values 0011101 != xx111x0, "
         "(0x1d != 0x1c)\n"
     )
-    tree.commands["rdma_topo"] = lambda argv, seconds: told
+    tree.commands["rdma_topo"] = lambda argv, seconds: output
 
 
 def _translated(description: NodeDescription) -> NodeDescription:
@@ -113,7 +113,7 @@ def _noacs(description: NodeDescription) -> NodeDescription:
 
 
 def _as_guest(description: NodeDescription) -> NodeDescription:
-    """The node as a virtual machine that shows each device on a root bus."""
+    """Turn the node into a virtual machine that shows each device on a root bus."""
     devices = ["gpu", "gpu", "gpu", "gpu", "compute mlx5_0", "compute mlx5_1"]
     return replace(
         description,
@@ -124,14 +124,14 @@ def _as_guest(description: NodeDescription) -> NodeDescription:
     )
 
 
-def _without_nics(*names: str) -> Callable[[NodeDescription], NodeDescription]:
-    """The node without these NICs."""
+def _without_nics(*names: str) -> ChangeDescription:
+    """Remove NICs."""
 
-    def keep(holdings: list[object]) -> list[object]:
+    def keep(devices: list[object]) -> list[object]:
         return [
-            keep(one) if isinstance(one, list) else one
-            for one in holdings
-            if isinstance(one, list) or str(one).partition(" ")[2] not in names
+            keep(device) if isinstance(device, list) else device
+            for device in devices
+            if isinstance(device, list) or str(device).partition(" ")[2] not in names
         ]
 
     def describe(description: NodeDescription) -> NodeDescription:
@@ -139,7 +139,7 @@ def _without_nics(*names: str) -> Callable[[NodeDescription], NodeDescription]:
             replace(
                 root,
                 switch=keep(root.switch),
-                ports=[str(one) for one in keep(list(root.ports))],
+                ports=[str(device) for device in keep(list(root.ports))],
             )
             for root in description.root
         )
@@ -163,13 +163,13 @@ def _numa_node_unknown(tree: Tree) -> None:
         tree.add(f"{config.real_path(tree, nic)}/numa_node", "-1\n")
 
 
-def _count(severity: str, of: Callable[[Tree], str | None], **errors: int) -> Callable[[Tree], None]:
-    def spoil(tree: Tree) -> None:
+def _count(severity: str, of: Callable[[Tree], str | None], **errors: int) -> ChangeTree:
+    def change(tree: Tree) -> None:
         bdf = of(tree)
         if bdf is not None:
             tree.add(f"{config.real_path(tree, bdf)}/aer_dev_{severity}", config.counts(severity, **errors))
 
-    return spoil
+    return change
 
 
 def _without_extended_space(tree: Tree) -> None:
@@ -194,43 +194,78 @@ def _gone(tree: Tree) -> None:
         tree.add(f"{config.real_path(tree, nic)}/config", b"\xff" * 4096)
 
 
-def _fault(
-    name: str,
-    spoil: Callable[[Tree], None] | None = None,
-    describe: Callable[[NodeDescription], NodeDescription] | None = None,
-    on: str = "hgx-h100",
-    finds: str = "",
-) -> Fault:
-    fault = Fault(name, frozenset({finds or name}), on=on)
-    if spoil is not None:
-        fault = replace(fault, spoil=spoil)
-    return fault if describe is None else replace(fault, describe=describe)
-
-
 FAULTS: tuple[Fault, ...] = (
-    _fault("acs-on", _acs_on, finds="acs-redirect-enabled"),
-    _fault("acs-direct-nic", _wrong_direct_nic, on="gb200"),
-    _fault("acs-direct-translated-without-ats", _direct_translated),
-    _fault("acs-option-ignored", describe=_noacs),
-    _fault("iommu-translated", describe=_translated),
-    _fault("vm-without-p2p", describe=_as_guest, on="pcie-l40s"),
-    _fault("vm-without-p2p-ats", _ats_off, on="cloud-vm"),
-    _fault("gpu-nic-cross-socket", describe=_without_nics("mlx5_8", "mlx5_9", "mlx5_5"), on="dgx-a100"),
-    _fault("gpu-nic-through-cpu", describe=_without_nics("mlx5_8", "mlx5_9"), on="dgx-a100"),
-    _fault("gpu-nic-shared", describe=_three_gpus_a_nic, on="pcie-l40s"),
-    _fault("numa-node-unknown", _numa_node_unknown),
-    _fault("bar1-too-small", describe=_small_bar1),
-    _fault("pcie-link-degraded-width", _set_link(lambda tree: _nic(tree, "mlx5_2"), current_link_width="8")),
-    _fault(
+    fault(
+        "acs-on",
+        "ACS redirects traffic between GPUs and NICs through the CPU",
+        _acs_on,
+        finds=("acs-redirect-enabled",),
+    ),
+    fault(
+        "acs-direct-nic",
+        "ACS of a root port is not set as ConnectX needs it on this platform",
+        _wrong_direct_nic,
+        on="gb200",
+    ),
+    fault(
+        "acs-direct-translated-without-ats",
+        "A switch port relies on ATS, which is off on its NIC (mlx5_2)",
+        _direct_translated,
+    ),
+    fault(
+        "acs-option-ignored",
+        "pci=noacs is on the kernel command line and has no effect",
+        change_description=_noacs,
+    ),
+    fault(
+        "iommu-translated",
+        "The IOMMU translates DMA addresses (intel_iommu=on without iommu=pt)",
+        change_description=_translated,
+    ),
+    fault(
+        "vm-without-p2p",
+        "A virtual machine that shows no PCIe switches",
+        change_description=_as_guest,
+        on="pcie-l40s",
+    ),
+    fault("vm-without-p2p-ats", "ATS is off on the NICs of a virtual machine", _ats_off, on="cloud-vm"),
+    fault(
+        "gpu-nic-cross-socket",
+        "The GPUs of one socket have no NIC there",
+        change_description=_without_nics("mlx5_8", "mlx5_9", "mlx5_5"),
+        on="dgx-a100",
+    ),
+    fault(
+        "gpu-nic-through-cpu",
+        "Some GPUs have a NIC only behind the CPU's host bridge",
+        change_description=_without_nics("mlx5_8", "mlx5_9"),
+        on="dgx-a100",
+    ),
+    fault("gpu-nic-shared", "Three GPUs share one NIC", change_description=_three_gpus_a_nic, on="pcie-l40s"),
+    fault(
+        "numa-node-unknown",
+        "The firmware does not report the NUMA node of a NIC (mlx5_4)",
+        _numa_node_unknown,
+    ),
+    fault("bar1-too-small", "BAR1 of the GPUs is 32 GiB", change_description=_small_bar1),
+    fault(
+        "pcie-link-degraded-width",
+        "The PCIe link of a NIC (mlx5_2) runs at x8",
+        _set_link(lambda tree: _nic(tree, "mlx5_2"), current_link_width="8"),
+    ),
+    fault(
         "pcie-link-degraded-speed",
+        "The PCIe link of a NIC (mlx5_3) runs at 16 GT/s",
         _set_link(lambda tree: _nic(tree, "mlx5_3"), current_link_speed="16.0 GT/s PCIe"),
     ),
-    _fault(
+    fault(
         "pcie-link-degraded-gpu-speed",
+        "The PCIe link of GPU4 stays at 2.5 GT/s",
         _set_link(lambda tree: _gpu(tree, 4), current_link_speed="2.5 GT/s PCIe"),
     ),
-    _fault(
+    fault(
         "pcie-link-limited-by-slot",
+        "The slot of GPU6 is limited to 16 GT/s",
         _set_link(
             lambda tree: _gpu(tree, 6),
             both=False,
@@ -238,41 +273,61 @@ FAULTS: tuple[Fault, ...] = (
             max_link_speed="16.0 GT/s PCIe",
         ),
     ),
-    _fault(
+    fault(
         "pcie-link-below-port-rate",
+        "A NIC (mlx5_8) in an x8 slot that cannot carry its port rate",
         _set_link(lambda tree: _nic(tree, "mlx5_8"), both=False, current_link_width="8", max_link_width="8"),
     ),
-    _fault(
+    fault(
         "pcie-devctl-relaxed-ordering",
+        "Relaxed ordering is off on a NIC (mlx5_1)",
         _set_register(lambda tree: _nic(tree, "mlx5_1"), config.DEVICE_CONTROL, 0, 0x10),
     ),
-    _fault(
+    fault(
         "pcie-devctl-read-request",
+        "MaxReadReq of a NIC (mlx5_0) is 512 bytes",
         _set_register(lambda tree: _nic(tree, "mlx5_0"), config.DEVICE_CONTROL, 0x2000, 0x7000),
     ),
-    _fault(
+    fault(
         "pcie-devctl-read-request-differs",
+        "MaxReadReq of a NIC (mlx5_3) differs from the others",
         _set_register(lambda tree: _nic(tree, "mlx5_3"), config.DEVICE_CONTROL, 0x3000, 0x7000),
     ),
-    _fault(
+    fault(
         "pcie-devctl-ten-bit-tags-differ",
+        "10-bit tags are off on one NIC (mlx5_6)",
         _set_register(lambda tree: _nic(tree, "mlx5_6"), config.DEVICE_CONTROL_2, 0, 0x1000),
     ),
-    _fault(
+    fault(
         "pcie-devctl-payload-differs",
+        "MaxPayload of GPU1 differs from its NICs",
         _set_register(lambda tree: _gpu(tree, 1), config.DEVICE_CONTROL, 0, 0xE0),
     ),
-    _fault(
-        "pcie-devctl-extended-tags",
-        _without_tags,
+    fault("pcie-devctl-extended-tags", "Extended tags are off on a NIC (mlx5_5)", _without_tags),
+    fault(
+        "pcie-aspm-on",
+        "Power saving (ASPM) is on for a NIC (mlx5_7)",
+        _set_register(lambda tree: _nic(tree, "mlx5_7"), config.LINK_CONTROL, 2, 3),
     ),
-    _fault("pcie-aspm-on", _set_register(lambda tree: _nic(tree, "mlx5_7"), config.LINK_CONTROL, 2, 3)),
-    _fault("pcie-aer-uncorrectable", _count("fatal", lambda tree: _nic(tree, "mlx5_0"), MalfTLP=2)),
-    _fault("pcie-aer-correctable", _count("correctable", lambda tree: _gpu(tree, 0), BadTLP=1294)),
-    _fault(
+    fault(
+        "pcie-aer-uncorrectable",
+        "A NIC (mlx5_0) had uncorrectable PCIe errors",
+        _count("fatal", lambda tree: _nic(tree, "mlx5_0"), MalfTLP=2),
+    ),
+    fault(
+        "pcie-aer-correctable",
+        "GPU0 had corrected PCIe errors",
+        _count("correctable", lambda tree: _gpu(tree, 0), BadTLP=1294),
+    ),
+    fault(
         "pcie-error-unreported",
+        "GPU7 recorded a fatal PCIe error that the kernel did not count",
         _set_register(lambda tree: _gpu(tree, 7), config.DEVICE_STATUS, 4, 4),
     ),
-    _fault("pcie-config-unreachable", _without_extended_space),
-    _fault("pcie-function-gone", _gone),
+    fault(
+        "pcie-config-unreachable",
+        "Extended PCI configuration space of a NIC (mlx5_9) is not readable",
+        _without_extended_space,
+    ),
+    fault("pcie-function-gone", "A NIC (mlx5_4) does not respond on the PCIe bus", _gone),
 )

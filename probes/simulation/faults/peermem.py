@@ -1,11 +1,11 @@
-"""Faults of nvidia_peermem: missing, of another build, with wrong parameters, not at boot, or leaked."""
+"""Faults of nvidia_peermem: missing, from another build, with wrong parameters, not at boot, or leaked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.faults.modules import NO_FILE, OTHER_KERNEL, take_driver_from_disk
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.module_files import add_module_file, remove_module_file, set_modinfo
@@ -59,11 +59,11 @@ def _without_symbols(tree: Tree) -> None:
 
 def _symbol_of_other_ofed(tree: Tree) -> None:
     symbol = "ib_register_peer_memory_client"
-    said = (
+    messages = (
         (4, f"nvidia_peermem: disagrees about version of symbol {symbol}"),
         (4, f"nvidia_peermem: Unknown symbol {symbol} (err -22)"),
     )
-    refuse_module(tree, _PEERMEM, Refusal(INVALID.error, said), 15.1)
+    refuse_module(tree, _PEERMEM, Refusal(INVALID.error, messages), 15.1)
 
 
 def _file_of_other_driver(tree: Tree) -> None:
@@ -72,9 +72,9 @@ def _file_of_other_driver(tree: Tree) -> None:
 
 
 def _unknown_symbol(tree: Tree) -> None:
-    said = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
+    messages = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
     error = "Unknown symbol in module, or unknown parameter (see dmesg)"
-    refuse_module(tree, _PEERMEM, Refusal(error, said), 15.2)
+    refuse_module(tree, _PEERMEM, Refusal(error, messages), 15.2)
 
 
 def _inbox_core(tree: Tree) -> None:
@@ -87,12 +87,12 @@ def _options(tree: Tree, option: str) -> None:
     tree.add("/etc/modprobe.d/nvidia-peermem.conf", f"options nvidia-peermem {option}\n")
 
 
-def _parameter(name: str, value: str) -> Callable[[Tree], None]:
-    def spoil(tree: Tree) -> None:
+def _parameter(name: str, value: str) -> ChangeTree:
+    def change(tree: Tree) -> None:
         _options(tree, f"{name}={value}")
         tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
 
-    return spoil
+    return change
 
 
 def _parameter_refused(tree: Tree) -> None:
@@ -101,11 +101,11 @@ def _parameter_refused(tree: Tree) -> None:
     insert_module(tree, _PEERMEM, {"peerdirect_support": "2"}, 15.3)
 
 
-def _ofed(release: str) -> Callable[[Tree], None]:
-    def spoil(tree: Tree) -> None:
+def _ofed(release: str) -> ChangeTree:
+    def change(tree: Tree) -> None:
         tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
 
-    return spoil
+    return change
 
 
 def _not_persistent(tree: Tree) -> None:
@@ -113,7 +113,7 @@ def _not_persistent(tree: Tree) -> None:
 
 
 def _unneeded(tree: Tree) -> None:
-    """An old configuration on a node with DMA-BUF: OFED's symbols, a unit with modprobe, no region."""
+    """Add an old configuration to a node with DMA-BUF: OFED's symbols, and a unit that runs modprobe."""
     tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
     set_modinfo(tree, _PEERMEM, "depends", "nvidia,ib_core")
     unit = "/etc/systemd/system/load-peermem.service"
@@ -165,43 +165,74 @@ def _leak(tree: Tree) -> None:
 
 def _flood(tree: Tree) -> None:
     for number in range(3):
-        said = "ERROR detected invalid context, skipping further processing"
-        said = f"nvidia-peermem nv_get_p2p_free_callback:127 {said}"
-        log(tree, said, 900.0 + number, 3)
-
-
-def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str, on: str = "hgx-h100") -> Fault:
-    return Fault(name, frozenset({name}), spoil=spoil, on=on, excludes=frozenset(excludes))
+        text = "ERROR detected invalid context, skipping further processing"
+        text = f"nvidia-peermem nv_get_p2p_free_callback:127 {text}"
+        log(tree, text, 900.0 + number, 3)
 
 
 _UNLOADED: tuple[Fault, ...] = (
-    _fault("peermem-not-loaded", _not_loaded, *NO_FILE),
-    _fault(
+    fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _not_loaded, excludes=NO_FILE),
+    fault(
         "peermem-not-on-disk",
+        "nvidia_peermem is not installed",
         _not_on_disk,
-        "peermem-not-on-disk-other-kernel",
+        excludes=("peermem-not-on-disk-other-kernel",),
     ),
-    _fault("peermem-not-on-disk-other-kernel", _for_other_kernel),
-    _fault("peermem-built-without-symbols", _without_symbols, *NO_FILE),
-    _fault("peermem-symbol-version-mismatch", _symbol_of_other_ofed),
-    _fault("peermem-symbol-version-mismatch-nvidia", _file_of_other_driver, *NO_FILE),
-    _fault("peermem-unknown-symbol-inbox-core", _unknown_symbol),
-    _fault("peermem-parameter-invalid", _parameter_refused),
-    _fault("boot-load-race", _boot_failed, *NO_FILE, "no-gdr-path"),
-    _fault(
-        "peermem-lost-after-driver-update",
-        _not_loaded,
-        *NO_FILE,
-        "no-gdr-path",
-        "boot-load-race",
-        "module-blacklisted",
-        "module-blacklisted-install",
-        "module-blacklisted-cmdline",
-        "kernel-forbids-modules-disabled",
+    fault(
+        "peermem-not-on-disk-other-kernel",
+        "nvidia_peermem is installed for another kernel only",
+        _for_other_kernel,
+    ),
+    fault(
         "peermem-built-without-symbols",
+        "nvidia_peermem was built without the peer-memory symbols",
+        _without_symbols,
+        excludes=NO_FILE,
+    ),
+    fault(
+        "peermem-symbol-version-mismatch",
+        "nvidia_peermem was built against another OFED",
+        _symbol_of_other_ofed,
+    ),
+    fault(
+        "peermem-symbol-version-mismatch-nvidia",
+        "nvidia_peermem on disk belongs to another driver version",
+        _file_of_other_driver,
+        excludes=NO_FILE,
+    ),
+    fault(
+        "peermem-unknown-symbol-inbox-core",
+        "ib_core does not have the symbols that nvidia_peermem needs",
+        _unknown_symbol,
+    ),
+    fault(
+        "peermem-parameter-invalid",
+        "modprobe.d sets an invalid parameter for nvidia_peermem",
+        _parameter_refused,
+    ),
+    fault(
+        "boot-load-race",
+        "systemd-modules-load failed to load nvidia_peermem at boot",
+        _boot_failed,
+        excludes=(*NO_FILE, "no-gdr-path"),
+    ),
+    fault(
+        "peermem-lost-after-driver-update",
+        "nvidia_peermem was loaded at boot and is unloaded now",
+        _not_loaded,
+        excludes=(
+            *NO_FILE,
+            "no-gdr-path",
+            "boot-load-race",
+            "module-blacklisted",
+            "module-blacklisted-install",
+            "module-blacklisted-cmdline",
+            "kernel-forbids-modules-disabled",
+            "peermem-built-without-symbols",
+        ),
     ),
 )
-# What takes nvidia_peermem away hides what is wrong with it while it is loaded.
+# Faults that unload nvidia_peermem hide faults of the loaded module.
 GONE = frozenset(
     {fault.name for fault in _UNLOADED}
     | {
@@ -217,25 +248,74 @@ GONE = frozenset(
 
 FAULTS: tuple[Fault, ...] = (
     *_UNLOADED,
-    Fault(
+    fault(
         "peermem-not-on-disk-old-driver",
-        frozenset({"peermem-not-on-disk-old-driver"}),
-        describe=_old_driver,
-        spoil=_not_on_disk,
+        "The NVIDIA driver, 460, has no nvidia_peermem",
+        _not_on_disk,
+        change_description=_old_driver,
         on="dgx-a100",
     ),
-    _fault("peermem-not-on-disk-container", _driver_container, on="dgx-a100"),
-    _fault("inbox-core-beside-ofed", _inbox_core),
-    _fault("peermem-parameter-wrong", _parameter("peerdirect_support", "1"), *GONE),
-    _fault("peermem-parameter-persistent-off", _parameter("persistent_api_support", "0"), *GONE),
+    fault(
+        "peermem-not-on-disk-container",
+        "The NVIDIA driver runs from a container without nvidia_peermem",
+        _driver_container,
+        on="dgx-a100",
+    ),
+    fault(
+        "inbox-core-beside-ofed",
+        "modprobe loads the distribution's ib_core although OFED is installed",
+        _inbox_core,
+    ),
+    fault(
+        "peermem-parameter-wrong",
+        "nvidia_peermem runs with peerdirect_support=1",
+        _parameter("peerdirect_support", "1"),
+        excludes=GONE,
+    ),
+    fault(
+        "peermem-parameter-persistent-off",
+        "nvidia_peermem runs with persistent_api_support=0",
+        _parameter("persistent_api_support", "0"),
+        excludes=GONE,
+    ),
     # With another OFED, with the old module, or with no word for the boot, others' faults look different.
-    _fault("peermem-parameter-legacy-ofed", _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
-    _fault("peermem-lock-inversion", _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
-    _fault("peermem-not-persistent", _not_persistent, on="dgx-a100"),
-    _fault("peermem-unneeded-at-boot", _unneeded, on="pcie-l40s"),
-    _fault("nv-peer-mem-conflict", _old_module_alone, on="dgx-a100"),
-    _fault("nv-peer-mem-conflict-twice", _old_module, on="dgx-a100"),
-    _fault("nv-peer-mem-conflict-service", _old_service),
-    _fault("peermem-reference-leak", _leak, on="dgx-a100"),
-    _fault("peermem-invalid-context-flood", _flood),
+    fault(
+        "peermem-parameter-legacy-ofed",
+        "MLNX_OFED 4.9, which needs peerdirect_support=1",
+        _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"),
+        on="dgx-a100",
+    ),
+    fault(
+        "peermem-lock-inversion",
+        "MLNX_OFED 5.2, which can deadlock with nvidia_peermem",
+        _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"),
+        on="dgx-a100",
+    ),
+    fault(
+        "peermem-not-persistent",
+        "Nothing loads nvidia_peermem at the next boot",
+        _not_persistent,
+        on="dgx-a100",
+    ),
+    fault(
+        "peermem-unneeded-at-boot",
+        "A service loads nvidia_peermem on a node that uses DMA-BUF",
+        _unneeded,
+        on="pcie-l40s",
+    ),
+    fault(
+        "nv-peer-mem-conflict",
+        "The old nv_peer_mem is loaded instead of nvidia_peermem",
+        _old_module_alone,
+        on="dgx-a100",
+    ),
+    fault(
+        "nv-peer-mem-conflict-twice",
+        "nv_peer_mem and nvidia_peermem are both loaded",
+        _old_module,
+        on="dgx-a100",
+    ),
+    fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot", _old_service),
+    fault("peermem-reference-leak", "nvidia_peermem is in use without a process", _leak, on="dgx-a100"),
+    fault("peermem-invalid-context-flood", "nvidia_peermem floods the kernel log", _flood),
 )

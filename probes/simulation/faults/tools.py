@@ -1,12 +1,11 @@
-"""Faults of area tools."""
+"""Faults of tools and libraries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from probes.facts.system.tool_names import PERFTEST
-from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.network import SOCKETS, listening
 from probes.simulation.node.processes import add_rank, default_libraries, library_directory
@@ -15,21 +14,17 @@ from probes.simulation.node.tree import Tree
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 
 
-def _fault(name: str, spoil: Callable[[Tree], None], *excludes: str) -> Fault:
-    return Fault(name, frozenset({name}), spoil=spoil, excludes=frozenset(excludes))
-
-
 def _no_perftest(tree: Tree) -> None:
     for name in PERFTEST:
         tree.remove(f"/usr/bin/{name}")
 
 
-def _perftest(program: bytes) -> Callable[[Tree], None]:
-    def spoil(tree: Tree) -> None:
+def _perftest(program: bytes) -> ChangeTree:
+    def change(tree: Tree) -> None:
         for name in PERFTEST:
             tree.add(f"/usr/bin/{name}", program)
 
-    return spoil
+    return change
 
 
 def _no_link(tree: Tree) -> None:
@@ -74,16 +69,34 @@ def _port_taken(tree: Tree) -> None:
 _OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
 
 FAULTS: tuple[Fault, ...] = (
-    _fault("perftest-missing", _no_perftest, "perftest-without-cuda", "perftest-without-dmabuf"),
-    _fault("perftest-without-cuda", _perftest(b"\x7fELF\0ibv_reg_mr\0"), *_OTHER_PROGRAMS[::2]),
-    _fault(
-        "perftest-without-dmabuf", _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"), *_OTHER_PROGRAMS[:2]
+    fault(
+        "perftest-missing",
+        "perftest is not installed",
+        _no_perftest,
+        excludes=("perftest-without-cuda", "perftest-without-dmabuf"),
     ),
-    _fault("libcuda-link-missing", _no_link, *_OTHER_PROGRAMS),
-    _fault("rdma-core-without-dmabuf", _old_verbs),
-    _fault("old-userspace-abi", _old_verbs_in_job),
-    _fault("libibverbs-missing", _no_provider),
-    replace(_fault("gdrdrv-missing", _library_alone), describe=_no_gdrdrv),
-    _fault("gdrdrv-device-missing", _no_gdrdrv_file, "gdrdrv-missing"),
-    _fault("perftest-port-in-use", _port_taken),
+    fault(
+        "perftest-without-cuda",
+        "perftest is built without CUDA",
+        _perftest(b"\x7fELF\0ibv_reg_mr\0"),
+        excludes=_OTHER_PROGRAMS[::2],
+    ),
+    fault(
+        "perftest-without-dmabuf",
+        "perftest is built without DMA-BUF",
+        _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"),
+        excludes=_OTHER_PROGRAMS[:2],
+    ),
+    fault("libcuda-link-missing", "The link libcuda.so is missing", _no_link, excludes=_OTHER_PROGRAMS),
+    fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib", _old_verbs),
+    fault("old-userspace-abi", "A job's image has an old libibverbs", _old_verbs_in_job),
+    fault("libibverbs-missing", "The libibverbs provider for ConnectX is not installed", _no_provider),
+    fault(
+        "gdrdrv-missing",
+        "GDRCopy is installed without its driver gdrdrv",
+        _library_alone,
+        change_description=_no_gdrdrv,
+    ),
+    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing", _no_gdrdrv_file, excludes=("gdrdrv-missing",)),
+    fault("perftest-port-in-use", "A program listens on perftest's port 18515", _port_taken),
 )

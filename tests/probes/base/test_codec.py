@@ -102,8 +102,8 @@ def test_no_json_raises_anything_but_value_error(value: object) -> None:
     [
         ({"count": "2"}, "count: expected an integer, got '2'"),
         ({"count": True}, "count: expected an integer, got True"),
-        ({"count": 1 << 64}, "count: expected an integer, got 18446744073709551616"),
-        ({"rate": float("nan")}, "rate: expected a number, got nan"),
+        ({"count": 1 << 64}, "count: 18446744073709551616 is out of range"),
+        ({"rate": float("nan")}, "rate: nan is out of range"),
         ({"rate": {"unknown": "too lazy"}}, "rate: expected a known reason, got 'too lazy'"),
         ({"rate": {"unknown": "needs root", "source": 1}}, "rate.source: expected text, got 1"),
         ({"leaves": [{"name": "oak", "color": "green"}]}, "leaves[0].color: expected a known color, got"),

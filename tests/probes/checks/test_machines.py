@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from probes.checks.registry import findings
-from probes.checks.summary import exit_status, summed_up
+from probes.checks.summary import exit_status, summarize
 from probes.host.local import LocalHost
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import examine
@@ -21,7 +21,7 @@ def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
     examination = examine(host)
     all_findings = findings(examination)
     found = {one.id: one for one in all_findings if one.status is Status.FOUND}
-    verdict = summed_up(examination.verdict, all_findings)
+    verdict = summarize(examination.verdict, all_findings)
     return verdict.state, exit_status(verdict), found
 
 

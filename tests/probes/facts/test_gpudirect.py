@@ -18,12 +18,10 @@ from probes.facts.gpudirect import (
     GpuDirectFacts,
     PathState,
     Requirement,
-    dmabuf_verdict,
-    parse_bufinfo,
     parse_driver_version,
-    probe,
     read_peermem,
 )
+from probes.facts.gpudirect_probe import dmabuf_verdict, parse_bufinfo, probe
 from probes.facts.kernel.modules import (
     PEER_MEMORY_SYMBOL,
     KernelModule,

@@ -15,8 +15,8 @@ from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction_rules import COMMANDS, ENVIRONMENT, FILES
-from probes.recording.redaction_words import PROGRAMS
+from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, FILES
+from probes.recording.redaction.words import PROGRAMS
 
 NAMES = """
 gpu-h100-07 cluster.corp.example login-secure-3 storage-9.acme.example alice.liddell bob_operator carol-svc

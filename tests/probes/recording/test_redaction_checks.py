@@ -4,12 +4,12 @@ import pytest
 
 from probes.base.unknown import Maybe
 from probes.checks.registry import findings
-from probes.checks.summary import summed_up
+from probes.checks.summary import summarize
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Severity, Status
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction import Identifiers
-from probes.recording.redaction_words import is_known
+from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.words import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
@@ -17,7 +17,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from probes.snapshot.watch import Watch
 from tests.probes.recording.recordings import archive_of, read
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 # Two or three of every area: its files, commands and messages have rules of their own.
 FAULTS = """
@@ -38,7 +38,7 @@ Judged = tuple[State, Maybe[GdrPath | None], dict[str, tuple[Status, Severity, t
 def judged(moments: list[Moment]) -> Judged:
     examination = examine(ReplayHost(read(archive_of(moments))))
     found = findings(examination)
-    verdict = summed_up(examination.verdict, found)
+    verdict = summarize(examination.verdict, found)
     return verdict.state, verdict.path, {one.id: (one.status, one.severity, one.devices) for one in found}
 
 
@@ -51,12 +51,12 @@ def test_verdict_and_findings_are_those_of_the_node(name: str) -> None:
     watch.read()
     recorder.end_moment()
     identifiers = Identifiers(redact=True)
-    redacted = [identifiers.take(moment) for moment in moments]
+    redacted = [identifiers.apply(moment) for moment in moments]
     plain, told = judged(moments), judged(redacted)
     changed = [
         f"{one}: {plain[2][one]} became {told[2][one]}" for one in plain[2] if plain[2][one] != told[2][one]
     ]
-    # A word that a check reads and that is missing in probes/recording/redaction_words.py is one of these.
+    # A word that a check reads and that is missing in probes/recording/redaction/words.py is one of these.
     unknown = sorted(word for word in identifiers.replaced if not is_known(word))
     assert not changed, f"{changed}; replaced: {unknown}"
     assert told == plain

@@ -563,7 +563,7 @@ def test_a_fabric_that_is_not_set_up_is_not_ready() -> None:
         verdict = verdict_of(with_gpus(node, nvml=nvml, name="NVIDIA B200"))
         assert verdict.state is State.DEGRADED
         assert "802" in verdict.reason
-    failure = "no CUDA program starts: cuInit(0) returned 802"
+    failure = "CUDA programs fail to start: cuInit(0) returned 802"
     fails = a_node(replace(direct(True, True), cuda_failure=failure))
     assert verdict_of(fails).state is State.BROKEN
     assert verdict_of(fails, reading_of(refcnt=9)).state is State.DEGRADED

@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.simulation.host import SimulatedHost
-from tui.actions.audit_file import LogOnDisk, own_log
-from tui.actions.audit_log import Actor, Audit, AuditError, is_taken_back, past_runs, undo_plan
+from tui.actions.audit_log import (
+    Actor,
+    Audit,
+    AuditError,
+    AuditLogFile,
+    is_undone,
+    own_log,
+    past_runs,
+    undo_plan,
+)
 from tui.actions.dispatcher import Dispatcher, MemoryLog
-from tui.actions.events import Outcome
+from tui.actions.events import RunOutcome
 from tui.screens.history.state import HistoryState
 from widgets.base.lines import plain
 
@@ -28,11 +36,11 @@ def run_of(log: MemoryLog, action: str = "load-peermem", *, ends: bool = True) -
     audit = Audit(log, HERE, clock=lambda: 1_700_000_000.0 + len(log.lines()))
     audit.begin(action, PLAN)
     audit.begin_step(1, LOAD, "")
-    audit.end_step(1, Outcome.DONE, 0, 0.25, "")
+    audit.end_step(1, RunOutcome.DONE, 0, 0.25, "")
     audit.begin_step(2, WRITE, "/etc/modules-load.d/gdrtop.conf.before-x")
     if ends:
-        audit.end_step(2, Outcome.FAILED, 1, 0.1, "the disk is full")
-        audit.end(Outcome.FAILED, "step 2: the disk is full")
+        audit.end_step(2, RunOutcome.FAILED, 1, 0.1, "the disk is full")
+        audit.end(RunOutcome.FAILED, "step 2: the disk is full")
 
 
 def test_every_line_is_json_with_time_user_and_command() -> None:
@@ -48,31 +56,31 @@ def test_every_line_is_json_with_time_user_and_command() -> None:
     assert len({line["run"] for line in lines}) == 1
 
 
-def test_a_run_is_read_back_as_it_was() -> None:
+def test_a_run_is_read_as_it_was_logged() -> None:
     log = MemoryLog()
     run_of(log)
     (run,) = past_runs(log.lines())
-    assert (run.action, run.title, run.outcome) == ("load-peermem", "Load nvidia_peermem", Outcome.FAILED)
-    assert [step.outcome for step in run.steps] == [Outcome.DONE, Outcome.FAILED]
+    assert (run.action, run.title, run.outcome) == ("load-peermem", "Load nvidia_peermem", RunOutcome.FAILED)
+    assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.FAILED]
     assert run.steps[1].explanation == "the disk is full"
 
 
-def test_a_run_that_was_cut_off_is_of_unknown_outcome() -> None:
+def test_a_run_without_an_end_has_an_unknown_outcome() -> None:
     log = MemoryLog()
     run_of(log, ends=False)
     (run,) = past_runs(log.lines())
-    assert run.outcome is Outcome.UNKNOWN
-    assert [step.outcome for step in run.steps] == [Outcome.DONE, Outcome.UNKNOWN]
+    assert run.outcome is RunOutcome.UNKNOWN
+    assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.UNKNOWN]
 
 
-def test_only_what_was_done_is_taken_back_the_last_first() -> None:
+def test_only_completed_steps_are_undone_last_first() -> None:
     log = MemoryLog()
     audit = Audit(log, HERE)
     audit.begin("load-peermem", PLAN)
     for number, (step, kept) in enumerate(((LOAD, ""), (WRITE, "/kept")), 1):
         audit.begin_step(number, step, kept)
-        audit.end_step(number, Outcome.DONE, 0, 0.1, "")
-    audit.end(Outcome.DONE, "")
+        audit.end_step(number, RunOutcome.DONE, 0, 0.1, "")
+    audit.end(RunOutcome.DONE, "")
     (run,) = past_runs(log.lines())
     plan = undo_plan(run, "boot-1")
     assert isinstance(plan, Plan)
@@ -84,7 +92,7 @@ def test_only_what_was_done_is_taken_back_the_last_first() -> None:
     assert [step.file for step in later.steps] == [plan.steps[0].file]
 
 
-def test_what_takes_it_back_disturbs_what_it_disturbed() -> None:
+def test_an_undo_disturbs_what_the_run_disturbed() -> None:
     log = MemoryLog()
     Audit(log, HERE).begin("acs-redirect-off", replace(PLAN, disturbs="DMA of running jobs is routed anew"))
     (run,) = past_runs(log.lines())
@@ -96,22 +104,22 @@ def test_what_takes_it_back_disturbs_what_it_disturbed() -> None:
     assert plan.disturbs == run.disturbs
 
 
-def test_what_was_taken_back_is_known_to_be() -> None:
+def test_an_undone_run_is_known_as_undone() -> None:
     log = MemoryLog()
     run_of(log)
     (run,) = past_runs(log.lines())
-    assert not is_taken_back(run, [run])
+    assert not is_undone(run, [run])
     undo = Audit(log, HERE)
     undo.begin(f"undo:{run.id}", PLAN)
-    undo.end(Outcome.DONE, "")
+    undo.end(RunOutcome.DONE, "")
     runs = past_runs(log.lines())
-    assert is_taken_back(runs[-1], runs)
+    assert is_undone(runs[-1], runs)
 
 
 @given(
     st.lists(st.text() | st.binary().map(repr) | st.sampled_from(MemoryLog().lines() or ["{}", "[]", "1"]))
 )
-def test_no_log_stops_the_screen(lines: list[str]) -> None:
+def test_no_log_content_stops_the_screen(lines: list[str]) -> None:
     past_runs(lines)
 
 
@@ -147,7 +155,7 @@ FIELDS = (
         st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["begin", "step", "end"])), max_size=6
     )
 )
-def test_no_values_in_a_log_stop_the_screen(lines: list[dict[str, object]]) -> None:
+def test_no_value_in_a_log_stops_the_screen(lines: list[dict[str, object]]) -> None:
     for run in past_runs(json.dumps({"run": "1", **line}) for line in lines):
         undo_plan(run, "boot-1")
 
@@ -155,57 +163,57 @@ def test_no_values_in_a_log_stop_the_screen(lines: list[dict[str, object]]) -> N
 # On disk
 
 
-def test_the_log_is_appended_to_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
+def test_the_log_is_private_to_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "state" / "gdrtop" / "actions.jsonl"
-    log = LogOnDisk(str(path))
+    log = AuditLogFile(str(path))
     log.append("one")
     log.append("two")
     assert [line for line in log.lines() if line] == ["one", "two"]
     assert not path.stat().st_mode & 0o022
 
 
-def test_a_log_that_others_may_write_is_neither_believed_nor_added_to(tmp_path: Path) -> None:
+def test_a_log_that_others_may_write_is_neither_read_nor_written(tmp_path: Path) -> None:
     path = tmp_path / "actions.jsonl"
     path.write_text("{}\n")
     path.chmod(0o666)
-    log = LogOnDisk(str(path))
+    log = AuditLogFile(str(path))
     assert log.lines() == []
-    with pytest.raises(AuditError, match=r"actions\.jsonl.*others may write"):
+    with pytest.raises(AuditError, match=r"actions\.jsonl.*other users may write"):
         log.append("one")
     runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
     assert not runs
     state = HistoryState("h100-07", SimulatedHost("hgx-h100").origin)
-    state.take(runs, unread)
+    state.set_runs(runs, unread)
     told = " ".join(plain(line) for line in state.list_lines(200))
-    assert "others may write it too (mode 0666)" in told
+    assert "other users may write to it (mode 0666)" in told
     assert "Nothing was run" not in told
 
 
-def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_instead_of_the_log_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("")
     (tmp_path / "actions.jsonl").symlink_to(target)
     with pytest.raises(AuditError):
-        LogOnDisk(str(tmp_path / "actions.jsonl")).append("one")
+        AuditLogFile(str(tmp_path / "actions.jsonl")).append("one")
     assert target.read_text() == ""
 
 
 def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AuditError, match="cannot be written"):
-        LogOnDisk(str(tmp_path / "file" / "actions.jsonl")).append("one")
+        AuditLogFile(str(tmp_path / "file" / "actions.jsonl")).append("one")
 
 
-def test_a_full_log_begins_anew_and_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_log_is_rotated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.files.append_file.FULL_BYTES", 10)
-    log = LogOnDisk(str(tmp_path / "actions.jsonl"))
+    log = AuditLogFile(str(tmp_path / "actions.jsonl"))
     for text in ("first line", "second line", "third line"):
         log.append(text)
     assert [line for line in log.lines() if line] == ["third line"]
     assert (tmp_path / "actions.jsonl.1").read_text() == "second line\n"
 
 
-def test_where_the_log_of_a_user_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_user_is_in_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert own_log() == "/state/gdrtop/actions.jsonl"

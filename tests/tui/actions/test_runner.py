@@ -21,8 +21,9 @@ from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tui.actions.audit_log import Actor, Audit, AuditError, past_runs
 from tui.actions.dispatcher import MemoryLog
-from tui.actions.events import Event, Outcome, Printed, RunEnded, StepBegan, StepEnded
-from tui.actions.runner import Ended, LocalCommands, Runner
+from tui.actions.events import Printed, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
+from tui.actions.local_commands import CommandResult, LocalCommands
+from tui.actions.runner import Runner
 from tui.runtime.lock import ActionLock, LockTaken
 
 HERE = Actor("h100-07", "boot-1", "root", 4242)
@@ -32,7 +33,7 @@ class Told:
     """Everything a run has said."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[RunEvent] = []
         self.log = MemoryLog()
 
     def run(
@@ -64,39 +65,38 @@ def command(*argv: str) -> Step:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     # What is by hand is another test's: here the harmless programs of this machine are run.
-    monkeypatch.setattr(
-        "tui.actions.manual_steps._RUN", {"printf", "false", "sleep", "env", "true", "seq", "sh", "setpci"}
-    )
+    programs = {"printf", "false", "sleep", "env", "true", "seq", "sh", "setpci"}
+    monkeypatch.setattr("tui.actions.manual_steps._PROGRAMS", programs)
     return Told()
 
 
-def test_steps_run_in_order_and_their_lines_come_through(told: Told) -> None:
+def test_steps_run_in_order_and_pass_on_their_lines(told: Told) -> None:
     ended = told.run(LocalCommands(), command("printf", "one\\ntwo\\n"), command("printf", "\\033[31mthree"))
-    assert ended.outcome is Outcome.DONE
+    assert ended.outcome is RunOutcome.DONE
     assert told.printed == ["one", "two", "\x1b[31mthree"]
     assert [event.exit_status for event in told.events if isinstance(event, StepEnded)] == [0, 0]
 
 
-def test_nothing_runs_after_a_step_that_fails(told: Told) -> None:
+def test_nothing_runs_after_a_failed_step(told: Told) -> None:
     ended = told.run(LocalCommands(), command("true"), command("false"), command("printf", "never"))
-    assert ended.outcome is Outcome.FAILED
+    assert ended.outcome is RunOutcome.FAILED
     assert "step 2" in ended.why
     assert told.printed == []
     assert [step.argv[0] for step in ended.left] == ["printf"]
     (run,) = past_runs(told.log.lines())
-    assert [step.outcome for step in run.steps] == [Outcome.DONE, Outcome.FAILED]
+    assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.FAILED]
 
 
-def test_nothing_runs_after_a_step_that_is_by_hand(told: Told) -> None:
+def test_nothing_runs_after_a_manual_step(told: Told) -> None:
     ended = told.run(LocalCommands(), command("true"), instruction("think"), command("printf", "never"))
-    assert ended.outcome is Outcome.LEFT
+    assert ended.outcome is RunOutcome.LEFT
     assert [step.why for step in ended.left] == ["think", "tries the runner"]
     assert told.begun == [1]
 
 
-def test_a_program_that_no_rule_names_is_never_run(told: Told) -> None:
+def test_an_unlisted_program_is_never_run(told: Told) -> None:
     ended = told.run(LocalCommands(), command("rm", "/nothing/is/here"))
-    assert ended.outcome is Outcome.REFUSED
+    assert ended.outcome is RunOutcome.REFUSED
     assert told.begun == []
 
 
@@ -110,28 +110,28 @@ def test_the_environment_is_clean(told: Told, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_program_that_is_not_installed_says_so(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.actions.manual_steps._RUN", {"no-such-program"})
+    monkeypatch.setattr("tui.actions.manual_steps._PROGRAMS", {"no-such-program"})
     ended = told.run(LocalCommands(), command("no-such-program"))
-    assert ended.outcome is Outcome.FAILED
+    assert ended.outcome is RunOutcome.FAILED
     assert "not installed" in ended.why
 
 
-def test_a_step_that_does_not_end_is_reported_and_left_alone(told: Told) -> None:
+def test_an_endless_step_is_reported_and_not_killed(told: Told) -> None:
     ended = told.run(LocalCommands(seconds=0.2), command("sleep", "2"), command("true"))
-    assert ended.outcome is Outcome.STILL_RUNNING
+    assert ended.outcome is RunOutcome.STILL_RUNNING
     pid = int(ended.why.split("process ")[1])
     os.kill(pid, 0)  # it was not killed
     assert told.begun == [1]
     (run,) = past_runs(told.log.lines())
-    assert run.steps[0].outcome is Outcome.STILL_RUNNING
+    assert run.steps[0].outcome is RunOutcome.STILL_RUNNING
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
-def test_a_stop_lets_the_step_end_and_begins_no_other(told: Told) -> None:
+def test_a_stop_lets_the_running_step_end_and_starts_no_other(told: Told) -> None:
     runner: list[Runner] = []
 
-    def stop_at_first_line(event: Event) -> None:
+    def stop_at_first_line(event: RunEvent) -> None:
         told.events.append(event)
         if isinstance(event, Printed):
             runner[0].stop("interrupted")
@@ -139,22 +139,22 @@ def test_a_stop_lets_the_step_end_and_begins_no_other(told: Told) -> None:
     runner.append(Runner(LocalHost(), LocalCommands(), Audit(told.log, HERE), stop_at_first_line))
     steps = (command("seq", "1", "3"), command("printf", "never"))
     ended = runner[0].run("test", Plan("Test", steps))
-    assert ended.outcome is Outcome.STOPPED
+    assert ended.outcome is RunOutcome.STOPPED
     assert "interrupted" in ended.why
     assert told.printed == ["1", "2", "3"]
     (run,) = past_runs(told.log.lines())
-    assert run.outcome is Outcome.STOPPED
+    assert run.outcome is RunOutcome.STOPPED
     assert len(run.steps) == 1
 
 
-def test_giving_up_waiting_tells_that_the_step_goes_on(told: Told) -> None:
+def test_an_abandoned_step_is_reported_as_still_running(told: Told) -> None:
     commands = LocalCommands()
-    threading.Timer(0.2, commands.given_up.set).start()
+    threading.Timer(0.2, commands.abandoned.set).start()
     ended = told.run(commands, command("sleep", "2"))
-    assert ended.outcome is Outcome.STILL_RUNNING
+    assert ended.outcome is RunOutcome.STILL_RUNNING
 
 
-def test_nothing_runs_where_it_cannot_be_logged(told: Told) -> None:
+def test_nothing_runs_that_cannot_be_logged(told: Told) -> None:
     class Full(MemoryLog):
         def append(self, line: str) -> None:
             raise AuditError(
@@ -163,26 +163,26 @@ def test_nothing_runs_where_it_cannot_be_logged(told: Told) -> None:
 
     told.log = Full()
     ended = told.run(LocalCommands(), command("printf", "never"))
-    assert ended.outcome is Outcome.REFUSED
+    assert ended.outcome is RunOutcome.REFUSED
     assert "No space left on device" in ended.why
     assert told.begun == []
 
 
 def test_a_flood_of_lines_is_cut_and_counted(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.actions.runner._LINES_LIMIT", 100)
+    monkeypatch.setattr("tui.actions.local_commands._LINES_LIMIT", 100)
     told.run(LocalCommands(), command("seq", "1", "1000"))
     assert len(told.printed) == 101
     assert told.printed[-1] == "… and 900 more lines"
 
 
-def test_what_a_killed_gdrtop_had_begun_goes_on_and_keeps_the_lock(tmp_path: Path) -> None:
+def test_a_step_of_a_killed_gdrtop_goes_on_and_keeps_the_lock(tmp_path: Path) -> None:
     """A gdrtop killed in the middle: its step ends by itself, and no other acts meanwhile."""
     name = str(tmp_path / "lock")
     done = tmp_path / "done"
     code = f"""
 import sys
 from tui.runtime.lock import ActionLock
-from tui.actions.runner import LocalCommands
+from tui.actions.local_commands import LocalCommands
 with ActionLock({name!r}) as lock:
     argv = ("sh", "-c", "echo begun; sleep 1; echo to nobody; touch {done}")
     LocalCommands(keep=(lock.descriptor,)).run(argv, False, "", lambda line: print(line, flush=True))
@@ -192,7 +192,7 @@ with ActionLock({name!r}) as lock:
     assert child.stdout.readline() == b"begun\n"
     child.kill()
     child.communicate()
-    with pytest.raises(LockTaken, match="another gdrtop is acting"), ActionLock(name):
+    with pytest.raises(LockTaken, match="another gdrtop is running"), ActionLock(name):
         pass
     until(done.exists)
     until(lambda: free(name))
@@ -213,7 +213,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_two_never_act_at_once_and_the_second_learns_who_does(tmp_path: Path) -> None:
+def test_the_second_gdrtop_is_refused_and_told_who_has_the_lock(tmp_path: Path) -> None:
     name = str(tmp_path / "lock")
     with (
         ActionLock(name),
@@ -224,7 +224,7 @@ def test_two_never_act_at_once_and_the_second_learns_who_does(tmp_path: Path) ->
     assert free(name)
 
 
-def test_the_lock_is_for_its_owner_alone_and_follows_no_link(tmp_path: Path) -> None:
+def test_the_lock_is_private_and_follows_no_symlink(tmp_path: Path) -> None:
     """Whoever can open the file can lock it, and keep its owner out."""
     directory = tmp_path / "lock"
     with ActionLock(str(directory)):
@@ -246,7 +246,7 @@ def test_the_lock_is_for_its_owner_alone_and_follows_no_link(tmp_path: Path) -> 
     assert not list(elsewhere.iterdir())
 
 
-def test_a_users_lock_waits_for_roots_and_root_for_no_users(
+def test_a_user_respects_roots_lock_and_root_no_users_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tui.runtime.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
@@ -259,7 +259,7 @@ def test_a_users_lock_waits_for_roots_and_root_for_no_users(
         pass
 
 
-def test_roots_lock_is_seen_among_the_many_of_a_busy_node(
+def test_roots_lock_is_found_among_many_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel hands out /proc/locks a page at a time: about 70 of them."""
@@ -286,8 +286,8 @@ class WantsPassword:
     def __init__(self) -> None:
         self.is_given = False
 
-    def run(self, argv: Sequence[str], root: bool, given: str, hear: Callable[[str], None]) -> Ended:
-        return Ended(0, 0.1) if self.is_given else Ended(1, 0.1, wants_password=True)
+    def run(self, argv: Sequence[str], root: bool, given: str, hear: Callable[[str], None]) -> CommandResult:
+        return CommandResult(0, 0.1) if self.is_given else CommandResult(1, 0.1, wants_password=True)
 
 
 def test_sudo_gets_its_password_once_and_the_step_runs(told: Told) -> None:
@@ -299,19 +299,19 @@ def test_sudo_gets_its_password_once_and_the_step_runs(told: Told) -> None:
         sudo.is_given = True
         return True
 
-    assert told.run(sudo, command("true"), command("true"), get_password=give).outcome is Outcome.DONE
+    assert told.run(sudo, command("true"), command("true"), get_password=give).outcome is RunOutcome.DONE
     assert asked == [1]
 
 
-def test_without_a_password_nothing_is_run(told: Told) -> None:
+def test_without_a_password_nothing_runs(told: Told) -> None:
     ended = told.run(WantsPassword(), command("true"))
-    assert ended.outcome is Outcome.FAILED
+    assert ended.outcome is RunOutcome.FAILED
     assert "password" in ended.why
 
 
-def test_a_sudo_that_asks_each_time_is_told(told: Told) -> None:
+def test_a_sudo_that_asks_every_time_is_reported(told: Told) -> None:
     ended = told.run(WantsPassword(), command("true"), get_password=lambda: True)
-    assert "each time" in ended.why
+    assert "every time" in ended.why
 
 
 class Lockdown:
@@ -319,17 +319,17 @@ class Lockdown:
 
     as_root = "as root"
 
-    def run(self, argv: Sequence[str], root: bool, given: str, hear: Callable[[str], None]) -> Ended:
+    def run(self, argv: Sequence[str], root: bool, given: str, hear: Callable[[str], None]) -> CommandResult:
         if "=" not in argv[-1]:
             hear("000c")
-        return Ended(0, 0.1)
+        return CommandResult(0, 0.1)
 
 
-def test_a_register_that_was_not_written_is_a_failure_though_setpci_ends_with_0(told: Told) -> None:
+def test_an_unwritten_register_is_a_failure_even_if_setpci_exits_with_0(told: Told) -> None:
     clear = Step("clears it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=0000:000c"))
     set_again = Step("sets it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=000c:000c"))
     assert "still has 000c" in told.run(Lockdown(), clear).why
-    assert told.run(Lockdown(), set_again).outcome is Outcome.DONE
+    assert told.run(Lockdown(), set_again).outcome is RunOutcome.DONE
 
 
 # Files, on a simulated node: its own tree alone is written
@@ -343,11 +343,11 @@ def change(host: SimulatedHost, log: MemoryLog, file: FileChange) -> RunEnded:
     return runner.run("test", Plan("Test", (Step("changes a file", file=file),)))
 
 
-def test_a_file_is_written_whole_and_what_was_there_is_kept() -> None:
+def test_a_file_is_written_whole_with_a_backup() -> None:
     host, log = SimulatedHost("hgx-h100"), MemoryLog()
     path = "/etc/modules-load.d/nvidia.conf"
     before = host.read(path)
-    assert change(host, log, FileChange(path, "nvidia_uvm\n")).outcome is Outcome.DONE
+    assert change(host, log, FileChange(path, "nvidia_uvm\n")).outcome is RunOutcome.DONE
     assert host.read(path) == "nvidia_uvm"
     (run,) = past_runs(log.lines())
     assert host.read(run.steps[0].kept) == before
@@ -358,13 +358,13 @@ def test_a_file_is_written_whole_and_what_was_there_is_kept() -> None:
     assert not run.steps[0].kept.endswith(".conf")
 
 
-def test_a_file_is_put_back_and_a_new_one_removed() -> None:
+def test_a_file_is_restored_and_a_new_one_removed() -> None:
     host, log = SimulatedHost("hgx-h100"), MemoryLog()
     path = "/etc/some.d/new.conf"
-    assert change(host, log, FileChange(path, "text\n")).outcome is Outcome.DONE
+    assert change(host, log, FileChange(path, "text\n")).outcome is RunOutcome.DONE
     assert host.read(path) == "text"
-    assert change(host, log, FileChange(path, None)).outcome is Outcome.DONE
+    assert change(host, log, FileChange(path, None)).outcome is RunOutcome.DONE
     kept = past_runs(log.lines())[0].steps[0].kept
     assert not isinstance(host.read(kept), str) or host.read(kept) == "text"
-    assert change(host, log, FileChange(path, None, kept)).outcome is Outcome.DONE
+    assert change(host, log, FileChange(path, None, kept)).outcome is RunOutcome.DONE
     assert host.read(path) == "text"

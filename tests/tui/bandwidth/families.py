@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tui.bandwidth import supervisor as keeper
+from tui.bandwidth import supervisor
 from tui.bandwidth.processes import LocalProcessStarter, ProcessExit, ToolProcess
 
 ROOT = Path(__file__).parents[3]
 LONG = 120.0  # nothing here takes so long: what does has failed
+GRACE_SECONDS = 0.3  # enough for these programs to obey SIGTERM; the tests need not wait longer
 
 FAMILY = """
 import os, signal, sys, time
@@ -60,7 +61,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES
 
 def start(code: str, seconds: float = LONG) -> ToolProcess:
     """Python stands for a tool: it is on no trusted path in every place where these tests run."""
-    return LocalProcessStarter(lambda _: sys.executable).start(["python", "-c", code], seconds)
+    return LocalProcessStarter(lambda _: sys.executable, GRACE_SECONDS).start(["python", "-c", code], seconds)
 
 
 def start_family(family: str) -> tuple[ToolProcess, list[int]]:
@@ -103,17 +104,17 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def keepers_of(pid: int) -> list[int]:
+def supervisors_of(pid: int) -> list[int]:
     found = []
     for child in psutil.Process(pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # a zombie has no arguments either
-            if keeper.__file__ in child.cmdline():
+            if supervisor.__file__ in child.cmdline():
                 found.append(child.pid)
     return found
 
 
-def my_keeper() -> int:
-    (pid,) = keepers_of(os.getpid())
+def my_supervisor() -> int:
+    (pid,) = supervisors_of(os.getpid())
     return pid
 
 

@@ -123,4 +123,4 @@ class _Played:
         if not self.is_over:
             self._leave()
             self.scene.log.append(f"end {self.number}")
-            self._ended = ProcessExit(-15, self.scene.now - self.began, "cancelled")
+            self._ended = ProcessExit(-15, self.scene.now - self.began, "canceled")

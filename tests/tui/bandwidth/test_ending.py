@@ -12,10 +12,10 @@ from tests.tui.bandwidth.families import (
     descriptors,
     every_family,
     gone,
-    keepers_of,
-    my_keeper,
+    my_supervisor,
     start,
     start_family,
+    supervisors_of,
     to_the_end,
     wait_for,
 )
@@ -27,10 +27,10 @@ def test_when_the_end_returns_nothing_is_left(family: str) -> None:
     process, pids = start_family(family)
     process.end()
     assert [pid for pid in pids if not gone(pid)] == []
-    assert keepers_of(os.getpid()) == []
+    assert supervisors_of(os.getpid()) == []
     _, ended = to_the_end(process)
     assert ended.exit_status in (-signal.SIGTERM, -signal.SIGKILL)
-    assert ended.why == "cancelled"
+    assert ended.why == "canceled"
 
 
 @every_family
@@ -49,9 +49,9 @@ def test_an_end_at_any_moment_of_the_start_leaves_nothing() -> None:
         more, ended = to_the_end(process)
         pids = [int(line.split()[1]) for line in lines + more if line.startswith("PID ")]
         assert [pid for pid in pids if not gone(pid)] == []
-        assert keepers_of(os.getpid()) == []
-        assert ended.why.startswith("cancelled")
-        assert (ended.exit_status is None) == (ended.why == "cancelled before it began")
+        assert supervisors_of(os.getpid()) == []
+        assert ended.why.startswith("canceled")
+        assert (ended.exit_status is None) == (ended.why == "canceled before it started")
 
 
 def test_ending_twice_and_after_the_end_changes_nothing() -> None:
@@ -83,7 +83,7 @@ def test_several_threads_may_end_it_while_another_waits_for_its_lines() -> None:
     for thread in threads:
         thread.join(LONG)
     assert left == []
-    assert [ended.why for _, ended in found] == ["cancelled"]
+    assert [ended.why for _, ended in found] == ["canceled"]
 
 
 def test_it_outlives_the_thread_that_started_it() -> None:
@@ -100,7 +100,7 @@ def test_it_outlives_the_thread_that_started_it() -> None:
 
 def test_nothing_is_left_of_a_test_that_was_forgotten() -> None:
     process, pids = start_family("child(group)")
-    kept = my_keeper()
+    kept = my_supervisor()
     del process
     gc.collect()
     wait_for(lambda: all(map(gone, [*pids, kept])))
@@ -118,8 +118,8 @@ def test_no_descriptor_is_left_open() -> None:
 
 def test_many_quick_ones_one_after_another() -> None:
     before = descriptors()
-    for _ in range(200):
+    for _ in range(40):
         lines, ended = to_the_end(LocalProcessStarter().start(["echo", "done"], LONG))
         assert (lines, ended.exit_status) == (["done"], 0)
     assert descriptors() == before
-    assert keepers_of(os.getpid()) == []
+    assert supervisors_of(os.getpid()) == []

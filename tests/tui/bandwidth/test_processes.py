@@ -12,7 +12,7 @@ from tests.tui.bandwidth.families import (
     STAYS,
     descriptors,
     gone,
-    my_keeper,
+    my_supervisor,
     start,
     start_family,
     to_the_end,
@@ -84,8 +84,8 @@ def test_a_program_that_prints_without_end_fills_no_memory() -> None:
     ("code", "status", "why"),
     [
         ("raise SystemExit(3)", 3, ""),
-        ("import os\nos.kill(os.getpid(), 9)", -9, "ended by signal 9"),
-        ("import os\nos.abort()", -signal.SIGABRT, f"ended by signal {int(signal.SIGABRT)}"),
+        ("import os\nos.kill(os.getpid(), 9)", -9, "killed by signal 9"),
+        ("import os\nos.abort()", -signal.SIGABRT, f"killed by signal {int(signal.SIGABRT)}"),
     ],
 )
 def test_how_it_ended_is_told(code: str, status: int, why: str) -> None:
@@ -130,7 +130,7 @@ def test_where_no_other_terminal_is_to_be_had_that_is_said(monkeypatch: pytest.M
     monkeypatch.setattr("pty.openpty", refuse)
     ended = start("").ended
     assert ended is not None
-    assert ended.why.endswith("could not be begun: No space left on device")
+    assert ended.why.endswith("could not be started: No space left on device")
 
 
 def test_a_keeper_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_a_keeper_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     ended = LocalProcessStarter(lambda _: executable).start(["python"], LONG).ended
     assert ended is not None
-    assert "could not be begun: No such file" in ended.why
+    assert "could not be started: No such file" in ended.why
     assert descriptors() == before
 
 
@@ -148,7 +148,7 @@ def test_a_keeper_that_ends_before_it_begins_is_told_of(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "executable", "/bin/false")
     _, ended = to_the_end(LocalProcessStarter(lambda _: executable).start(["python"], LONG))
     assert ended.exit_status is None
-    assert ended.why == "not begun: its keeper ended with status 1"
+    assert ended.why == "not started: its supervisor exited with status 1"
 
 
 def test_the_environment_is_clean_but_for_what_ssh_and_mpirun_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,13 +201,13 @@ def test_its_time_is_limited() -> None:
     process = start(f"import time\nprint('begun')\n{STAYS}", 0.5)
     _, ended = to_the_end(process)
     assert ended.exit_status == -signal.SIGTERM
-    assert ended.why == "ended after 0.5 s, its limit of time"
+    assert ended.why == "stopped after its time limit of 0.5 s"
 
 
 def test_its_time_is_limited_though_nobody_reads_what_it_prints() -> None:
     process = start(f"{FAMILY}\nchild(group)\n{STAYS}", 1.0)
-    kept = my_keeper()
+    kept = my_supervisor()
     wait_for(lambda: gone(kept))
     lines, ended = to_the_end(process)
     assert [line for line in lines if line.startswith("PID ") and not gone(int(line.split()[1]))] == []
-    assert "limit of time" in ended.why
+    assert "time limit" in ended.why

@@ -66,9 +66,9 @@ def test_a_file_that_others_may_write_is_not_believed(kept: DiskResultsStore, tm
     file_of(tmp_path).chmod(0o664)
     assert kept.results() == ()
     assert re.search(
-        r"results\.jsonl cannot be read: others may write it too \(mode 0664\)", kept.why_unread()
+        r"results\.jsonl cannot be read: other users may write to it \(mode 0664\)", kept.why_unread()
     )
-    with pytest.raises(StoreError, match="others may write"):
+    with pytest.raises(StoreError, match="other users may write"):
         kept.add(result())
 
 
@@ -81,8 +81,8 @@ def test_a_file_of_another_user_says_whose_it_is(
     of_another = DiskResultsStore(str(tmp_path / "gdrtop"))
     assert of_another.results() == ()
     told = of_another.why_unread()
-    assert f"it belongs to uid {owner} and not to uid {owner + 1}" in told
-    assert "others may write" not in told
+    assert f"it belongs to uid {owner}, not to uid {owner + 1}" in told
+    assert "other users may write" not in told
 
 
 def test_where_there_is_no_file_nothing_is_wrong(kept: DiskResultsStore) -> None:
@@ -104,7 +104,7 @@ def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
     kept = DiskResultsStore(str(tmp_path / "file"))
     with pytest.raises(StoreError, match=r"results\.jsonl cannot be written"):
         kept.add(result())
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match="could not be created"):
         kept.save_baseline((result(),))
 
 
@@ -148,15 +148,15 @@ def test_a_spoilt_baseline_is_none(kept: DiskResultsStore, content: str) -> None
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("", "not whole JSON"),
-        ("[]", "no JSON object"),
+        ("", "not valid JSON"),
+        ("[]", "not a JSON object"),
         ("[" * 9000, "cannot be read"),
         (
             json.dumps({"schema": 2, "machine": MACHINE, "results": []}),
-            "not one that this gdrtop understands",
+            "has an unknown format",
         ),
-        (json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}), "of another type"),
-        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 2}]}), "1 results of"),
+        (json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}), "another machine type"),
+        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 2}]}), "1 result of"),
     ],
 )
 def test_a_baseline_that_is_not_understood_is_never_overwritten(
@@ -164,7 +164,7 @@ def test_a_baseline_that_is_not_understood_is_never_overwritten(
 ) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text(content)
-    with pytest.raises(StoreError, match=f"{why}.*move it away first"):
+    with pytest.raises(StoreError, match=f"{why}.*Move it away first"):
         kept.save_baseline((result(197.0),))
     assert path.read_text() == content
     assert list(path.parent.iterdir()) == [path]
@@ -191,7 +191,7 @@ def test_a_baseline_of_the_same_product_is_named_where_this_type_has_none(
 def test_a_baseline_that_cannot_be_read_is_not_taken_for_none(kept: DiskResultsStore) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text("{")
-    assert "cannot be read: it is not whole JSON" in kept.no_baseline(MACHINE)
+    assert "cannot be read: it is not valid JSON" in kept.no_baseline(MACHINE)
 
 
 def test_other_memory_than_was_asked_for_is_no_baseline(kept: DiskResultsStore) -> None:
@@ -238,9 +238,9 @@ def test_root_writes_nothing_below_another_users_directory(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("XDG_DATA_HOME", str(home))
     kept = DiskResultsStore()
-    with pytest.raises(StoreError, match="root does not write there"):
+    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
         kept.add(result(180.0))
-    with pytest.raises(StoreError, match="root does not write there"):
+    with pytest.raises(StoreError, match="gdrtop as root does not write there"):
         kept.save_baseline((result(180.0),))
     assert not list(elsewhere.iterdir())
 

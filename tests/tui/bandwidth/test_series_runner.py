@@ -117,11 +117,11 @@ HALF = (
 @pytest.mark.parametrize(
     ("tool", "lines", "why"),
     [
-        ("nvbandwidth", HALF, "device_to_host_memcpy_ce gave no figure"),
+        ("nvbandwidth", HALF, "device_to_host_memcpy_ce printed no result"),
         ("nvbandwidth", (*HALF, "ERROR: cuda out of memory"), "the GPU's memory is full"),
-        ("nvbandwidth", (), "gave no figure"),
-        ("all_reduce_perf", ("# Collective test starting: all_reduce_perf",), "it ended without a figure"),
-        ("gdrcopy_copybw", ("GPU id:0; name: NVIDIA H100; Bus id: 0000:18:00",), "it ended without a figure"),
+        ("nvbandwidth", (), "printed no result"),
+        ("all_reduce_perf", ("# Collective test starting: all_reduce_perf",), "exited without a result"),
+        ("gdrcopy_copybw", ("GPU id:0; name: NVIDIA H100; Bus id: 0000:18:00",), "exited without a result"),
     ],
 )
 def test_a_tool_that_ends_well_and_measured_nothing_has_failed(

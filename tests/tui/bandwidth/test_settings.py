@@ -8,7 +8,7 @@ from tui.bandwidth.settings import BandwidthSettings
 
 def settings() -> BandwidthSettings:
     found = BandwidthSettings()
-    found.take(examine(SimulatedHost("hgx-h100", clock=lambda: 1000.0)))
+    found.set_examination(examine(SimulatedHost("hgx-h100", clock=lambda: 1000.0)))
     return found
 
 

@@ -89,7 +89,7 @@ def test_what_was_printed_is_taken_before_it_has_ended() -> None:
     process.end()
     assert process.ended is None
     assert process.lines(0.0) == ["one", "two"]
-    assert process.ended == ProcessExit(-signal.SIGTERM, 2.5, "cancelled")
+    assert process.ended == ProcessExit(-signal.SIGTERM, 2.5, "canceled")
 
 
 def test_its_time_is_limited() -> None:
@@ -100,7 +100,7 @@ def test_its_time_is_limited() -> None:
         lines += process.lines(1.0)
     assert lines == ["line"] * 3
     assert process.ended.exit_status == -signal.SIGTERM
-    assert process.ended.why == "ended after 3.5 s, its limit of time"
+    assert process.ended.why == "stopped after its time limit of 3.5 s"
 
 
 def test_who_ignores_the_first_signal_is_killed_after_the_grace() -> None:
@@ -111,7 +111,7 @@ def test_who_ignores_the_first_signal_is_killed_after_the_grace() -> None:
     assert (first, second) == (signal.SIGTERM, signal.SIGKILL)
     assert killed - terminated == pytest.approx(2.0, abs=0.1)
     process.lines(0.0)
-    assert process.ended == ProcessExit(-signal.SIGKILL, 0.0, "cancelled")
+    assert process.ended == ProcessExit(-signal.SIGKILL, 0.0, "canceled")
 
 
 def test_ending_twice_and_after_the_end_signals_nobody_again() -> None:

@@ -1,4 +1,4 @@
-"""Nothing is left of a test where gdrtop or its keeper was killed, or hangs."""
+"""Nothing is left of a test where gdrtop or its supervisor was killed, or hangs."""
 
 import os
 import signal
@@ -16,20 +16,20 @@ from tests.tui.bandwidth.families import (
     STAYS,
     every_family,
     gone,
-    keepers_of,
-    my_keeper,
+    my_supervisor,
     start_family,
+    supervisors_of,
     to_the_end,
     wait_for,
 )
-from tui.bandwidth import processes
-from tui.bandwidth import supervisor as keeper
+from tui.bandwidth import processes, supervisor
 
 GDRTOP = """
 import sys
 sys.path.insert(0, {root!r})
 from tui.bandwidth.processes import LocalProcessStarter
-process = LocalProcessStarter(lambda _: sys.executable).start(["python", "-c", {code!r}], {LONG})
+starter = LocalProcessStarter(lambda _: sys.executable, grace_seconds=0.3)
+process = starter.start(["python", "-c", {code!r}], {LONG})
 while process.ended is None:
     for line in process.lines(1.0):
         print(line, flush=True)
@@ -48,7 +48,7 @@ class Gdrtop:
             if line == "READY\n":
                 break
             self.pids.append(int(line.split()[1]))
-        (self.keeper,) = keepers_of(self.process.pid)
+        (self.supervisor,) = supervisors_of(self.process.pid)
 
     def kill(self) -> None:
         self.process.kill()
@@ -68,7 +68,7 @@ def gdrtop() -> Iterator[Callable[[str], Gdrtop]]:
         one.kill()
         assert one.process.stdout is not None
         one.process.stdout.close()
-        for pid in [*one.pids, one.keeper]:
+        for pid in [*one.pids, one.supervisor]:
             if not gone(pid):
                 os.kill(pid, signal.SIGKILL)
 
@@ -78,7 +78,7 @@ def test_nothing_is_left_where_gdrtop_was_killed(gdrtop: Callable[[str], Gdrtop]
     killed = gdrtop(family)
     assert not any(map(gone, killed.pids))
     killed.kill()
-    wait_for(lambda: all(map(gone, [*killed.pids, killed.keeper])))
+    wait_for(lambda: all(map(gone, [*killed.pids, killed.supervisor])))
 
 
 def test_time_is_limited_where_gdrtop_hangs() -> None:
@@ -91,7 +91,7 @@ def test_time_is_limited_where_gdrtop_hangs() -> None:
     with subprocess.Popen([sys.executable, "-c", code]) as hangs:
         try:
             wait_for(lambda: psutil.Process(hangs.pid).status() == psutil.STATUS_STOPPED)
-            wait_for(lambda: keepers_of(hangs.pid) == [])
+            wait_for(lambda: supervisors_of(hangs.pid) == [])
         finally:
             hangs.kill()
 
@@ -101,8 +101,8 @@ def test_a_test_dies_where_gdrtop_and_its_keeper_were_killed(
     gdrtop: Callable[[str], Gdrtop], family: str
 ) -> None:
     killed = gdrtop(family)
-    killed.process.send_signal(signal.SIGSTOP)  # so that it cannot clean up after its keeper
-    os.kill(killed.keeper, signal.SIGKILL)
+    killed.process.send_signal(signal.SIGSTOP)  # so that it cannot clean up after its supervisor
+    os.kill(killed.supervisor, signal.SIGKILL)
     killed.kill()
     wait_for(lambda: all(map(gone, killed.pids)))
 
@@ -110,41 +110,41 @@ def test_a_test_dies_where_gdrtop_and_its_keeper_were_killed(
 @pytest.mark.parametrize("family", ["deaf()", "child(deaf)", "child(group, deaf)"])
 def test_gdrtop_ends_what_a_killed_keeper_leaves(family: str) -> None:
     process, pids = start_family(family)
-    os.kill(my_keeper(), signal.SIGKILL)
+    os.kill(my_supervisor(), signal.SIGKILL)
     _, ended = to_the_end(process)
     assert all(map(gone, pids))
     assert ended.exit_status is None
-    assert ended.why == "its keeper was ended from outside (status -9), and it with it"
+    assert ended.why == "killed with its supervisor (status -9)"
 
 
 def test_a_keeper_that_is_asked_to_end_ends_its_test() -> None:
     process, pids = start_family("child(group)")
-    os.kill(my_keeper(), signal.SIGTERM)
+    os.kill(my_supervisor(), signal.SIGTERM)
     _, ended = to_the_end(process)
     assert all(map(gone, pids))
-    assert ended.why == "its keeper was asked to end"
+    assert ended.why == "its supervisor was terminated"
 
 
 def test_a_keeper_that_hangs_does_not_hang_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_OVERDUE_SECONDS", 0.2)
     process, pids = start_family("child(group)")
-    os.kill(my_keeper(), signal.SIGSTOP)
+    os.kill(my_supervisor(), signal.SIGSTOP)
     process.end()
     assert all(map(gone, pids))
-    assert to_the_end(process)[1].why == "its keeper did not answer and was killed"
+    assert to_the_end(process)[1].why == "its supervisor did not answer and was killed"
 
 
 def test_what_cannot_be_ended_is_named() -> None:
-    stuck = keeper.Entry(4711, "ib_write_bw", "D", 1, 4711)
-    deaf = keeper.Entry(4712, "other", "S", 1, 4711)
-    assert keeper.told_of([stuck, deaf]) == (
+    stuck = supervisor.Entry(4711, "ib_write_bw", "D", 1, 4711)
+    deaf = supervisor.Entry(4712, "other", "S", 1, 4711)
+    assert supervisor.describe([stuck, deaf]) == (
         "still there after SIGKILL: process 4711 (ib_write_bw) in uninterruptible sleep, process 4712 (other)"
     )
-    assert "may not see" in keeper.told_of([])
+    assert "hidden from this user" in supervisor.describe([])
 
 
 def test_the_keeper_needs_nothing_of_gdrtop() -> None:
-    code = f"import runpy, sys\nrunpy.run_path({keeper.__file__!r})\nprint(sorted(sys.modules))"
+    code = f"import runpy, sys\nrunpy.run_path({supervisor.__file__!r})\nprint(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
     )

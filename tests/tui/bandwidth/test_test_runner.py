@@ -23,13 +23,13 @@ def meet(
     test = scene.series(request or Request()).tests[0]
     began = scene.now
     with TestRunner(scene.host, scene, test, heard.append) as meeting:
-        while meeting.goes_on():
+        while meeting.step():
             assert scene.now - began < 100
             if cancel():
                 meeting.cancel()
                 break
     assert scene.alive == []
-    return (*meeting.ending(), heard)
+    return (*meeting.outcome(), heard)
 
 
 def test_an_endless_test_is_ended_after_its_time_the_client_first() -> None:
@@ -52,11 +52,11 @@ def test_nobodys_client_goes_to_a_strangers_server() -> None:
     test = scene.series(Request()).tests[0]
     scene.listen(18515)
     with TestRunner(scene.host, scene, test, lambda event: None) as meeting:
-        assert not meeting.goes_on()
-    ending, trouble = meeting.ending()
+        assert not meeting.step()
+    ending, trouble = meeting.outcome()
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "another process now listens on TCP port 18515" in trouble.text
+    assert "another process is now listening on TCP port 18515" in trouble.text
     assert scene.started == []
 
 
@@ -77,7 +77,7 @@ def test_where_the_ports_cannot_be_seen_a_moment_is_enough() -> None:
     test = scene.series(Request()).tests[0]
     scene.host.tree.remove("/proc/net/tcp")
     with TestRunner(scene.host, scene, test, lambda event: None) as meeting:
-        while meeting.goes_on():
+        while meeting.step():
             pass
     assert scene.running[1].began - scene.running[0].began < 1.0
 
@@ -116,15 +116,15 @@ def test_a_test_that_ends_well_without_a_figure_has_failed() -> None:
     ending, trouble, _ = meet(scene, Request(tool="ib_read_lat"))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "without a figure" in trouble.text
+    assert "without a result" in trouble.text
 
 
 def test_one_that_passes_its_limit_of_time_says_so() -> None:
-    late = Play(SERVER, ends_at=30.0, status=-15, why="ended after 30 s, its limit of time")
+    late = Play(SERVER, ends_at=30.0, status=-15, why="stopped after its time limit of 30 s")
     ending, trouble, _ = meet(Scene([late]), Request(setup=Mode.SERVER))
     assert ending is Ending.FAILED
     assert trouble is not None
-    assert "limit of time" in trouble.text
+    assert "time limit" in trouble.text
 
 
 def test_a_client_that_came_before_its_far_server_comes_again() -> None:
@@ -132,7 +132,8 @@ def test_a_client_that_came_before_its_far_server_comes_again() -> None:
     scene = Scene([Play(SERVER), early, early, MEASURES])
     ending, _, heard = meet(scene, Request(setup=Mode.BOTH_ENDS, peer="root@node2"))
     assert ending is Ending.DONE
-    assert [event.end for event in heard if isinstance(event, ProcessStarted)] == ["server", *["client"] * 3]
+    names = [event.process for event in heard if isinstance(event, ProcessStarted)]
+    assert names == ["server", *["client"] * 3]
 
 
 def test_what_an_early_client_said_is_no_reason_for_a_later_failure() -> None:
@@ -187,7 +188,7 @@ def test_whoever_listens_may_fail_and_nothing_is_left() -> None:
 
     def go_through() -> None:
         with TestRunner(scene.host, scene, test, hear) as meeting:
-            while meeting.goes_on():
+            while meeting.step():
                 pass
 
     with pytest.raises(RuntimeError):
@@ -198,5 +199,5 @@ def test_whoever_listens_may_fail_and_nothing_is_left() -> None:
 def test_both_ends_are_heard_and_only_the_clients_rows_count() -> None:
     scene = Scene([Play((*SERVER, *rows(1.0, 5)), opens_port_at=0.2), MEASURES])
     _, _, heard = meet(scene, Request(duration_s=3))
-    assert {event.end for event in heard if isinstance(event, LinePrinted)} == {"server", "client"}
+    assert {event.process for event in heard if isinstance(event, LinePrinted)} == {"server", "client"}
     assert len([event for event in heard if isinstance(event, SampleReceived)]) <= 5

@@ -30,7 +30,7 @@ def test_comparisons_and_what_was_left_out_and_what_it_means() -> None:
     now = result(100.0, taken_at=MORNING + 60)
     host = result(190.0, HOST_MEMORY)
     left = LeftOut("GPU0 > mlx5_0 nvidia-peermem", "not loaded")
-    told = ticket_text((host, now), kept=(result(192.0),), baseline=(result(195.0),), left_out=(left,))
+    told = ticket_text((host, now), earlier=(result(192.0),), baseline=(result(195.0),), left_out=(left,))
     assert "48 % less than on 2026-11-18" in told
     assert "49 % less than the baseline" in told
     assert "left out: GPU0 > mlx5_0 nvidia-peermem: not loaded" in told

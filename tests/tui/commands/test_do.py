@@ -38,7 +38,7 @@ def test_the_list_has_one_action_a_line_with_what_is_possible(capsys: pytest.Cap
 def test_the_list_is_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--demo", "hgx-h100", "--list")
     assert "…" not in out
-    assert "no redirect on the 16 switch ports between GPUs and NICs" in out
+    assert "none of the 16 switch ports between GPUs and NICs has a redirect enabled" in out
 
 
 def test_the_list_is_the_same_without_the_option_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(
     status, out, _ = run(capsys, "--demo", f"hgx-h100+{fault}", "load-peermem", "--yes")
     assert status == 1
     assert explained in " ".join(out.split())
-    assert kernel in out.partition("kernel log meanwhile:")[2]
+    assert kernel in out.partition("kernel log during this step:")[2]
 
 
 def test_equal_steps_are_folded_and_the_script_and_json_have_all(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_run_after_the_step_under_way(tmp_path: Path) -> None:
     assert child.wait(60) == 130
     text = out.decode("utf-8", "replace").replace("\r", "")
     assert "■ stopped" in text
-    assert "interrupted; the rest was not begun" in text
+    assert "interrupted; the remaining steps were not run" in text
     assert "not run:" in text
     assert "CHECKED AGAIN" in text
     os.close(master)

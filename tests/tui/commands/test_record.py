@@ -19,11 +19,11 @@ from probes.recording.format import RecordingError
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT, gdrtop, printed
 from tui.cli import main
 from tui.commands.record import record
-from tui.files.recording_file import chunks_of
+from tui.files.new_file import chunks_of
 from tui.runtime.recorder import Recorded
 
 
@@ -94,7 +94,8 @@ def test_every_command_prints_of_a_recording_what_it_prints_of_the_node(
     file = str(tmp_path / "node.tar.gz")
     record(SimulatedHost(name, clock=clock), file, 1, False, sys.stderr, clock, lambda _: clock_ahead(clock))
     clock.now = 1000.0
-    monkeypatch.setattr("tui.cli.open_host", lambda options: host)
+    for command in ("topo", "modules"):
+        monkeypatch.setattr(f"tui.commands.{command}.open_host", lambda options: host)
     live = {
         arguments: printed(capsys, *arguments)
         for arguments in (("topo",), ("topo", "--json"), ("modules",), ("modules", "--json"))
@@ -123,7 +124,7 @@ def test_it_refuses_to_overwrite_and_says_so_in_one_line(tmp_path: Path) -> None
     (tmp_path / "node.tar.gz").write_text("precious")
     done = gdrtop("record", str(tmp_path / "node.tar.gz"), "--demo", "cloud-vm")
     assert done.returncode == 3
-    assert "node.tar.gz is there already and is not overwritten" in done.stderr
+    assert "node.tar.gz already exists and is not overwritten" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert (tmp_path / "node.tar.gz").read_text() == "precious"
 
@@ -164,7 +165,7 @@ def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: p
     [
         ("missing/node.tar.gz", "No such file or directory"),
         ("file/node.tar.gz", "Not a directory"),
-        ("", "names no file"),
+        ("", "is not a file name"),
         ("n" * 300, "File name too long"),
     ],
     ids=["no directory", "a file for a directory", "a directory", "too long"],
@@ -227,7 +228,7 @@ def test_it_says_what_kinds_of_identifiers_the_file_holds(tmp_path: Path) -> Non
     assert "8 × UUID" in plain.privacy()
     assert "--redact" in plain.privacy()
     hidden = recorded(tmp_path / "hidden.tar.gz", redact=True)
-    assert "Replaced in it by tokens: 10 × GUID" in hidden.privacy()
+    assert "Identifiers replaced by tokens: 10 × GUID" in hidden.privacy()
 
 
 def test_a_redacted_recording_says_so_wherever_it_is_shown(
@@ -248,7 +249,7 @@ def test_of_a_damaged_file_what_is_left_is_shown_and_the_loss_is_said(
     assert main(["topo", "--replay", str(file)]) == 0
     told = capsys.readouterr()
     assert "RECORDED" in told.out
-    assert "damaged: its first" in told.err
+    assert "damaged: only the first" in told.err
 
 
 def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,7 +263,7 @@ def test_an_interrupt_ends_it_early_and_keeps_it(tmp_path: Path, capsys: pytest.
     file = str(tmp_path / "node.tar.gz")
     told = record(SimulatedHost("cloud-vm", clock=clock), file, 60, False, sys.stderr, clock, wait)
     assert told.moments == 4
-    assert "interrupted" in capsys.readouterr().err
+    assert "Interrupted." in capsys.readouterr().err
     host = replayed(tmp_path / "node.tar.gz")
     assert len(host.recording.moments) == 4
     assert not host.recording.damage
@@ -308,7 +309,7 @@ def test_what_was_killed_can_be_replayed_as_far_as_it_came(tmp_path: Path) -> No
     (left,) = tmp_path.iterdir()
     assert left.name == f".node.tar.gz.{process.pid}.part"
     assert left.stat().st_mode & 0o777 == 0o600
-    assert replayed(left).recording.damage.startswith("damaged: its first")
+    assert replayed(left).recording.damage.startswith("damaged: only the first")
 
 
 def wait_for_a_moment(directory: Path) -> None:
@@ -350,7 +351,7 @@ def test_a_signal_ends_a_real_one_early_with_status_0(number: int, tmp_path: Pat
     process.send_signal(number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
-    assert "interrupted: recorded" in told
+    assert "Interrupted.\nrecorded" in told
     assert not replayed(file).recording.damage
 
 

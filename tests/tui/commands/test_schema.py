@@ -3,7 +3,7 @@
 import io
 import json
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,19 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from probes.host.local import LocalHost
-from probes.recording.redaction import Identifiers
+from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import printed
 from tui.cli import main
 from tui.commands.check import write_check
 from tui.commands.do import command as do
+from tui.commands.modules import write_modules
 from tui.commands.schema import KINDS
-from tui.commands.topo import write_modules, write_topology
+from tui.commands.topo import write_topology
 from tui.files.version import version
 
 FAULTS = """
@@ -37,6 +38,7 @@ NODES = [
     "cloud-vm+gpu-without-driver",
 ]
 
+WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(write_modules, as_json=True)))
 SCHEMAS = Path(__file__).parents[3] / "tui" / "commands" / "schemas"
 
 
@@ -72,9 +74,9 @@ def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> No
     counted = [one for one in check["findings"] if one["status"] == "found" and not one["part_of"]]
     for key, severity in (("critical", "critical"), ("warnings", "warning")):
         assert check["verdict"][key] == sum(one["severity"] == severity for one in counted)
-    for kind, write in (("topo", write_topology), ("modules", write_modules)):
+    for kind, write in WRITERS:
         out = io.StringIO()
-        write(host, out, as_json=True)
+        write(host, out)
         assert valid(kind, out.getvalue())["node"] == check["node"]
     out = io.StringIO()
     assert do(host, out, None, as_json=True) == 0
@@ -91,9 +93,9 @@ def test_bench_prints_what_its_schema_says(
 
 
 def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
-    for kind, write in (("topo", write_topology), ("modules", write_modules)):
+    for kind, write in WRITERS:
         out = io.StringIO()
-        write(LocalHost(str(tmp_path)), out, as_json=True)
+        write(LocalHost(str(tmp_path)), out)
         document = valid(kind, out.getvalue())
         assert document["source"] == "tree"
         assert document["node"] is None
@@ -107,9 +109,9 @@ def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
 def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> None:
     clock = SteppedClock()
     identifiers = Identifiers(redact)
-    moments = [identifiers.take(one) for one in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)]
+    moments = [identifiers.apply(one) for one in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)]
     out = io.StringIO()
-    write_topology(ReplayHost(read(archive_of(moments))), out, as_json=True)
+    write_topology(ReplayHost(read(archive_of(moments))), out, "json")
     document = valid("topo", out.getvalue())
     assert document["source"] == "recorded"
     assert document["node"] == ("host-1" if redact else "hgx-h100")
@@ -121,7 +123,7 @@ def test_schema_prints_each_schema_and_lists_them(capsys: pytest.CaptureFixture[
     for kind in KINDS:
         assert json.loads(printed(capsys, "schema", kind)) == validator(kind).schema
     assert main(["schema", "nodes"]) == 3
-    assert "no schema 'nodes'; there are: check, topo" in capsys.readouterr().err
+    assert "no schema 'nodes'; the schemas are check, topo" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", KINDS)

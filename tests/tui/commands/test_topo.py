@@ -21,7 +21,9 @@ from probes.snapshot.verdict import judge
 from probes.topology.paths import build
 from tests.trees import NVIDIA, add_function, add_rdma_device
 from tui.commands.json_values import object_of
-from tui.commands.topo import topology_json, write_modules, write_topology
+from tui.commands.modules import write_modules
+from tui.commands.topo import write_topology
+from tui.commands.topo_json import topology_json
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 GPU = ("pci0000:00", "0000:00:02.0", "0000:02:00.0")
@@ -235,7 +237,7 @@ def test_json_of_the_modules_is_the_ladder_in_load_order(host: SimulatedHost) ->
 def test_modules_that_could_not_be_read_are_null(hgx: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Unknown(Reason.TIMED_OUT, "modules", "no answer for 5 s")
     node = replace(probe_node(hgx), modules=lost)
-    monkeypatch.setattr("tui.commands.topo.probe_node", lambda _: node)
+    monkeypatch.setattr("tui.commands.modules.probe_node", lambda _: node)
     out, text = Stream(), Stream()
     write_modules(hgx, out, as_json=True)
     write_modules(hgx, text)
@@ -261,3 +263,24 @@ def test_an_unknown_field_is_null_and_named_with_its_reason(fields: dict[str, ob
     assert told.pop("unknown", {}) == unknown
     assert told.keys() == fields.keys()
     assert all(told[name] is None for name in unknown)
+
+
+# Graphs
+
+
+def test_json_holds_the_graph_with_what_is_degraded() -> None:
+    out = Stream()
+    write_topology(SimulatedHost("hgx-h100+acs-on"), out, "json")
+    nodes = {node["id"]: node for node in json.loads(out.text())["graph"]["nodes"]}
+    ports = [node for node in nodes.values() if "acs-redirect-enabled" in node.get("findings", "")]
+    assert {port["kind"] for port in ports} == {"GPU", "NIC", "upstream port", "downstream port"}
+    assert {port["severity"] for port in ports} <= {"critical", "warning"}
+    assert nodes["0000:18:00.0"]["label"] == "GPU0"
+
+
+@pytest.mark.parametrize(("form", "first"), [("dot", "graph gdrtop {"), ("graphml", "<graphml ")])
+def test_graphs_can_be_written_to_any_terminal(host: SimulatedHost, form: str, first: str) -> None:
+    out = Stream("iso8859-1")
+    write_topology(host, out, form)
+    assert out.text().isascii()
+    assert out.text().startswith(first)

@@ -7,9 +7,20 @@ from textual.pilot import Pilot
 
 from probes.bandwidth.tools.samples import Sample
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import NODE, is_on, on, seen
-from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
-from tests.tui.measuring import HEADING, begun, measured, met, over, planned, row, scripted, set_up, started
+from tests.tui.action_screens import NODE, is_on, on, seen
+from tests.tui.bandwidth_screens import (
+    HEADING,
+    begun,
+    measured,
+    met,
+    over,
+    planned,
+    row,
+    scripted,
+    set_up,
+    started,
+)
+from tests.tui.pilot import SteppedClock, overview, shown, stepped_app, until
 from tui.bandwidth.console import MOST_LINES
 from tui.bandwidth.events import SampleReceived
 from tui.screens.ask import AskScreen
@@ -63,8 +74,8 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
         await measured(pilot, clock, processes.started[1], 386.0)
         await pilot.press("k", "K", "y")
         await over(pilot)
-        assert "cancelled" in seen(pilot, "summary")
-        assert "cancelled · 0 of 3 tests measured" in seen(pilot, "summary")
+        assert "canceled" in seen(pilot, "summary")
+        assert "canceled · 0 of 3 tests measured" in seen(pilot, "summary")
         assert "near line rate" not in seen(pilot, "summary")
         assert "2 tests were not started" in seen(pilot, "rows")
         assert len(processes.started) == 2
@@ -78,7 +89,7 @@ async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPat
         await pilot.press("N")
         await until(pilot, lambda: "test 2/3" in seen(pilot, "summary"))
         assert all(process.was_ended for process in processes.started[:2])
-        assert "mlx5_0 · host memory  cancelled (386 Gb/s so far)" in seen(pilot, "rows")
+        assert "mlx5_0 · host memory  canceled (386 Gb/s so far)" in seen(pilot, "rows")
 
 
 async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +297,7 @@ async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
         screen = pilot.app.screen
         assert isinstance(screen, BandwidthRunScreen)
         sample = Sample("RDMA_Write", "", size_bytes=1 << 20, gbps=386.0)
-        screen.state.take([SampleReceived(sample, float(second)) for second in range(1000)])
+        screen.state.apply([SampleReceived(sample, float(second)) for second in range(1000)])
         screen.draw()
         await until(pilot, lambda: "601 s" in seen(pilot, "chart"))
         assert " 1 s" not in seen(pilot, "chart")

@@ -6,9 +6,9 @@ from textual.widgets import Input
 
 from probes.bandwidth.model.result import Result
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import on, seen
-from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
-from tests.tui.measuring import planned, scripted, set_up
+from tests.tui.action_screens import on, seen
+from tests.tui.bandwidth_screens import planned, scripted, set_up
+from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.bandwidth.session import MemoryResultsStore
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
@@ -86,14 +86,14 @@ async def test_another_gpu_has_another_best_nic() -> None:
 async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    why = "the results' file results.jsonl cannot be read: others may write it too"
+    why = "the results file results.jsonl cannot be read: other users may write to it"
     monkeypatch.setattr(MemoryResultsStore, "why_unread", lambda kept: why)
     monkeypatch.setattr(MemoryResultsStore, "no_baseline", lambda *_: "there is a baseline for others")
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         await until(pilot, lambda: "There is a baseline for others." in seen(pilot, "planned"))
-        assert "The results' file results.jsonl cannot be read" in seen(pilot, "planned")
+        assert "The results file results.jsonl cannot be read" in seen(pilot, "planned")
 
 
 async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ async def test_a_test_is_bound_or_not() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
-        assert value(pilot, "Bind").startswith("CPU and memory to the NIC's NUMA node")
+        assert value(pilot, "Bind").startswith("CPU and memory to the NUMA node of the NIC")
         await to_row(pilot, "Bind")
         await pilot.press("right")
         await planned(pilot)
@@ -276,7 +276,7 @@ async def test_with_read_only_it_says_why_nothing_is_measured(monkeypatch: pytes
     app = GdrtopApp(lambda: host, host.origin, interval=None, read_only=True)
     async with app.run_test(size=SIZE) as pilot:
         await set_up(pilot, clock, "enter", "y", "right")
-        assert "gdrtop measures nothing here: gdrtop was started with --read-only." in seen(pilot, "planned")
+        assert "No test can run here: gdrtop was started with --read-only." in seen(pilot, "planned")
         assert processes.started == []
 
 

@@ -38,4 +38,4 @@ def test_pane_and_text_say_what_is_copied(server: PlannedTest, node: str) -> Non
     copied = peer_command(server, node)
     pane = " ".join(plain(line).removesuffix("\\") for line in draw_for_peer(server, 60, node))
     assert copied in " ".join(pane.split())
-    assert copied in "\n".join(plain(line) for line in draw_commands(server, 60, node))
+    assert copied in "\n".join(plain(line) for line in draw_commands(server, node))

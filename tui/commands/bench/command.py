@@ -1,4 +1,4 @@
-"""`gdrtop bench`: bandwidth tests without a screen; planned, run and kept as in the dashboard."""
+"""`gdrtop bench`: bandwidth tests without a screen, planned, run and saved as in the dashboard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TextIO
 
-from probes.bandwidth.model.planned_test import LeftOut, Series
+from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.against_earlier import changes
@@ -32,7 +32,7 @@ from tui.commands.bench.exit_status import (
     EXIT_NOT_WRITTEN,
     EXIT_STOPPED,
     EXIT_WRONG_USAGE,
-    ended,
+    exit_status,
 )
 from tui.commands.bench.json_report import plan_json, results_json
 from tui.commands.bench.lists import list_results, list_tools
@@ -40,7 +40,7 @@ from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.progress import BenchProgress
 from tui.commands.bench.save import BenchSaver
-from tui.files.own_file import NotWritten, check_new
+from tui.files.new_file import NotWritten, check_new
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series
@@ -53,240 +53,235 @@ _CANNOT_WRITE = "the output cannot be written"
 def command(
     host: Host,
     out: TextIO,
-    wanted: BenchOptions,
+    options: BenchOptions,
     *,
     ascii_only: bool = False,
     read_only: bool = False,
     answers: TextIO | None = None,
     store: ResultsStore | None = None,
-    processes: ProcessStarter | None = None,
+    starter: ProcessStarter | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> int:
-    """`gdrtop bench`; gives the exit status."""
+    """Run `gdrtop bench`; return the exit status."""
     store = open_results_store(host.origin) if store is None else store
-    if wanted.list_results:
-        return list_results(store, host, wanted.as_json, out, ascii_only)
-    if wanted.list_tools:
-        return list_tools(host, wanted.as_json, out, ascii_only)
-    if wanted.text_file is not None:
+    if options.list_results:
+        return list_results(store, host, options.as_json, out, ascii_only)
+    if options.list_tools:
+        return list_tools(host, options.as_json, out, ascii_only)
+    if options.text_file is not None:
         try:
-            check_new(wanted.text_file)
+            check_new(options.text_file)
         except NotWritten as error:
             print(f"gdrtop: {error}", file=sys.stderr)
             return EXIT_NOT_WRITTEN
-    output = BenchOutput(out, wanted.as_json, ascii_only)
-    measurer = BenchSession(host, store, read_only, processes, pause)
-    bench = BenchCommand(host, output, wanted, measurer, answers, pause)
-    status = bench.go()
-    # A reader that has left is no fault; a text that is cut off is one.
-    is_cut_off = output.lost is not None and not isinstance(output.lost, BrokenPipeError)
-    return status or (EXIT_NOT_WRITTEN if is_cut_off else 0)
+    output = BenchOutput(out, options.as_json, ascii_only)
+    session = BenchSession(host, store, read_only, starter, pause)
+    status = BenchCommand(host, output, options, session, answers, pause).run()
+    # A reader that closes the pipe is no error; truncated output is.
+    is_truncated = output.lost is not None and not isinstance(output.lost, BrokenPipeError)
+    return status or (EXIT_NOT_WRITTEN if is_truncated else 0)
 
 
 class BenchCommand:
-    """One use of `gdrtop bench` that measures, or shows what it would."""
+    """One run of `gdrtop bench`, or of its --dry-run."""
 
     def __init__(
         self,
         host: Host,
         output: BenchOutput,
-        wanted: BenchOptions,
-        bench: BenchSession,
+        options: BenchOptions,
+        session: BenchSession,
         answers: TextIO | None,
         pause: Callable[[float], object],
     ) -> None:
-        self._host, self._output, self._wanted, self._bench = host, output, wanted, bench
-        self._answers, self._pause = answers, pause
+        self._host, self._output, self._options, self._session = host, output, options, session
+        self._answers = answers
         self._width = output.width
         self._is_live = host.origin.source is Source.LIVE
-        self._examination, self._before = self._look()
+        self._examination: Examination
+        self._before: Reading | None = None  # an earlier reading of the ports: traffic may belong to a job
+        if self._is_live and not session.refusal:
+            self._examination, self._before = read_twice(host, pause)
+        else:
+            self._examination = examine(host)
         self._node = node_name(self._examination)
         self._interrupted = ""
-        self._broken_off = ""  # who has come since the series began
-        self._series: Series | None = None
+        self._aborted = ""
         self._not_saved: list[str] = []
         self._comparisons: dict[int, tuple[str, ...]] = {}
-        self._earlier: tuple[Result, ...] = ()  # as they were before this run
+        self._earlier: tuple[Result, ...] = ()  # saved before this run
         self._baseline: tuple[Result, ...] = ()
 
-    def _look(self) -> tuple[Examination, Reading | None]:
-        """The node, and a reading some time before, where traffic can be somebody's."""
-        if not self._is_live or self._bench.refusal:
-            return examine(self._host), None
-        return read_twice(self._host, self._pause)
-
-    # From the wish to the end
-
-    def go(self) -> int:
-        """All of it; gives the exit status."""
-        self._output.say([heading(self._examination.node)])
-        series = self._planned()
+    def run(self) -> int:
+        """Plan, ask, measure and save; return the exit status."""
+        self._output.show([heading(self._examination.node)])
+        series = self._plan()
         if isinstance(series, Refused):
             status = EXIT_WRONG_USAGE if isinstance(series, _NoSuchGpu) else EXIT_NOT_MEASURED
             return self._refuse(series.reason, status=status)
-        self._series = series
-        felt = self._bench.affected_by(self._examination, series, self._before)
-        if self._wanted.dry_run:
-            return self._show(series, felt)
-        if self._bench.refusal:
-            return self._refuse(self._bench.refusal)
-        self._output.say(self._before_running(series, felt))
-        if felt and not self._may_disturb(felt):
-            return self._refuse(
-                "running jobs would be affected; nothing was run (use --yes to override)", felt
-            )
+        affected = self._session.affected_by(self._examination, series, self._before)
+        if self._options.dry_run:
+            self._show_plan(series, affected)
+            return 0
+        if self._session.refusal:
+            return self._refuse(self._session.refusal, series)
+        self._output.show(self._introduction(series, affected))
+        if affected and not self._may_affect(affected):
+            reason = "running jobs would be affected; nothing was run (use --yes to override)"
+            return self._refuse(reason, series, affected)
         if self._output.lost is not None:
             self._output.warn(f"not measured: {_CANNOT_WRITE}")
             return EXIT_STOPPED
-        return self._run(series, felt)
+        return self._measure(series, affected)
 
-    def _planned(self) -> Series | Refused:
-        request = self._wanted.request
+    # Before the run
+
+    def _plan(self) -> Series | Refused:
+        request = self._options.request
         if request.gpu is not None:
             bdf = _bdf_of(self._examination, request.gpu)
             if isinstance(bdf, Refused):
                 return bdf
             request = replace(request, gpu=bdf)
-        return self._bench.series(self._examination, request)
+        return self._session.plan(self._examination, request)
 
-    def _show(self, series: Series, felt: tuple[str, ...]) -> int:
-        """What would be run."""
-        if self._wanted.as_json:
-            told = plan_json(
-                self._examination, self._host.wall_clock(), series, felt, self._bench.refusal, self._node
-            )
-            self._output.write(told)
-            return 0
-        self._output.say(draw_series(series, self._width, self._node))
-        if felt:
-            self._output.say([(), *draw_affected(felt, self._width)])
-        if self._bench.refusal:
-            self._output.say([(), *wrapped(f"It is not run here: {self._bench.refusal}.", self._width)])
-        return 0
+    def _show_plan(self, series: Series, affected: tuple[str, ...]) -> None:
+        refusal = self._session.refusal
+        if self._options.as_json:
+            at = self._host.wall_clock()
+            self._output.write_json(plan_json(self._examination, at, series, affected, refusal, self._node))
+            return
+        self._output.show(draw_series(series, self._width, self._node))
+        if affected:
+            self._output.show([(), *draw_affected(affected, self._width)])
+        if refusal:
+            self._output.show([(), *wrapped(f"This cannot run here: {refusal}.", self._width)])
 
-    def _before_running(self, series: Series, felt: Sequence[str]) -> list[Line]:
+    def _introduction(self, series: Series, affected: Sequence[str]) -> list[Line]:
         lines = wrapped(f"{series.title} · about {minutes(series.seconds)}", self._width, Tone.TITLE)
         if self._host.origin.source is Source.SIMULATED:
-            lines += wrapped("simulated: the figures are made up, and no job is affected", self._width)
-            if self._wanted.request.setup is Mode.SERVER:
-                lines += wrapped("no peer connects to a simulated node: end it with Ctrl-C", self._width)
-            if felt:
-                lines += wrapped(f"on a real node it would ask first: {felt[0]}", self._width, Tone.DIM)
+            lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
+            if self._options.request.setup is Mode.SERVER:
+                lines += wrapped("no peer connects to a simulated node; press Ctrl-C to stop", self._width)
+            if affected:
+                text = f"on a real node, gdrtop would ask first: {affected[0]}"
+                lines += wrapped(text, self._width, Tone.DIM)
         return [*lines, *draw_left_out(series, self._width)]
 
-    def _may_disturb(self, felt: tuple[str, ...]) -> bool:
-        """Whether it may run though somebody feels it: of a simulated node's jobs nobody does."""
+    def _may_affect(self, affected: tuple[str, ...]) -> bool:
+        """Return whether the tests may affect these jobs; simulated jobs are never affected."""
         if not self._is_live:
             return True
-        told = draw_affected(felt, self._width)
-        if self._wanted.as_json:
-            self._output.say_beside(told)
-        else:
-            self._output.say(told)
-        return self._wanted.yes or self._output.asks(self._answers, told, "Run it anyway?")
+        lines = draw_affected(affected, self._width)
+        (self._output.show_on_stderr if self._options.as_json else self._output.show)(lines)
+        return self._options.yes or self._output.ask(self._answers, lines, "Run it anyway?")
 
-    def _run(self, series: Series, felt: tuple[str, ...]) -> int:
-        progress = BenchProgress(series, self._wanted.request, self._node, self._width)
-        store = self._bench.store
-        self._earlier, self._baseline = store.results(), store.baseline(machine_type(self._examination))
-        with signals_stop(self._interrupt):
-            results = self._bench.run(
-                self._examination,
-                series,
-                lambda event: self._hear(event, progress),
-                may_disturb=bool(felt) or self._wanted.yes,
-            )
-        if isinstance(results, Refused):
-            return self._refuse(results.reason, felt)
-        status, reason = ended(
-            results, len(series.tests), self._wanted.min_gbps, self._interrupted, self._not_measured(series)
-        )
-        if self._broken_off:
-            status = EXIT_NOT_MEASURED
-            reason = _of_broken_off(self._broken_off, results, len(series.tests))
-            series = with_not_started(series, len(results), self._broken_off)
-        for why in self._not_saved:
-            self._output.warn(f"not kept: {why}")
-        self._output.say(progress.summary(results))
-        if self._broken_off:
-            self._output.say(draw_not_started(series.tests[len(results) :], self._width))
-        no_baseline = self._no_baseline(results)
-        if no_baseline:
-            self._output.say([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
-        keeping = BenchSaver(self._output, self._wanted, self._bench.store, self._examination, self._answers)
-        status = keeping.keep(results, series.left_out, status)
-        if self._wanted.as_json:
-            at = self._host.wall_clock()
-            content = results_json(self._examination, at, series, felt, results, self._comparisons)
-            content["no_baseline"] = no_baseline
-            self._output.write({**content, "exit": {"status": status, "reason": reason}})
-        else:
-            self._output.say([(), *wrapped(reason, self._width, Tone.TITLE)])
-        if self._output.lost is not None:
-            self._output.warn(reason)
-        return status
-
-    def _no_baseline(self, results: Sequence[Result]) -> str:
-        """Why these are compared with no baseline, where one might be expected."""
-        is_measured = any(one.ending is Ending.DONE for one in results)
-        return self._bench.store.no_baseline(machine_type(self._examination)) if is_measured else ""
-
-    def _not_measured(self, series: Series) -> tuple[LeftOut, ...]:
-        """What was asked for and could not be planned, and was to be expected."""
-        return tuple(one for one in series.left_out if one.is_missed)
-
-    def _refuse(self, reason: str, felt: tuple[str, ...] = (), status: int = EXIT_NOT_MEASURED) -> int:
-        if self._wanted.as_json:
-            content = results_json(self._examination, self._host.wall_clock(), self._series, felt, (), {})
-            told = {"no_baseline": "", "exit": {"status": status, "reason": reason}}
-            self._output.write({**content, **told})
+    def _refuse(
+        self,
+        reason: str,
+        series: Series | None = None,
+        affected: tuple[str, ...] = (),
+        status: int = EXIT_NOT_MEASURED,
+    ) -> int:
+        if self._options.as_json:
+            self._write_results(series, affected, (), "", (status, reason))
         else:
             self._output.warn(f"not measured: {reason}")
         return status
 
-    # While it runs
+    # The run
+
+    def _measure(self, series: Series, affected: tuple[str, ...]) -> int:
+        progress = BenchProgress(series, self._options.request, self._node, self._width)
+        store, machine = self._session.store, machine_type(self._examination)
+        self._earlier, self._baseline = store.results(), store.baseline(machine)
+        with signals_stop(self._interrupt):
+            results = self._session.run(
+                self._examination,
+                series,
+                lambda event: self._handle(event, progress),
+                may_disturb=bool(affected) or self._options.yes,
+            )
+        if isinstance(results, Refused):
+            return self._refuse(results.reason, series, affected)
+        planned = series.tests
+        missed = [test for test in series.left_out if test.is_missed]
+        status, reason = exit_status(
+            results, len(planned), self._options.min_gbps, self._interrupted, missed
+        )
+        if self._aborted:
+            done = sum(result.ending is Ending.DONE for result in results)
+            left = f"{done} of {len(planned)} tests completed, {len(planned) - len(results)} not started"
+            status, reason = EXIT_NOT_MEASURED, f"{self._aborted}; {left} (use --yes to override)"
+            series = with_not_started(series, len(results), self._aborted)
+        for why in self._not_saved:
+            self._output.warn(f"not saved: {why}")
+        self._output.show(progress.summary(results))
+        if self._aborted:
+            self._output.show(draw_not_started(planned[len(results) :], self._width))
+        is_measured = any(result.ending is Ending.DONE for result in results)
+        no_baseline = store.no_baseline(machine) if is_measured else ""
+        if no_baseline:
+            self._output.show([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
+        saver = BenchSaver(self._output, self._options, store, self._examination, self._answers)
+        status = saver.save(results, series.left_out, status)
+        if self._options.as_json:
+            self._write_results(series, affected, results, no_baseline, (status, reason))
+        else:
+            self._output.show([(), *wrapped(reason, self._width, Tone.TITLE)])
+        if self._output.lost is not None:
+            self._output.warn(reason)
+        return status
+
+    def _write_results(
+        self,
+        series: Series | None,
+        affected: Sequence[str],
+        results: Sequence[Result],
+        no_baseline: str,
+        ended: tuple[int, str],
+    ) -> None:
+        at = self._host.wall_clock()
+        content = results_json(self._examination, at, series, affected, results, self._comparisons)
+        content["no_baseline"] = no_baseline
+        content["exit"] = {"status": ended[0], "reason": ended[1]}
+        self._output.write_json(content)
 
     def _interrupt(self, why: str) -> None:
         self._interrupted = self._interrupted or why
-        self._bench.stop()
+        self._session.stop()
 
-    def _hear(self, event: BandwidthEvent, progress: BenchProgress) -> None:
+    def _handle(self, event: BandwidthEvent, progress: BenchProgress) -> None:
+        comparisons: tuple[str, ...] = ()
         if isinstance(event, SeriesStarted) and self._interrupted:  # before there was anything to stop
-            self._bench.stop()
-        if isinstance(event, SaveFailed):
-            self._not_saved.append(event.why)
-        if isinstance(event, SeriesEnded):
-            self._broken_off = event.aborted
-        compared: tuple[str, ...] = ()
-        if isinstance(event, TestEnded):
-            compared = changes(event.result, self._earlier, self._baseline)
-            self._comparisons[event.number] = compared
-        if self._wanted.as_json:
-            self._output.say_beside(progress.beside(event, sys.stderr.isatty()))
+            self._session.stop()
+        elif isinstance(event, SaveFailed):
+            self._not_saved.append(event.reason)
+        elif isinstance(event, SeriesEnded):
+            self._aborted = event.aborted
+        elif isinstance(event, TestEnded):
+            comparisons = changes(event.result, self._earlier, self._baseline)
+            self._comparisons[event.number] = comparisons
+        if self._options.as_json:
+            self._output.show_on_stderr(progress.stderr_lines(event, sys.stderr.isatty()))
             return
-        self._output.say(progress.lines(event, compared))
+        self._output.show(progress.lines(event, comparisons))
         if self._output.lost is not None and not isinstance(event, SeriesEnded):
-            self._interrupt(_CANNOT_WRITE)  # the ends are ended, and what was measured is kept
-
-
-def _of_broken_off(why: str, results: Sequence[Result], planned: int) -> str:
-    done = sum(one.ending is Ending.DONE for one in results)
-    counted = f"{done} of {planned} tests were completed, {planned - len(results)} were not started"
-    return f"{why}; {counted} (use --yes to override)"
+            self._interrupt(_CANNOT_WRITE)  # the test is stopped, and its results are saved
 
 
 class _NoSuchGpu(Refused):
-    """A GPU was named that this node does not have."""
+    """This node does not have the requested GPU."""
 
 
 def _bdf_of(examination: Examination, typed: str) -> str | Refused:
-    """The PCI address of a GPU named by its number or address, with or without the domain."""
+    """Return the PCI address of a GPU given by its number or address, with or without the domain."""
     facts = examination.node.gpus
     if not isinstance(facts, GpuFacts):
-        return Refused(f"the GPUs are unknown: {facts}")
+        return Refused(f"GPUs unknown: {facts}")
     name = typed.lower()
     for gpu in facts.gpus:
         if name in (str(gpu.index), f"gpu{gpu.index}", gpu.bdf, gpu.bdf.removeprefix("0000:")):
             return gpu.bdf
-    there = ", ".join(f"{gpu.index} ({gpu.bdf})" for gpu in facts.gpus) or "none"
-    return _NoSuchGpu(f"there is no GPU {printable(typed, 40)!r}; there are: {there}")
+    gpus = ", ".join(f"{gpu.index} ({gpu.bdf})" for gpu in facts.gpus) or "none"
+    return _NoSuchGpu(f"there is no GPU {printable(typed, 40)!r}; the GPUs are: {gpus}")

@@ -1,4 +1,4 @@
-"""How a use of `gdrtop bench` ended: its exit status, and the reason in a sentence."""
+"""The exit status of `gdrtop bench`, and its reason as a sentence."""
 
 from __future__ import annotations
 
@@ -15,66 +15,69 @@ EXIT_NOT_MEASURED = 2  # refused, failed, left out of a sweep, or running jobs w
 EXIT_NOT_WRITTEN = 3
 EXIT_WRONG_USAGE = 3
 EXIT_STOPPED = 130
-_PATHS = (BY_DMABUF, BY_PEERMEM)
+_GPU_PATHS = (BY_DMABUF, BY_PEERMEM)
 
 
-def ended(
+def exit_status(
     results: Sequence[Result],
     planned: int,
-    bar: float | None,
+    min_gbps: float | None,
     interrupted: str,
     left_out: Sequence[LeftOut] = (),
 ) -> tuple[int, str]:
-    """Of so many planned tests these were begun; `bar` is in Gb/s, `interrupted` says by what.
+    """Return the status and its reason for `planned` tests, of which the first ones were started.
 
-    `left_out` are tests that were asked for and could not be planned; of paths to a GPU's memory that are
-    compared, one that lacks is a finding where another one was measured.
+    `interrupted` says by what, or is "". `left_out` are requested tests that could not be planned. In a
+    comparison of paths to GPU memory, a path that does not work is a finding, as long as another one works.
     """
-    done = [one for one in results if one.ending is Ending.DONE]
+    done = [result for result in results if result.ending is Ending.DONE]
     if interrupted:
-        what = ": both ends were stopped" if results else ""
-        return EXIT_STOPPED, f"{interrupted}{what}; {len(done)} of {planned} tests were completed"
-    as_asked = [one for one in done if is_as_requested(one)]
-    failed = [one for one in results if one.ending is not Ending.DONE]
-    unforgiven = [one for one in failed if not _is_made_up_for(one, as_asked)]
-    if unforgiven or not done:
-        which = f": {unforgiven[0].title}" if unforgiven else ""
+        stopped = ". Both ends were stopped" if results else ""
+        return EXIT_STOPPED, f"{interrupted}{stopped}; {len(done)} of {planned} tests completed"
+    as_requested = [result for result in done if is_as_requested(result)]
+    failed = [result for result in results if result.ending is not Ending.DONE]
+    unexcused = [result for result in failed if not _has_alternative(result, as_requested)]
+    if unexcused or not done:
+        which = f": {unexcused[0].title}" if unexcused else ""
         return EXIT_NOT_MEASURED, f"{len(failed)} of {planned} tests failed{which}"
-    left_out = [one for one in left_out if not _was_measured_otherwise(one, as_asked)]
-    if left_out:
-        first, more = left_out[0], f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        count = f"{len(left_out)} of {planned + len(left_out)} tests were left out"
+    missed = [test for test in left_out if not _has_other_path(test, as_requested)]
+    if missed:
+        first, more = missed[0], f"; and {len(missed) - 1} more" if len(missed) > 1 else ""
+        count = f"{len(missed)} of {planned + len(missed)} tests were left out"
         return EXIT_NOT_MEASURED, f"{count}: {first.title}: {first.reason}{more}"
-    other = [one for one in done if not is_as_requested(one) and not _is_made_up_for(one, as_asked)]
+    other = [
+        result
+        for result in done
+        if not is_as_requested(result) and not _has_alternative(result, as_requested)
+    ]
     if other:
-        which = f"{other[0].title}: {memory_used(other[0])} was measured"
-        return (
-            EXIT_NOT_MEASURED,
-            f"{len(other)} of {planned} tests had another memory than asked for: {which}",
-        )
+        count = f"{len(other)} of {planned} tests did not use the requested memory"
+        return EXIT_NOT_MEASURED, f"{count}: {other[0].title}: measured {memory_used(other[0])}"
     measured = f"{len(done)} of {planned} tests measured"
-    if bar is None:
+    if min_gbps is None:
         return 0, measured
-    low = below_threshold(done, bar)
+    low = below_threshold(done, min_gbps)
     if low:
-        figure = headline_text(low[0]) or "no figure"
+        figure = headline_text(low[0]) or "no result"
         more = f" and {len(low) - 1} more" if len(low) > 1 else ""
-        return EXIT_BELOW, f"below the threshold of {bar:g} Gb/s: {low[0].title}, {figure}{more}"
-    return 0, f"{measured}, all reach {bar:g} Gb/s"
+        return EXIT_BELOW, f"below the threshold of {min_gbps:g} Gb/s: {low[0].title}, {figure}{more}"
+    return 0, f"{measured}, all reach {min_gbps:g} Gb/s"
 
 
-def _was_measured_otherwise(left_out: LeftOut, done: Sequence[Result]) -> bool:
-    """By another path to the same GPU's memory over the same NIC; host memory proves nothing of a GPU."""
-    of_gpu = [one for one in done if one.memory in _PATHS]
-    return any(left_out.path in (one.path, one.pair.nic) for one in of_gpu)
+def below_threshold(results: Sequence[Result], min_gbps: float | None) -> list[Result]:
+    """Return the measured results below a threshold in Gb/s."""
+    done = [result for result in results if result.ending is Ending.DONE]
+    return [] if min_gbps is None else [result for result in done if (result.gbps or 0.0) < min_gbps]
 
 
-def below_threshold(results: Sequence[Result], bar: float | None) -> list[Result]:
-    """What was measured and does not reach the bar, in Gb/s."""
-    done = [one for one in results if one.ending is Ending.DONE]
-    return [] if bar is None else [one for one in done if (one.gbps or 0.0) < bar]
+def _has_other_path(left_out: LeftOut, done: Sequence[Result]) -> bool:
+    """Return whether another path to the memory of the same GPU was measured over the same NIC."""
+    gpu_results = [result for result in done if result.memory in _GPU_PATHS]
+    return any(left_out.path in (result.path, result.pair.nic) for result in gpu_results)
 
 
-def _is_made_up_for(failed: Result, done: Sequence[Result]) -> bool:
-    """Of paths to a GPU's memory that are compared, one that lacks is a finding where another one works."""
-    return failed.memory in _PATHS and any(one.memory in _PATHS and one.pair == failed.pair for one in done)
+def _has_alternative(failed: Result, done: Sequence[Result]) -> bool:
+    """Return whether another path to GPU memory works on the same pair."""
+    return failed.memory in _GPU_PATHS and any(
+        result.memory in _GPU_PATHS and result.pair == failed.pair for result in done
+    )

@@ -1,4 +1,4 @@
-"""What `gdrtop bench --json` prints."""
+"""The JSON output of `gdrtop bench`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tui.commands.json_values import document, host_name, plain_value
 from widgets.bandwidth.series import peer_command
 
 
-def _head(examination: Examination, series: Series | None, felt: Sequence[str]) -> dict[str, Any]:
-    """The machine and the series; the affected processes, and what is left out."""
+def _common(examination: Examination, series: Series | None, affected: Sequence[str]) -> dict[str, Any]:
+    """Return what plan and results have in common."""
     left_out = series.left_out if series else ()
     return {
         "machine": machine_type(examination),
         "title": series.title if series else "",
-        "affected": list(felt),
-        "left_out": [{"title": one.title, "reason": one.reason} for one in left_out],
+        "affected": list(affected),
+        "left_out": [{"title": test.title, "reason": test.reason} for test in left_out],
     }
 
 
@@ -30,17 +30,17 @@ def plan_json(
     examination: Examination,
     at: float,
     series: Series,
-    felt: Sequence[str],
+    affected: Sequence[str],
     refused: str,
     peers_name: str,
 ) -> dict[str, Any]:
-    """What would be run, as planned `at` seconds since 1970; `peers_name`: this node as a peer calls it."""
+    """Return a planned series; `at`: seconds since 1970, `peers_name`: this node as a peer calls it."""
     tests = [
         {
             "title": test.title,
             "proves": test.purpose.proves,
             "does_not_prove": test.purpose.not_proven,
-            "commands": {end.name: list(end.command.argv) for end in test.processes},
+            "commands": {process.name: list(process.command.argv) for process in test.processes},
             "for_peer": peer_command(test, peers_name),
             "limit_gbps": plain_value(test.limit.gbps),
             "seconds": test.seconds,
@@ -48,7 +48,7 @@ def plan_json(
         }
         for test in series.tests
     ]
-    content = _head(examination, series, felt)
+    content = _common(examination, series, affected)
     content |= {"seconds": series.seconds, "refused": refused, "tests": tests}
     return document("bench", host_name(examination.node), examination.node.origin, at, content)
 
@@ -57,15 +57,15 @@ def results_json(
     examination: Examination,
     at: float,
     series: Series | None,
-    felt: Sequence[str],
+    affected: Sequence[str],
     results: Sequence[Result],
     comparisons: Mapping[int, Sequence[str]],
 ) -> dict[str, Any]:
-    """What was measured; `comparisons` by the test's number, from 1 on."""
-    told = [
-        {**to_json(one), "comparisons": list(comparisons.get(number, ()))}
-        for number, one in enumerate(results, 1)
+    """Return the results; `comparisons` by the number of the test, from 1."""
+    measured = [
+        {**to_json(result), "comparisons": list(comparisons.get(number, ()))}
+        for number, result in enumerate(results, 1)
     ]
-    meant = list(conclusions(results, series.left_out if series else ()))
-    content = {**_head(examination, series, felt), "results": told, "meaning": meant}
+    meaning = list(conclusions(results, series.left_out if series else ()))
+    content = {**_common(examination, series, affected), "results": measured, "meaning": meaning}
     return document("bench", host_name(examination.node), examination.node.origin, at, content)

@@ -1,4 +1,4 @@
-"""`gdrtop bench --list` and `--results`: what can be measured here, and what was."""
+"""`gdrtop bench --list` and `--results`: the available tools, and earlier results."""
 
 from __future__ import annotations
 
@@ -20,38 +20,40 @@ from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
 
 
 def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
-    """Every tool that measures: here or missing, and what it proves."""
+    """Print every benchmark tool, installed or not, and what it shows."""
     examination = examine(host)
     available = inventory(examination, packages_of_tests(host, examination))
     if as_json:
-        tools = [{**plain_value(one), "can_run": one.can_run, "lacks": one.lacks} for one in available]
+        tools = [
+            {**plain_value(entry), "can_run": entry.can_run, "lacks": entry.lacks} for entry in available
+        ]
         node = examination.node
         write_json(document("bench", host_name(node), node.origin, host.wall_clock(), {"tools": tools}), out)
         return 0
-    lines = [heading(examination.node), *draw_inventory(available, text_width(out))]
-    print_lines(lines, out, ascii_only)
+    print_lines([heading(examination.node), *draw_inventory(available, text_width(out))], out, ascii_only)
     return 0
 
 
 def list_results(store: ResultsStore, host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
-    """Earlier results, the newest first, a line each; where they cannot be read, why."""
+    """Print earlier results, newest first, a line each; or why they cannot be read."""
     results, unread = tuple(reversed(store.results())), store.why_unread()
     if as_json:
-        saved = {"results": [to_json(one) for one in results]}
+        saved = {"results": [to_json(result) for result in results]}
         content = {"results": None, "unknown": {"results": unread}} if unread else saved
         name = platform.probe(host).hostname
         write_json(document("bench", name, host.origin, host.wall_clock(), content), out)
         return 0
     width = text_width(out)
+    has_several_nodes = len({result.node for result in results}) > 1
     lines: list[Line] = []
-    for one in results:
-        node = f"{one.node}  " if len({result.node for result in results}) > 1 else ""
-        told = f" {one.title} · {one.tool}: {words_of(one)}"
-        lines.append(fit(line(f"{local_time(one.taken_at)}  {node}", mark_of(one), told), width))
+    for result in results:
+        node = f"{result.node}  " if has_several_nodes else ""
+        text = f" {result.title} · {result.tool}: {words_of(result)}"
+        lines.append(fit(line(f"{local_time(result.taken_at)}  {node}", mark_of(result), text), width))
     if unread:
         lines = wrapped(sentence(unread), width, Tone.WARNING)
     elif not results:
-        why = "" if host.origin.source is Source.LIVE else "; those of a simulated node are not kept"
-        lines = wrapped(f"No results are kept yet{why}.", width)
+        why = "" if host.origin.source is Source.LIVE else " (results of a simulated node are not saved)"
+        lines = wrapped(f"No results are saved yet{why}.", width)
     print_lines(lines, out, ascii_only)
     return 0

@@ -1,4 +1,4 @@
-"""The options of `gdrtop bench`: what is wished, and how it is told."""
+"""The command-line options of `gdrtop bench`."""
 
 from __future__ import annotations
 
@@ -12,40 +12,46 @@ from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 
 TESTS = {program.option: program.name for program in PROGRAMS}
-"""Word of the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
+"""Name on the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
 MEMORIES = {path.value: path for path in MemoryPath}
 DESCRIPTION = """\
-Measure bandwidth and latency of GPU memory over the NICs. Without further arguments, measure the first GPU
-over its best NIC, in loopback. Results are saved below $XDG_DATA_HOME/gdrtop (~/.local/share/gdrtop).
+Measure bandwidth and latency between GPU memory and NICs. Without options,
+measure the first GPU with its best NIC, in loopback. Results are saved below
+$XDG_DATA_HOME/gdrtop (default: ~/.local/share/gdrtop).
 """
 EPILOG = """\
 examples:
-  gdrtop bench --memory compare        host memory, nvidia-peermem and DMA-BUF on one pair, compared
-  gdrtop bench --sweep --min-gbps 380  every GPU with its best NIC; a threshold for a script
-  gdrtop bench --serve                 wait here, and print the command for the peer
-  gdrtop bench --ssh root@node2        client here, server there
+  gdrtop bench --memory compare        compare host memory, nvidia-peermem and
+                                       DMA-BUF on one pair of GPU and NIC
+  gdrtop bench --sweep --min-gbps 380  measure every GPU with its best NIC; fail
+                                       if one is below 380 Gb/s
+  gdrtop bench --serve                 wait here, and print the command that the
+                                       peer must run
+  gdrtop bench --ssh root@node2        run the client here and the server there
   gdrtop bench --test all-reduce --over-network
-  gdrtop bench --dry-run --matrix      the commands, and what they would affect
+  gdrtop bench --dry-run --matrix      show the commands and the affected jobs
 
 exit status:
   0    measured, and every test reached --min-gbps
   1    a test is below --min-gbps
-  2    not measured: refused, a test failed or used other memory than requested (with --memory compare:
-       no path to GPU memory works), one was left out of a sweep, or running jobs would be affected and
-       --yes was missing
-  3    wrong usage, or the results cannot be written or saved as a baseline
-  130  interrupted, or stdout closed. Both ends were stopped; results so far were printed
+  2    not measured: the request was refused, a test failed, a test used other
+       memory than requested (with --memory compare: no path to GPU memory
+       works), a test of a sweep was left out, or running jobs would be affected
+       and --yes was missing
+  3    wrong usage, or the results could not be written or saved as a baseline
+  130  interrupted, or stdout closed. Both ends were stopped; results so far
+       were printed
 """
 _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
 _SIZE = re.compile(r"(\d{1,10})([KMG]?)", re.ASCII)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
-_OF_PERFTEST = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic", "queue_pairs", "both_ways")
+_PERFTEST_ONLY = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic", "queue_pairs", "both_ways")
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """All that was asked for; `request.gpu` is still as typed: a number or a PCI address."""
+    """The parsed options; `request.gpu` is still as typed: a number or a PCI address."""
 
     request: Request
     as_json: bool = False
@@ -59,12 +65,13 @@ class BenchOptions:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `gdrtop bench`, in groups."""
+    """Add the options to a parser, in groups."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = DESCRIPTION, EPILOG
-    what = parser.add_argument_group("what is measured")
+    what = parser.add_argument_group("what to measure")
+    tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
     what.add_argument(
-        "--test", choices=TESTS, default="write", metavar="TEST", help=f"{', '.join(TESTS)} (default: write)"
+        "--test", choices=TESTS, default="write", metavar="TEST", help=f"{tests} (default: write)"
     )
     what.add_argument("--gpu", metavar="N|BDF", help="the GPU (default: the first)")
     what.add_argument("--nic", metavar="DEV", help="the RDMA device (default: the GPU's best)")
@@ -72,73 +79,75 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         choices=MEMORIES,
         metavar="PATH",
-        help=f"{', '.join(MEMORIES)}: whose memory, by which path (default: best)",
+        help=f"memory and path to it: {memories} (default: best)",
     )
     scope = what.add_mutually_exclusive_group()
     scope.add_argument("--sweep", action="store_true", help="every GPU with its best NIC")
     scope.add_argument("--matrix", action="store_true", help="every GPU with every NIC")
-    what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help="of a message (default: 1M)")
-    what.add_argument(
-        "--seconds",
-        type=_whole("seconds", 2, _MOST_SECONDS),
-        metavar="N",
-        help="of each bandwidth test (default: 10)",
-    )
-    what.add_argument("--queue-pairs", type=_whole("queue pairs", 1, 16_384), metavar="N", help="default: 1")
-    what.add_argument("--both-ways", action="store_true", help="both directions at once, added up")
+    size_help = "message size (default: 1M)"
+    what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help=size_help)
+    seconds = _whole("seconds", 2, _MOST_SECONDS)
+    seconds_help = "duration of each bandwidth test (default: 10)"
+    what.add_argument("--seconds", type=seconds, metavar="N", help=seconds_help)
+    pairs = _whole("queue pairs", 1, 16_384)
+    what.add_argument("--queue-pairs", type=pairs, metavar="N", help="number of queue pairs (default: 1)")
+    what.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
     what.add_argument(
         "--over-network",
         action="store_true",
-        help="nccl-tests: use the NICs, without NVLink and shared memory",
+        help="nccl-tests: use the NICs instead of NVLink and shared memory",
     )
     what.add_argument(
         "--no-bind",
         action="store_true",
         help="do not bind CPU and memory to the NIC's NUMA node (a container may forbid numactl)",
     )
-    ends = parser.add_argument_group("where the other end is (default: here, on the same port)")
-    setup = ends.add_mutually_exclusive_group()
-    setup.add_argument("--to", metavar="DEV", help="here, on another RDMA device")
-    setup.add_argument("--serve", action="store_true", help="wait for a peer, and print the command for it")
-    setup.add_argument("--connect", metavar="HOST", help="connect to a server that was started on HOST")
-    setup.add_argument("--ssh", metavar="[USER@]HOST", help="HOST, started by SSH without a password prompt")
+    ends = parser.add_argument_group("the other end (default: this node, same port)")
+    mode = ends.add_mutually_exclusive_group()
+    mode.add_argument("--to", metavar="DEV", help="this node, on another RDMA device")
+    serve_help = "wait for a peer, and print the command that it must run"
+    mode.add_argument("--serve", action="store_true", help=serve_help)
+    mode.add_argument("--connect", metavar="HOST", help="connect to a server that is running on HOST")
+    ssh_help = "start the server on HOST over SSH, without a password prompt"
+    mode.add_argument("--ssh", metavar="[USER@]HOST", help=ssh_help)
     ends.add_argument("--peer-nic", metavar="DEV", help="the peer's RDMA device (default: the same name)")
-    ends.add_argument(
-        "--port", type=_whole("port", 1024, 65_535), metavar="N", help="TCP port (default: the first free)"
-    )
-    told = parser.add_argument_group("output and results")
-    told.add_argument("--list", action="store_true", help="what can be measured here; nothing is run")
-    told.add_argument("--results", action="store_true", help="earlier results, the newest first")
-    told.add_argument("--dry-run", action="store_true", help="show commands, duration and affected processes")
-    told.add_argument("--json", action="store_true", help="one JSON object at the end")
-    told.add_argument("--text", metavar="FILE", help="also write a text for a ticket to a new file")
-    told.add_argument("--min-gbps", type=_bar, metavar="X", help="fail below X Gb/s (10^9 bits a second)")
-    told.add_argument(
+    port = _whole("port", 1024, 65_535)
+    ends.add_argument("--port", type=port, metavar="N", help="TCP port (default: the first free one)")
+    output = parser.add_argument_group("output and results")
+    output.add_argument("--list", action="store_true", help="list the available tools; run nothing")
+    output.add_argument("--results", action="store_true", help="list earlier results, newest first")
+    dry_help = "show commands, duration and affected jobs; run nothing"
+    output.add_argument("--dry-run", action="store_true", help=dry_help)
+    output.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    text_help = "also write the results as text for a ticket to a new file"
+    output.add_argument("--text", metavar="FILE", help=text_help)
+    min_help = "fail if a test is below X Gb/s (10^9 bits per second)"
+    output.add_argument("--min-gbps", type=_gbps, metavar="X", help=min_help)
+    output.add_argument(
         "--save-baseline",
         action="store_true",
-        help="save the results as the baseline of this machine type; asks if one is low",
+        help="save the results as the baseline of this machine type; ask if one is low",
     )
-    told.add_argument(
-        "--yes", action="store_true", help="run even if running jobs are affected, save even a low baseline"
-    )
+    yes_help = "do not ask: run even if jobs are affected, save even a low baseline"
+    output.add_argument("--yes", action="store_true", help=yes_help)
 
 
-def wanted(options: argparse.Namespace) -> BenchOptions:
-    """What the options say; argparse.ArgumentTypeError, with a sentence, where they contradict each other."""
-    odd = _contradiction(options)
-    if odd:
-        raise argparse.ArgumentTypeError(odd)
-    setup, peer = Mode.LOOPBACK, ""
+def parse_options(options: argparse.Namespace) -> BenchOptions:
+    """Return the options, or raise argparse.ArgumentTypeError if they contradict each other."""
+    contradiction = _contradiction(options)
+    if contradiction:
+        raise argparse.ArgumentTypeError(contradiction)
+    mode, peer = Mode.LOOPBACK, ""
     if options.serve:
-        setup = Mode.SERVER
+        mode = Mode.SERVER
     elif options.connect is not None:
-        setup, peer = Mode.CLIENT, options.connect
+        mode, peer = Mode.CLIENT, options.connect
     elif options.ssh is not None:
-        setup, peer = Mode.BOTH_ENDS, options.ssh
+        mode, peer = Mode.BOTH_ENDS, options.ssh
     scope = Scope.SWEEP if options.sweep else Scope.MATRIX if options.matrix else Scope.PAIR
     request = Request(
         tool=TESTS[options.test],
-        setup=setup,
+        setup=mode,
         scope=scope,
         memory=MEMORIES[options.memory or MemoryPath.BEST.value],
         gpu=options.gpu,
@@ -168,37 +177,37 @@ def wanted(options: argparse.Namespace) -> BenchOptions:
 
 
 def _contradiction(options: argparse.Namespace) -> str:
-    """What does not go together; an option that would be passed over in silence is one as well."""
+    """Return what contradicts each other, or an option that would have no effect; else ""."""
     tool = TESTS[options.test]
     is_perftest, is_nccl = tool in PERFTEST, tool in NCCL_TESTS
     if not is_perftest:
-        given = [name for name in (*_OF_PERFTEST, "port", "seconds") if getattr(options, name)]
+        given = [name for name in (*_PERFTEST_ONLY, "port", "seconds") if getattr(options, name)]
         if given:
-            return f"--{given[0].replace('_', '-')} is for tests of perftest, not for {options.test}"
+            return f"--{given[0].replace('_', '-')} applies only to perftest tests, not to {options.test}"
         if options.nic is not None and not (is_nccl and options.over_network):
-            return f"no NIC takes part in {options.test}" + (" without --over-network" if is_nccl else "")
+            return f"{options.test} uses no NIC" + (" without --over-network" if is_nccl else "")
     if options.no_bind and not is_perftest and tool not in GDRCOPY:
-        return f"{options.test} is never bound: leave --no-bind out"
+        return f"{options.test} is never bound; omit --no-bind"
     if options.over_network and not is_nccl:
-        return "--over-network is for nccl-tests, such as --test all-reduce"
+        return "--over-network applies only to nccl-tests, such as --test all-reduce"
     if options.size is not None and not (is_perftest or (tool == GDRCOPY[0] and options.size != "all")):
-        return f"{options.test} has its own sizes"
+        return f"{options.test} chooses its own message sizes; omit --size"
     if options.size == "all" and options.seconds is not None:
-        return "--size all is measured by a number of messages, not by --seconds"
+        return "--size all sends a fixed number of messages; omit --seconds"
     if is_perftest and tool.endswith("_lat") and options.seconds is not None:
-        return "a latency test counts messages: leave --seconds out"
+        return "a latency test sends a fixed number of messages; omit --seconds"
     if options.min_gbps is not None and (tool.endswith("_lat") or tool == GDRCOPY[1]):
-        return f"{options.test} measures no bandwidth: leave --min-gbps out"
+        return f"{options.test} measures no bandwidth; omit --min-gbps"
     if (options.sweep or options.matrix) and options.gpu is not None:
-        return "a sweep takes every GPU: leave --gpu out"
+        return "--sweep and --matrix measure every GPU; omit --gpu"
     if options.matrix and options.nic is not None:
-        return "--matrix takes every NIC: leave --nic out"
+        return "--matrix measures every NIC; omit --nic"
     if (options.sweep or options.matrix) and is_nccl:
-        return f"{options.test} takes all GPUs together: leave --sweep out"
+        return f"{options.test} uses all GPUs at once; omit --sweep and --matrix"
     if (options.sweep or options.matrix) and (options.serve or options.connect is not None):
-        return "a sweep needs both ends from here: in loopback, or with --ssh"
+        return "--sweep and --matrix need both ends: use loopback or --ssh"
     if options.peer_nic is not None and not (options.serve or options.connect or options.ssh):
-        return "--peer-nic is the far end's: it goes with --connect, --ssh or --serve"
+        return "--peer-nic needs --connect, --ssh or --serve"
     return ""
 
 
@@ -208,7 +217,8 @@ def _size(text: str) -> int | str:
     match = _SIZE.fullmatch(text.upper().removesuffix("IB").removesuffix("B"))
     size = int(match[1]) << _UNITS[match[2]] if match else 0
     if not 1 <= size <= _LARGEST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1 to 1G bytes (such as 65536, 64K or 1M) or all")
+        sizes = "1 to 1G bytes (such as 65536, 64K or 1M), or all"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a message size: {sizes}")
     return size
 
 
@@ -216,16 +226,16 @@ def _whole(what: str, least: int, most: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if text.isascii() and text.isdecimal() and len(text) < 8 and least <= int(text) <= most:
             return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number ({what}) from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most} ({what})")
 
     return read
 
 
-def _bar(text: str) -> float:
+def _gbps(text: str) -> float:
     try:
         gbps = float(text)
     except ValueError:
         gbps = math.nan
     if not 0.0 < gbps < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth in Gb/s")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a bandwidth in Gb/s")
     return gbps

@@ -1,4 +1,4 @@
-"""What `gdrtop bench` writes to, and whom it asks: stdout for what is measured, stderr for all else."""
+"""Output of `gdrtop bench`: results go to stdout, messages and questions to stderr."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from widgets.base.lines import Line, line
 
 
 class BenchOutput:
-    """Stdout and stderr; where one can no longer be written, no more is, and what runs can end in order."""
+    """Stdout and stderr. If stdout fails, nothing more is written to it, so that a test can end in order."""
 
     def __init__(self, out: TextIO, as_json: bool, ascii_only: bool) -> None:
         self._out, self._as_json, self._ascii = out, as_json, ascii_only
         self.width = text_width(out)
         self.lost: OSError | None = None  # why stdout cannot be written any more
 
-    def say(self, lines: Sequence[Line]) -> None:
-        """What is no part of the JSON, and not told beside it."""
+    def show(self, lines: Sequence[Line]) -> None:
+        """Print to stdout, unless the output is JSON."""
         if self._as_json or self.lost is not None or not lines:
             return
         try:
@@ -30,8 +30,8 @@ class BenchOutput:
         except OSError as error:
             self.lost = error
 
-    def write(self, content: dict[str, Any]) -> None:
-        """The JSON."""
+    def write_json(self, content: dict[str, Any]) -> None:
+        """Print the JSON object to stdout."""
         try:
             write_json(content, self._out)
             self._out.flush()
@@ -39,18 +39,15 @@ class BenchOutput:
             self.lost = error
 
     def note(self, text: str) -> None:
-        """What is no part of the JSON, and told beside it."""
-        if self._as_json:
-            self.say_beside([line(text)])
-        else:
-            self.say([line(text)])
+        """Print to stdout, or to stderr if the output is JSON."""
+        (self.show_on_stderr if self._as_json else self.show)([line(text)])
 
     def warn(self, text: str) -> None:
-        """What is wrong."""
-        self.say_beside([line(f"gdrtop: {printable(text)}")])
+        """Print an error message to stderr."""
+        self.show_on_stderr([line(f"gdrtop: {printable(text)}")])
 
-    def say_beside(self, lines: Sequence[Line]) -> None:
-        """On stderr; it may be the pipe that stdout is."""
+    def show_on_stderr(self, lines: Sequence[Line]) -> None:
+        """Print to stderr, which may be the same closed pipe as stdout."""
         try:
             print_lines(lines, sys.stderr, self._ascii)
             sys.stderr.flush()
@@ -58,15 +55,18 @@ class BenchOutput:
             return
 
     def can_ask(self, answers: TextIO | None) -> bool:
-        """Whether somebody would see a question and could answer it."""
+        """Return whether a person would see a question and can answer it."""
         return not self._as_json and answers is not None and answers.isatty() and sys.stderr.isatty()
 
-    def asks(self, answers: TextIO | None, why: Sequence[Line], question: str) -> bool:
-        """Whether somebody says yes; `why` stands on stdout, and beside it where that is no terminal."""
+    def ask(self, answers: TextIO | None, why: Sequence[Line], question: str) -> bool:
+        """Ask a yes-or-no question; return whether the answer is yes.
+
+        `why` has been printed to stdout, and is printed to stderr too if stdout is not a terminal.
+        """
         if answers is None or not self.can_ask(answers):
             return False
         if not self._out.isatty():
-            self.say_beside(why)
+            self.show_on_stderr(why)
         try:
             sys.stderr.write(f"{question} [y/N] ")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What `gdrtop bench` tells while tests run, and what they come to."""
+"""What `gdrtop bench` prints while tests run, and the summary of their results."""
 
 from __future__ import annotations
 
@@ -19,63 +19,60 @@ from widgets.base.lines import Line, Run, Tone, line, wrapped
 
 
 class BenchProgress:
-    """One series as it comes, as lines; `peers_name` is this node's name, as a peer would call it."""
+    """A running series as lines of text; `peers_name` is the name of this node, as a peer calls it."""
 
     def __init__(self, series: Series, request: Request, peers_name: str, width: int) -> None:
-        self._series, self._choice = series, request
+        self._series, self._request = series, request
         self._peers_name, self._width = peers_name, width
         self._table: RowTable | None = None
 
     def lines(self, event: BandwidthEvent, comparisons: Sequence[str] = ()) -> list[Line]:
-        """What an event tells; `comparisons` are those of a test that has ended."""
+        """Return the lines of an event; `comparisons` belong to a test that has ended."""
         if isinstance(event, TestStarted):
             self._table = None
-            told = [(), line(Run(self._place(event), Tone.TITLE))]
-            return [*told, *draw_commands(event.test, self._width, self._peers_name)]
+            title = line(Run(self._position(event), Tone.TITLE))
+            return [(), title, *draw_commands(event.test, self._peers_name)]
         if isinstance(event, SampleReceived):
             return self._row(event.sample)
         if isinstance(event, FactReported) and event.fact.about is About.PHASE:
-            return self._phase(event.fact.value)
+            is_server = self._request.setup is Mode.SERVER
+            phase = event.fact.value
+            return [line(f"  {phase} …")] if is_server and phase in (WAITING, CONNECTED) else []
         if isinstance(event, TestEnded):
             tests = self._series.tests
             purpose = tests[0].purpose if len(tests) == 1 else None
             return draw_result(event.result, comparisons, self._width, purpose)
         return []
 
-    def beside(self, event: BandwidthEvent, is_watched: bool) -> list[Line]:
-        """What stands beside the JSON: how far it is where somebody sees it, a peer's command always."""
-        if not isinstance(event, TestStarted) or not (is_watched or event.test.for_peer):
+    def stderr_lines(self, event: BandwidthEvent, is_terminal: bool) -> list[Line]:
+        """Return the lines beside JSON output: the progress for a terminal, and always a peer's command."""
+        if not isinstance(event, TestStarted) or not (is_terminal or event.test.for_peer):
             return []
-        told = peer_command(event.test, self._peers_name)
-        return [line(self._place(event)), *([line(f"at the peer: {told}")] if told else [])]
+        command = peer_command(event.test, self._peers_name)
+        return [line(self._position(event)), *([line(f"on the peer: {command}")] if command else [])]
 
-    def _place(self, began: TestStarted) -> str:
+    def _position(self, event: TestStarted) -> str:
         tests = self._series.tests
-        left = sum(test.seconds for test in tests[began.number - 1 :])
-        return f"[{began.number}/{len(tests)}] {began.test.title} · about {minutes(left)} left"
-
-    def _phase(self, phase: str) -> list[Line]:
-        """Only where somebody at a peer is waited for."""
-        is_server = self._choice.setup is Mode.SERVER
-        return [line(f"  {phase} …")] if is_server and phase in (WAITING, CONNECTED) else []
+        left = sum(test.seconds for test in tests[event.number - 1 :])
+        return f"[{event.number}/{len(tests)}] {event.test.title} · about {minutes(left)} left"
 
     def _row(self, sample: Sample) -> list[Line]:
         if self._table is not None:
             return [self._table.row(sample)]
-        self._table = RowTable((sample,), self._width, self._choice.tool.endswith("_lat"))
+        self._table = RowTable((sample,), self._width, self._request.tool.endswith("_lat"))
         return [self._table.heading(), self._table.row(sample)]
 
     def summary(self, results: Sequence[Result]) -> list[Line]:
-        """A sweep's matrix, and what results mean together."""
+        """Return the matrix of a sweep, and what the results mean together."""
         lines: list[Line] = []
-        if self._choice.scope is not Scope.PAIR:
+        if self._request.scope is not Scope.PAIR:
             pairs = [test.pair for test in self._series.tests]
             gpus = dict.fromkeys(pair.gpu_label for pair in pairs if pair.gpu_label)
             nics = dict.fromkeys(pair.nic for pair in pairs)
             lines += [(), *draw_matrix(results, self._width, tuple(gpus), tuple(nics))]
-        told = conclusions(results, self._series.left_out)
-        if told:
+        meaning = conclusions(results, self._series.left_out)
+        if meaning:
             lines += [(), line(Run("What it means", Tone.TITLE))]
-        for sentence in told:
-            lines += wrapped(sentence, self._width, indent="  ")
+        for text in meaning:
+            lines += wrapped(text, self._width, indent="  ")
         return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.message import Message
 
-from tui.screens import save_and_copy as handing_over
+from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import PanesScreen
@@ -17,7 +17,7 @@ from widgets.base.lines_view import LinesView
 if TYPE_CHECKING:
     from tui.screens.bandwidth_run.state import SeriesState
 
-_ROOM_FOR_ALL = 32  # lines of the screen, from which on chart, rows and console go together
+_ROOM_FOR_ALL = 32  # lines from which the screen shows chart, rows and console together
 _VIEWS = ("results", "console", "all")
 
 
@@ -34,38 +34,39 @@ class BandwidthRunScreen(PanesScreen):
         bind("baseline", "baseline"),
         *leave_keys("bandwidth"),
     ]
+    CONDITIONAL = ("cancel", "skip", "again", "save", "copy", "baseline")
 
     class CancelRequested(Message):
-        """The whole series is to end."""
+        """Request to stop the whole series."""
 
     class SkipRequested(Message):
-        """The running test is to end."""
+        """Request to stop the running test and start the next one."""
 
     class EndSeen(Message):
-        """The end of the series was on the screen."""
+        """The screen has shown the end of the series."""
 
     @dataclass
     class AgainRequested(Message):
-        """The same tests are to be run again."""
+        """Request to run the same tests again."""
 
         state: SeriesState
 
     @dataclass
     class BaselineRequested(Message):
-        """These results are to be the baseline."""
+        """Request to save these results as the baseline."""
 
         state: SeriesState
-        is_sure: bool  # the key was pressed before
+        is_confirmed: bool  # the key was pressed twice
 
     def __init__(self, state: SeriesState) -> None:
         super().__init__()
         self.state = state
         self._view = ""
         self._drawn = 0  # lines of the console
-        self._baseline_wanted = False
+        self._baseline_requested = False
 
     def compose(self) -> ComposeResult:
-        """Head, chart, rows, console."""
+        """Compose summary, chart, rows and console."""
         summary = LinesView(id="summary")
         summary.can_focus = False
         yield summary
@@ -77,10 +78,10 @@ class BandwidthRunScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Show what there is, and count the seconds."""
+        """Draw, and update the elapsed time each second."""
         self._show_view(_VIEWS[2] if self.size.height >= _ROOM_FOR_ALL else _VIEWS[0])
         self._pane("rows").focus()
-        self.set_interval(1.0, self._draw_head)
+        self.set_interval(1.0, self._draw_summary)
 
     def _pane(self, name: str) -> LinesView:
         return self.query_one(f"#{name}", LinesView)
@@ -91,18 +92,18 @@ class BandwidthRunScreen(PanesScreen):
             self.set_class(name == view, f"view-{name}")
 
     def on_lines_view_resized(self) -> None:
-        """Draw all of it again for the panes' width."""
+        """Draw everything again for the new width of the panes."""
         self._drawn = 0
         self.draw()
 
     def on_resize(self) -> None:
-        """Another height is another chart."""
+        """Choose a view that fits the height, and draw the chart for it."""
         if self._view == _VIEWS[2] and self.size.height < _ROOM_FOR_ALL:
             self._show_view(_VIEWS[0])
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Draw what is new."""
+        """Draw the panes; append only new lines to the console."""
         if not self.is_mounted:
             return
         chart, rows, lines = self._pane("chart"), self._pane("rows"), self._pane("lines")
@@ -110,12 +111,12 @@ class BandwidthRunScreen(PanesScreen):
             if chart.room and chart.size.height:
                 chart.show(self.state.chart(chart.room, chart.size.height))
             if rows.room:
-                rows.border_title = self.state.table_title
+                rows.set_title(self.state.table_title)
                 rows.show(self.state.table(rows.room, rows.size.height))
             if lines.room:
                 self._draw_console(lines)
-        self._draw_head()
-        self.refresh_bindings()
+        self._draw_summary()
+        self._refresh_changed_bindings()
 
     def _draw_console(self, lines: LinesView) -> None:
         from tui.bandwidth.console import MOST_LINES
@@ -123,34 +124,34 @@ class BandwidthRunScreen(PanesScreen):
         if not self._drawn or len(lines.lines) > 2 * MOST_LINES:
             lines.show(self.state.console.lines(lines.room))
             lines.scroll_end(animate=False)
-        elif self._drawn < self.state.console.told:
+        elif self._drawn < self.state.console.count:
             lines.append(self.state.console.lines(lines.room, self._drawn))
-        self._drawn = self.state.console.told
+        self._drawn = self.state.console.count
 
-    def _draw_head(self) -> None:
-        self._pane("summary").show(self.state.head(self.size.width))
+    def _draw_summary(self) -> None:
+        self._pane("summary").show(self.state.summary(self.size.width))
         if self.state.ended is not None and self.is_current and not self.state.was_seen:
             self.post_message(self.EndSeen())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only the keys that do something now."""
+        """Enable only the keys that do something now."""
         is_over = self.state.ended is not None
         if action == "cancel":
             return not is_over
         if action == "skip":
             return not is_over and self.state.number < len(self.state.series.tests)
         if action == "copy":
-            return not is_over and bool(self.state.for_peer())
+            return not is_over and bool(self.state.peer_command)
         if action == "again":
             return is_over
         if action == "save":
             return bool(self.state.results)
-        return is_over and bool(self.state.done) if action == "baseline" else True
+        return is_over and bool(self.state.measured) if action == "baseline" else True
 
     # Keys
 
     def action_view(self) -> None:
-        """Chart and rows, the console, or all where there is room."""
+        """Show chart and rows, the console, or all of them if there is room."""
         views = _VIEWS if self.size.height >= _ROOM_FOR_ALL else _VIEWS[:2]
         self._show_view(views[(views.index(self._view) + 1) % len(views)])
         self._pane("lines" if self._view == _VIEWS[1] else "rows").focus()
@@ -158,11 +159,11 @@ class BandwidthRunScreen(PanesScreen):
         self.call_after_refresh(self.draw)
 
     def action_cancel(self) -> None:
-        """Ask to end the whole series, at both ends."""
+        """Ask to stop the whole series, at both ends."""
         self.post_message(self.CancelRequested())
 
     def action_skip(self) -> None:
-        """End this test, and start the next one."""
+        """Stop this test and start the next one."""
         self.post_message(self.SkipRequested())
 
     def action_again(self) -> None:
@@ -171,13 +172,13 @@ class BandwidthRunScreen(PanesScreen):
 
     def action_baseline(self) -> None:
         """Save the results as the baseline of this machine type."""
-        self.post_message(self.BaselineRequested(self.state, self._baseline_wanted))
-        self._baseline_wanted = True
+        self.post_message(self.BaselineRequested(self.state, self._baseline_requested))
+        self._baseline_requested = True
 
     def action_copy(self) -> None:
         """Copy the command for the peer to the terminal's clipboard."""
-        handing_over.copy(self, self.state.for_peer())
+        save_and_copy.copy(self, self.state.peer_command)
 
     def action_save(self) -> None:
         """Write the results as text to a new file in the current directory."""
-        handing_over.save(self, self.state.file_name, self.state.text())
+        save_and_copy.save(self, self.state.file_name, self.state.text())

@@ -1,4 +1,4 @@
-"""What to measure: rows of settings, and below them the tests that follow from them."""
+"""The settings of a bandwidth test, and below them the tests that gdrtop would run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.widgets import Input
 
-from tui.screens import save_and_copy as handing_over
+from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import PanesScreen
@@ -33,22 +33,23 @@ class BandwidthSetupScreen(PanesScreen):
         bind("copy", "copy"),
         *leave_keys("bandwidth"),
     ]
+    CONDITIONAL = ("confirm", "start", "change", "name_peer", "copy")
 
     class Changed(Message):
-        """The settings have changed: the tests are to be planned."""
+        """The settings have changed. The tests must be planned again."""
 
     class StartRequested(Message):
-        """The tests are to be run, after a look at what they would affect."""
+        """Request to run the tests, after a check of what they would affect."""
 
     class Confirmed(Message):
-        """The tests are to be run although they affect running jobs."""
+        """Request to run the tests although they affect running jobs."""
 
     def __init__(self, state: SetupState) -> None:
         super().__init__()
         self.state = state
 
     def compose(self) -> ComposeResult:
-        """Compose head, settings, planned tests, and the input for the peer's name."""
+        """Compose summary, settings, planned tests, and the input for the peer's name."""
         summary = LinesView(id="summary")
         summary.can_focus = False
         yield summary
@@ -57,11 +58,11 @@ class BandwidthSetupScreen(PanesScreen):
         question = LinesView(id="question")
         question.can_focus = False
         yield question
-        yield Input(placeholder="Host name or address of the peer; Esc ends", id="peer", max_length=300)
+        yield Input(placeholder="Host name or address of the peer. Esc cancels", id="peer", max_length=300)
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Show the settings; nothing is typed yet."""
+        """Show the settings, without the input."""
         self._peer.display = False
         self._settings.focus()
         self.post_message(self.Changed())
@@ -79,14 +80,14 @@ class BandwidthSetupScreen(PanesScreen):
         return self.query_one("#peer", Input)
 
     def on_lines_view_resized(self) -> None:
-        """Draw for the panes' width."""
+        """Draw again for the new width of the panes."""
         self.draw()
 
     def draw(self) -> None:
-        """Draw what is known, once there are panes for it."""
+        """Draw the panes, once they exist."""
         if not self.is_mounted:
             return
-        self.query_one("#summary", LinesView).show(self.state.head())
+        self.query_one("#summary", LinesView).show(self.state.summary())
         self._settings.display = not self.state.refusal
         if self._settings.room:
             self._settings.show(self.state.settings())
@@ -96,22 +97,22 @@ class BandwidthSetupScreen(PanesScreen):
         if self._planned.room:
             self._planned.show(self.state.lines(self._planned.room))
         self.query_one("#question", LinesView).show([self.state.question])
-        self.refresh_bindings()
+        self._refresh_changed_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only the keys that do something now."""
+        """Enable only the keys that do something now."""
         if action == "confirm":
             return self.state.is_asking
         if action in ("start", "change"):
             return not self.state.refusal and not (action == "start" and self.state.is_asking)
         if action == "name_peer":
             return self.state.chosen.has_peer
-        return bool(self.state.for_peer()) if action == "copy" else True
+        return bool(self.state.peer_command) if action == "copy" else True
 
     # Keys
 
     def action_move(self, how: str) -> None:
-        """Select another row; in the lower pane scroll."""
+        """Select another row, or scroll the lower pane."""
         if self._planned.has_focus:
             super().action_move(how)
             return
@@ -141,7 +142,7 @@ class BandwidthSetupScreen(PanesScreen):
         self._peer.focus()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Take the name, where it is one."""
+        """Use the typed name, if it is valid."""
         why = self.state.set_peer(submitted.value)
         if why:
             self.notify(why, severity="warning", markup=False)
@@ -155,7 +156,7 @@ class BandwidthSetupScreen(PanesScreen):
         self._settings.focus()
 
     def action_start(self) -> None:
-        """Run the tests; ask for the peer's name first where it is missing."""
+        """Run the tests; ask for the peer's name first if it is missing."""
         if self.state.chosen.wants_peer:
             self.action_name_peer()
         else:
@@ -168,20 +169,20 @@ class BandwidthSetupScreen(PanesScreen):
 
     def action_copy(self) -> None:
         """Copy the command for the peer to the terminal's clipboard."""
-        handing_over.copy(self, self.state.for_peer())
+        save_and_copy.copy(self, self.state.peer_command)
 
     def action_leave(self) -> None:
-        """Give the name up, then the question, then leave."""
+        """Close the input, then the question, then the screen."""
         if self._peer.display:
             self._leave_input()
-        elif self.state.is_asking or self.state.is_looking:
-            self.state.do_not_run()
+        elif self.state.is_asking or self.state.is_checking:
+            self.state.cancel_run()
             self.draw()
-            self.post_message(self.Changed())  # of what came meanwhile nothing was planned
+            self.post_message(self.Changed())  # nothing was planned during the question
         else:
             super().action_leave()
 
     def action_close(self) -> None:
-        """Leave at once; nothing runs."""
-        self.state.do_not_run()
+        """Leave at once, without running anything."""
+        self.state.cancel_run()
         super().action_close()

@@ -1,6 +1,6 @@
-"""What would be measured as its screen shows it: settings, what follows from them, who would feel it.
+"""What the setup screen of bandwidth tests shows: settings, planned tests, and whom they would affect.
 
-Knows nothing of Textual.
+Independent of Textual.
 """
 
 from __future__ import annotations
@@ -21,178 +21,174 @@ from widgets.bandwidth.series import draw_affected, peer_command
 from widgets.bandwidth.setup import draw_planned, draw_settings
 from widgets.base.lines import Line, Run, Tone, sentence, wrapped
 
+_MOST_EARLIER = 3  # tests of a series whose earlier results are shown
+
 
 @dataclass(frozen=True)
 class ToRun:
-    """A series that is to be run, whatever the settings and plans become until it is."""
+    """A series that is about to run; later changes of the settings do not change it."""
 
     examination: Examination
     series: Series
-    is_again: bool = False  # as it was run before, not by the settings
-    affected_by: tuple[str, ...] | None = None  # None: nobody has looked yet
+    is_again: bool = False  # an earlier series, which the settings may not match
+    affected_by: tuple[str, ...] | None = None  # None: not checked yet
 
 
 class SetupState:
-    """Changes only by `take`, what was planned, and the keys' methods."""
+    """The settings, and what follows from them."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
         self.chosen = BandwidthSettings()
         self.examination: Examination | None = None
-        self.refusal = ""  # why nothing at all is measured here
+        self.refusal = ""  # why no test can run here
         self.planned: Series | Refused | None = None
-        self.affected_by: tuple[str, ...] = ()  # of what is planned, by the newest reading
+        self.affected_by: tuple[str, ...] = ()  # the planned series, by the newest reading
         self.to_run: ToRun | None = None
-        self.kept: tuple[Result, ...] = ()
+        self.earlier: tuple[Result, ...] = ()
         self.baseline: tuple[Result, ...] = ()
         self.now = 0.0  # seconds since 1970, by the node's clock
         self._failure = ""
-        self._unread = self._no_baseline = ""  # why, where earlier results or a baseline might be expected
+        self._unread = self._no_baseline = ""  # why earlier results, or a baseline, are missing
 
-    # What is known
+    # Facts
 
-    def take(self, examination: Examination) -> None:
-        """Take over what the node is."""
+    def set_examination(self, examination: Examination) -> None:
+        """Set the facts of the node."""
         self.examination, self._failure = examination, ""
-        self.chosen.take(examination)
+        self.chosen.set_examination(examination)
 
-    def fail(self, what: str) -> None:
-        """The node could not be looked at, or the tests not be planned."""
-        self._failure = what
+    def fail(self, message: str) -> None:
+        """Note that the node could not be read, or the tests could not be planned."""
+        self._failure = message
 
-    def set_earlier(self, kept: tuple[Result, ...], unread: str) -> None:
-        """Take over earlier results, or why those that are there could not be read."""
-        self.kept, self._unread = kept, unread
+    def set_earlier(self, earlier: tuple[Result, ...], unread: str) -> None:
+        """Set the earlier results, or why existing ones could not be read."""
+        self.earlier, self._unread = earlier, unread
 
     def set_baseline(self, baseline: tuple[Result, ...], why_none: str) -> None:
-        """Take over the baseline of this machine type, or why there is none where one might be expected."""
+        """Set the baseline of this machine type, or why there is none although one might be expected."""
         self.baseline, self._no_baseline = baseline, why_none
 
-    # Changing it
+    # Changes
 
     def change(self, step: int) -> bool:
-        """Take the next value of the selected row, or the one before; whether there was one."""
+        """Change the selected setting to its next or previous value; return whether it has another."""
         if not self.chosen.change(step):
             return False
-        self._changed()
+        self._forget_plan()
         return True
 
     def set_peer(self, text: str) -> str:
-        """Take the peer's name; why not, where it is none."""
-        why = self.chosen.set_peer(text)
-        if not why:
-            self._changed()
-        return why
+        """Set the name of the peer; return an error message if it is not valid, else ""."""
+        error = self.chosen.set_peer(text)
+        if not error:
+            self._forget_plan()
+        return error
 
-    def _changed(self) -> None:
+    def _forget_plan(self) -> None:
         self.planned, self.affected_by = None, ()
-        self.do_not_run()
+        self.cancel_run()
 
-    # Running it
+    # The run
 
     @property
-    def is_looking(self) -> bool:
-        """Whether it is being looked who would feel it, before it is run."""
+    def is_checking(self) -> bool:
+        """Return whether gdrtop is checking whom the series would affect."""
         return self.to_run is not None and self.to_run.affected_by is None
 
     @property
     def is_asking(self) -> bool:
-        """Whether a person has to say if it is to be run though somebody would feel it."""
+        """Return whether a person must confirm that running jobs may be affected."""
         return self.to_run is not None and bool(self.to_run.affected_by)
 
-    def do_not_run(self) -> None:
-        """It is not to be run after all."""
+    def cancel_run(self) -> None:
+        """Do not run the series that was about to run."""
         self.to_run = None
 
-    # Drawing
+    # Text
 
-    def head(self) -> list[Line]:
-        """On which node, and what is the matter."""
-        word = "" if self.origin.source is Source.LIVE else f"  {self.origin.source.name}"
-        told, tone = "", Tone.DIM
+    def summary(self) -> list[Line]:
+        """Return the first line: the node, and what is missing."""
+        source = "" if self.origin.source is Source.LIVE else f"  {self.origin.source.name}"
+        status = Run("")
         if self._failure:
-            told, tone = f"✗ {self._failure}", Tone.BAD
+            status = Run(f"  ✗ {self._failure}", Tone.BAD)
         elif self.examination is None and not self.refusal:
-            told = "Checking the node …"
-        title = (
-            Run("Bandwidth test ", Tone.TITLE),
-            Run(f" {self.node} ", Tone.CURSOR),
-            Run(word, Tone.TITLE),
-        )
-        return [(*title, Run(f"  {told}", tone))]
+            status = Run("  Checking the node …", Tone.DIM)
+        title = Run("Bandwidth test ", Tone.TITLE)
+        return [(title, Run(f" {self.node} ", Tone.CURSOR), Run(source, Tone.TITLE), status)]
 
     @property
     def hostname(self) -> str:
-        """The node's own name; "" where that is not known."""
+        """Return the host name; "" if it is unknown."""
         platform = None if self.examination is None else self.examination.node.platform
         return known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
 
     @property
     def node(self) -> str:
-        """The node's name, for showing."""
+        """Return a name of the node for display."""
         return self.hostname or self.origin.label or "this node"
 
     def settings(self) -> list[Line]:
-        """The rows."""
+        """Return the settings, a line each."""
         return draw_settings(self.chosen.rows(), self.chosen.selected)
 
     def lines(self, width: int) -> list[Line]:
-        """What would be run, and what is known of it."""
+        """Return the planned tests, or the question whether they may affect running jobs."""
         if self.refusal:
-            return wrapped(f"gdrtop measures nothing here: {self.refusal}.", width, Tone.WARNING)
+            return wrapped(f"No test can run here: {self.refusal}.", width, Tone.WARNING)
         to_run = self.to_run
         if to_run is not None and to_run.affected_by:
-            felt = [*draw_affected(to_run.affected_by, width), *self._simulated(width), ()]
-            again = wrapped(f"Run again with the same settings: {to_run.series.title}", width, Tone.TITLE)
-            return [*felt, *(again if to_run.is_again else []), *self._about(to_run.series, width)]
+            lines = draw_affected(to_run.affected_by, width)
+            if self.origin.source is Source.SIMULATED:
+                text = "The job is simulated. On a real node it would slow down."
+                lines += wrapped(text, width, Tone.DIM)
+            lines.append(())
+            if to_run.is_again:
+                text = f"Run again with the same settings: {to_run.series.title}"
+                lines += wrapped(text, width, Tone.TITLE)
+            return [*lines, *self._draw(to_run.series, width)]
         if self.planned is None:
             return [] if self.examination is None else [(Run("…", Tone.DIM),)]
-        return self._about(self.planned, width, self.affected_by)
+        return self._draw(self.planned, width, self.affected_by)
 
-    def _simulated(self, width: int) -> list[Line]:
-        if self.origin.source is not Source.SIMULATED:
-            return []
-        return wrapped("The job is simulated. On a real node it would be slowed down.", width, Tone.DIM)
+    def _draw(self, series: Series | Refused, width: int, affected: tuple[str, ...] = ()) -> list[Line]:
+        earlier = self._earlier_lines(series, width) if isinstance(series, Series) else []
+        return draw_planned(series, width, self.hostname, affected, earlier)
 
-    def _about(self, series: Series | Refused, width: int, affected_by: tuple[str, ...] = ()) -> list[Line]:
-        before = self._before(series, width) if isinstance(series, Series) else []
-        return draw_planned(series, width, self.hostname, affected_by, before)
-
-    def _before(self, series: Series, width: int) -> list[Line]:
-        """The newest results of its first tests on this node, and its machine type's baseline."""
+    def _earlier_lines(self, series: Series, width: int) -> list[Line]:
+        """Return the newest results of the first tests on this node, and their baseline."""
         lines: list[Line] = []
         origin = origin_word(self.origin)
-        for test in series.tests[:3]:
+        for test in series.tests[:_MOST_EARLIER]:
             key = planned_key(test)
-            for word, found in (
-                ("last measured", newest(self.kept, key, self.hostname, origin)),
+            for label, result in (
+                ("last measured", newest(self.earlier, key, self.hostname, origin)),
                 ("baseline", baseline_result(self.baseline, key, origin)),
             ):
-                if found is not None:
-                    label = word if len(series.tests) == 1 else f"{word}, {test.title}:"
-                    lines.extend(draw_last_result(found, self.now, width, label))
+                if result is not None:
+                    title = f", {test.title}:" if len(series.tests) > 1 else ""
+                    lines += draw_last_result(result, self.now, width, f"{label}{title}")
         for why in (self._unread, self._no_baseline):
             if why:
-                lines.extend(wrapped(sentence(why), width, Tone.WARNING))
+                lines += wrapped(sentence(why), width, Tone.WARNING)
         return lines
 
     @property
-    def _shown(self) -> Series | Refused | None:
-        return self.to_run.series if self.is_asking and self.to_run is not None else self.planned
-
-    def for_peer(self) -> str:
-        """The command for the peer; "" where none is needed."""
-        series = self._shown
+    def peer_command(self) -> str:
+        """Return the command for the peer; "" if none is needed."""
+        series = self.to_run.series if self.to_run is not None and self.is_asking else self.planned
         return peer_command(series.tests[0], self.hostname) if isinstance(series, Series) else ""
 
     @property
     def question(self) -> Line:
-        """What the keys do here, in a sentence."""
+        """Return what the keys do here, as a sentence."""
         if self.refusal:
             return (Run("q goes back.", Tone.DIM),)
         if self.is_asking:
             return (Run("Run it anyway?  y: run, Esc: do not run", Tone.WARNING),)
-        if self.is_looking:
+        if self.is_checking:
             return (Run("Checking what it would affect …", Tone.DIM),)
         if isinstance(self.planned, Refused):
             return (Run("This cannot run. ↑↓ ←→ change the settings.", Tone.WARNING),)

@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.nccl_conf import NcclConf
-from probes.facts.jobs.processes import (
-    Process,
-    ProcessFacts,
-    name_of,
-    names_of,
+from probes.facts.jobs.process_files import (
     parse_environment,
     parse_job,
     parse_maps,
     parse_program,
     parse_status,
-    probe,
 )
+from probes.facts.jobs.processes import Process, ProcessFacts, name_of, names_of, probe
 from probes.facts.system.memlock import MemlockLimit
 from probes.host.local import LocalHost
 from tests.trees import link, write

@@ -11,7 +11,7 @@ from tui.bandwidth.session import MemoryResultsStore, ResultsStore
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import _parser
 from tui.commands.bench import command as bench_module
-from tui.commands.bench.options import wanted
+from tui.commands.bench.options import parse_options
 
 
 class Terminal(io.StringIO):
@@ -45,7 +45,7 @@ class Scene:
         if live:
             self.host.origin = Origin(Source.LIVE)
         self.store = MemoryResultsStore() if store is None else store
-        self.processes: ProcessStarter = SimulatedProcessStarter(self.host, self.wait)
+        self.starter: ProcessStarter = SimulatedProcessStarter(self.host, self.wait)
         self.waited: list[float] = []
 
     def wait(self, seconds: float) -> None:
@@ -62,11 +62,11 @@ class Scene:
         status = bench_module.command(
             self.host,
             out,
-            wanted(_parser().parse_args(["bench", *arguments])),
+            parse_options(_parser().parse_args(["bench", *arguments])),
             read_only=read_only,
             answers=answers,
             store=self.store,
-            processes=self.processes,
+            starter=self.starter,
             pause=self.pause,
         )
         return status, out.getvalue()

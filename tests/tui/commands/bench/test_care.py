@@ -16,7 +16,7 @@ from tests.tui.commands.bench.scene import Out, Scene, Signals, Terminal
 from tests.tui.test_cli import ROOT
 from tui.cli import _parser, main
 from tui.commands.bench import command as bench_module
-from tui.commands.bench.options import wanted
+from tui.commands.bench.options import parse_options
 
 # Care
 
@@ -37,11 +37,11 @@ def test_who_would_feel_it_is_named_and_asked_for(monkeypatch: pytest.MonkeyPatc
 
 def test_nobody_is_asked_where_the_question_would_not_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
     scene = Scene(live=True)
-    scene.processes = Signals(scene.processes, signal.SIGTERM, 1)
+    scene.starter = Signals(scene.starter, signal.SIGTERM, 1)
     answers = Terminal("y\n")
     status, out = scene.run(answers=answers)
     assert status == 2
-    assert scene.processes.started == []
+    assert scene.starter.started == []
     assert answers.read() == "y\n"
     told = out + capsys.readouterr().err
     assert "[y/N]" not in told
@@ -53,10 +53,10 @@ def test_without_a_yes_nothing_is_run(answers: io.StringIO | None, monkeypatch: 
     beside = Terminal()
     monkeypatch.setattr(sys, "stderr", beside)
     scene = Scene(live=True)
-    scene.processes = Signals(scene.processes, signal.SIGTERM, 1)
+    scene.starter = Signals(scene.starter, signal.SIGTERM, 1)
     status, out = scene.run(answers=answers)
     assert status == 2
-    assert scene.processes.started == []
+    assert scene.starter.started == []
     assert "pid 41000" in out
     assert "--yes" in beside.getvalue()
 
@@ -113,14 +113,14 @@ def test_read_only_stands_before_the_command(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_both_ends_and_tells_what_was_measured(number: int) -> None:
     scene = Scene()
-    scene.processes = Signals(scene.processes, number, 4)
+    scene.starter = Signals(scene.starter, number, 4)
     before = signal.getsignal(number)
     status, out = scene.run("--sweep", "--seconds", "3")
     assert status == 130
-    assert len(scene.processes.started) == 4
-    assert all(one.ended is not None for one in scene.processes.started)
-    assert "both ends were stopped" in out
-    assert "1 of 8 tests were completed" in out
+    assert len(scene.starter.started) == 4
+    assert all(one.ended is not None for one in scene.starter.started)
+    assert "Both ends were stopped" in out
+    assert "1 of 8 tests completed" in out
     assert "of 400 Gb/s" in out
     assert signal.getsignal(number) is before
 
@@ -140,27 +140,27 @@ class Leaving(Out):
 
 
 def leave_at(scene: Scene, word: str, *arguments: str) -> int:
-    options = wanted(_parser().parse_args(["bench", *arguments]))
+    options = parse_options(_parser().parse_args(["bench", *arguments]))
     return bench_module.command(
-        scene.host, Leaving(word), options, store=scene.store, processes=scene.processes
+        scene.host, Leaving(word), options, store=scene.store, starter=scene.starter
     )
 
 
 def test_a_terminal_that_goes_away_ends_both_ends(capsys: pytest.CaptureFixture[str]) -> None:
     scene = Scene()
-    scene.processes = Signals(scene.processes, signal.SIGTERM, 99)
+    scene.starter = Signals(scene.starter, signal.SIGTERM, 99)
     assert leave_at(scene, "1048576  ") == 130
-    assert len(scene.processes.started) == 2
-    assert all(one.ended is not None for one in scene.processes.started)
+    assert len(scene.starter.started) == 2
+    assert all(one.ended is not None for one in scene.starter.started)
     assert scene.now < 1010.0
-    assert "the output cannot be written: both ends were stopped" in capsys.readouterr().err
+    assert "the output cannot be written. Both ends were stopped" in capsys.readouterr().err
 
 
 def test_a_reader_that_has_left_before_lets_nothing_begin() -> None:
     scene = Scene()
-    scene.processes = Signals(scene.processes, signal.SIGTERM, 99)
+    scene.starter = Signals(scene.starter, signal.SIGTERM, 99)
     assert leave_at(scene, "gdrtop") == 130
-    assert scene.processes.started == []
+    assert scene.starter.started == []
 
 
 def test_a_reader_that_leaves_at_the_end_takes_neither_status_nor_ticket(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_ctrl_c_from_outside(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     rest = child.stdout.read().decode()
     assert child.wait(60) == 130
-    assert "cancelled (" in rest
-    assert "interrupted: both ends were stopped; 0 of 1 tests" in rest
+    assert "canceled (" in rest
+    assert "interrupted. Both ends were stopped; 0 of 1 tests" in rest
     assert rest.count("interrupted") == 1
     child.stdout.close()

@@ -7,7 +7,7 @@ import pytest
 from probes.bandwidth.model.planned_test import LeftOut, Pair
 from probes.bandwidth.tools.samples import BY_PEERMEM, HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.sample_results import failed, result
-from tui.commands.bench.exit_status import ended
+from tui.commands.bench.exit_status import exit_status
 
 DOWN = LeftOut("GPU3 → mlx5_3 · DMA-BUF", "port 1 of mlx5_3 is down")
 OTHER = LeftOut("GPU4 → mlx5_4 · DMA-BUF", "port 1 of mlx5_4 is down")
@@ -15,39 +15,39 @@ OTHER = LeftOut("GPU4 → mlx5_4 · DMA-BUF", "port 1 of mlx5_4 is down")
 
 @pytest.mark.parametrize("bar", [None, 100.0])
 def test_what_a_sweep_left_out_has_not_passed(bar: float | None) -> None:
-    status, told = ended([result(190.0)], 1, bar, "", (DOWN,))
+    status, told = exit_status([result(190.0)], 1, bar, "", (DOWN,))
     assert status == 2
     assert told == "1 of 2 tests were left out: GPU3 → mlx5_3 · DMA-BUF: port 1 of mlx5_3 is down"
-    status, told = ended([result(190.0)], 1, bar, "", (DOWN, OTHER))
+    status, told = exit_status([result(190.0)], 1, bar, "", (DOWN, OTHER))
     assert status == 2
     assert told.startswith("2 of 3 tests were left out: GPU3")
     assert told.endswith("; and 1 more")
 
 
 def test_with_nothing_left_out_it_has() -> None:
-    assert ended([result(190.0)], 1, 100.0, "")[0] == 0
-    assert ended([result(190.0)], 1, 195.0, "")[0] == 1
+    assert exit_status([result(190.0)], 1, 100.0, "")[0] == 0
+    assert exit_status([result(190.0)], 1, 195.0, "")[0] == 1
 
 
 def test_a_failure_is_told_first_and_an_interrupt_before_all() -> None:
-    assert "failed" in ended([failed()], 1, None, "", (DOWN,))[1]
-    assert ended([result()], 2, None, "interrupted", (DOWN,)) == (
+    assert "failed" in exit_status([failed()], 1, None, "", (DOWN,))[1]
+    assert exit_status([result()], 2, None, "interrupted", (DOWN,)) == (
         130,
-        "interrupted: both ends were stopped; 1 of 2 tests were completed",
+        "interrupted. Both ends were stopped; 1 of 2 tests completed",
     )
-    assert ended([], 2, None, "interrupted") == (130, "interrupted; 0 of 2 tests were completed")
+    assert exit_status([], 2, None, "interrupted") == (130, "interrupted; 0 of 2 tests completed")
 
 
 def test_other_memory_than_asked_for_has_not_passed() -> None:
     other = result(190.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),))
-    status, told = ended([other], 1, 100.0, "")
+    status, told = exit_status([other], 1, 100.0, "")
     assert status == 2
     assert told == (
-        "1 of 1 tests had another memory than asked for: GPU0 → mlx5_0 · DMA-BUF: host memory was measured"
+        "1 of 1 tests did not use the requested memory: GPU0 → mlx5_0 · DMA-BUF: measured host memory"
     )
     # In a comparison it is a finding where another path works, and makes up for no failure.
-    assert ended([other, result(190.0, BY_PEERMEM)], 2, 100.0, "")[0] == 0
-    assert ended([other, failed(BY_PEERMEM)], 2, 100.0, "")[0] == 2
+    assert exit_status([other, result(190.0, BY_PEERMEM)], 2, 100.0, "")[0] == 0
+    assert exit_status([other, failed(BY_PEERMEM)], 2, 100.0, "")[0] == 2
 
 
 PEERMEM_LOST = LeftOut("GPU0 → mlx5_0 · nvidia-peermem", "this perftest is built without CUDA")
@@ -56,22 +56,22 @@ DMABUF_LOST = LeftOut("GPU0 → mlx5_0 · DMA-BUF", "this perftest is built with
 
 def test_a_comparison_without_any_gpu_memory_has_not_passed() -> None:
     host = result(190.0, HOST_MEMORY)
-    status, told = ended([host], 1, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))
+    status, told = exit_status([host], 1, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))
     assert status == 2
     assert told.startswith("2 of 3 tests were left out: GPU0 → mlx5_0 · nvidia-peermem")
     # One path that was measured is enough, of the same pair.
-    assert ended([host, result(190.0)], 2, 100.0, "", (PEERMEM_LOST,))[0] == 0
+    assert exit_status([host, result(190.0)], 2, 100.0, "", (PEERMEM_LOST,))[0] == 0
     other = replace(result(190.0), pair=Pair("0000:19:00.0", "GPU1", "mlx5_0", 1))
-    assert ended([host, other], 2, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))[0] == 2
+    assert exit_status([host, other], 2, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))[0] == 2
 
 
 @pytest.mark.parametrize(
     ("routes", "told"),
     [
-        (("NET/Socket/0",), "TCP in place of RDMA was measured"),
-        (("NET/IB/0",), "host memory was measured"),
-        ((), "an unknown way was measured"),
-        (("P2P/CUMEM",), "an unknown way was measured"),
+        (("NET/Socket/0",), "measured TCP in place of RDMA"),
+        (("NET/IB/0",), "measured host memory"),
+        ((), "measured an unknown way"),
+        (("P2P/CUMEM",), "measured an unknown way"),
     ],
 )
 def test_a_collective_without_gpudirect_rdma_over_nics_has_not_passed(
@@ -81,9 +81,9 @@ def test_a_collective_without_gpudirect_rdma_over_nics_has_not_passed(
     one = result(
         190.0, "", tool="all_reduce_perf", title="8 GPUs · all_reduce_perf over the NICs", facts=facts
     )
-    status, reason = ended([replace(one, wants_nics=True)], 1, 100.0, "")
+    status, reason = exit_status([replace(one, wants_nics=True)], 1, 100.0, "")
     assert status == 2
     assert told in reason
-    assert ended([one], 1, 100.0, "")[0] == 0  # inside the node every way is right
+    assert exit_status([one], 1, 100.0, "")[0] == 0  # inside the node every way is right
     direct = Fact(About.ROUTE, "NET/IB/0/GDRDMA", "")
-    assert ended([replace(one, wants_nics=True, facts=(direct,))], 1, 100.0, "")[0] == 0
+    assert exit_status([replace(one, wants_nics=True, facts=(direct,))], 1, 100.0, "")[0] == 0

@@ -35,7 +35,7 @@ def test_results_are_kept_listed_and_compared(tmp_path: Path) -> None:
 def test_no_results_yet() -> None:
     status, out = Scene().run("--results")
     assert status == 0
-    assert "No results are kept" in out
+    assert "No results are saved" in out
     assert json.loads(Scene().run("--results", "--json")[1])["results"] == []
 
 
@@ -44,11 +44,11 @@ def test_results_that_are_not_believed_are_not_no_results(tmp_path: Path) -> Non
     scene.run("--seconds", "2", "--yes")
     (tmp_path / "kept" / "results.jsonl").chmod(0o664)
     told = words(scene.run("--results")[1])
-    assert "others may write it too" in told
-    assert "No results are kept" not in told
+    assert "other users may write to it" in told
+    assert "No results are saved" not in told
     as_json = json.loads(scene.run("--results", "--json")[1])
     assert as_json["results"] is None
-    assert "others may write it too" in as_json["unknown"]["results"]
+    assert "other users may write to it" in as_json["unknown"]["results"]
 
 
 def test_a_baseline_is_saved_and_compared_with(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_is_below_the_bar_is_no_baseline(tmp_path: Path, capsys: pytest.Cap
     scene = Scene(live=True, store=DiskResultsStore(str(tmp_path / "kept")))
     arguments = ("--seconds", "2", "--yes", "--save-baseline", "--min-gbps", "399")
     assert scene.run(*arguments)[0] == 1
-    assert "no baseline saved: below the threshold: GPU0" in capsys.readouterr().err
+    assert "baseline not saved: below the threshold: GPU0" in capsys.readouterr().err
     assert not (tmp_path / "kept" / "baselines").exists()
 
 
@@ -117,7 +117,7 @@ def test_what_cannot_be_kept_is_told_and_measured_all_the_same(
     status, out = scene.run("--seconds", "2", "--yes")
     assert status == 0
     assert "of 400 Gb/s" in out
-    assert "not kept: " in capsys.readouterr().err
+    assert "not saved: " in capsys.readouterr().err
 
 
 def test_a_simulated_node_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,9 +138,9 @@ def test_the_ticket_is_written_and_never_over_another_file(
     assert "of 400 Gb/s" in told
     assert "ib_write_bw -d mlx5_0" in told
     scene = Scene()
-    scene.processes = Signals(scene.processes, signal.SIGTERM, 1)
+    scene.starter = Signals(scene.starter, signal.SIGTERM, 1)
     assert scene.run("--text", "ticket.txt")[0] == 3
-    assert scene.processes.started == []
+    assert scene.starter.started == []
     assert "is not overwritten" in capsys.readouterr().err
     assert (tmp_path / "ticket.txt").read_text("ascii") == told
 

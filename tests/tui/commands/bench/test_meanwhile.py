@@ -43,7 +43,7 @@ class QuietScene(Scene):
         if live:
             self.host.origin = Origin(Source.LIVE)
         self.comes = Comes(SimulatedProcessStarter(self.host, self.wait), self.host, at)
-        self.processes = self.comes
+        self.starter = self.comes
 
 
 def test_nobody_is_asked_for_and_the_series_goes_to_its_end() -> None:
@@ -65,7 +65,7 @@ def test_somebody_who_comes_meanwhile_ends_the_series_and_is_named(
     assert scene.comes.started == 2
     told = words(out)
     assert CAME in told
-    assert "1 of 8 tests were completed, 7 were not started" in told
+    assert "1 of 8 tests completed, 7 not started" in told
     assert "use --yes to override" in told
     assert "Not started: GPU1 → mlx5_1 · DMA-BUF, GPU2" in told
     assert "[1/8] GPU0 → mlx5_0" in out
@@ -136,7 +136,7 @@ def test_an_interruption_while_it_looks_is_an_interruption(monkeypatch: pytest.M
     status, out = scene.run(*SWEEP, answers=io.StringIO())
     assert status == 130
     assert scene.comes.started == 2
-    assert "1 of 8 tests were completed" in out
+    assert "1 of 8 tests completed" in out
     assert "meanwhile" not in out
 
 

@@ -15,7 +15,7 @@ from tests.tui.commands.test_schema import valid
 from tui.bandwidth.session import BenchSession
 from tui.cli import _parser, main
 from tui.commands.bench import command as bench_module
-from tui.commands.bench.options import wanted
+from tui.commands.bench.options import parse_options
 
 # With no further argument
 
@@ -49,8 +49,8 @@ def test_rows_come_as_they_are_measured_each_flushed() -> None:
             seen.append((scene.now, self.getvalue().count("\n     1048576")))
 
     out = Watched()
-    options = wanted(_parser().parse_args(["bench"]))
-    bench_module.command(scene.host, out, options, store=scene.store, processes=scene.processes)
+    options = parse_options(_parser().parse_args(["bench"]))
+    bench_module.command(scene.host, out, options, store=scene.store, starter=scene.starter)
     times = {rows: at for at, rows in reversed(seen)}
     assert len(times) >= 10
     assert times[5] - times[1] == pytest.approx(4.0, abs=0.5)
@@ -81,10 +81,10 @@ def test_the_list_has_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_dry_run_shows_all_and_starts_nothing() -> None:
     scene = Scene(live=True)
-    scene.processes = Signals(scene.processes, signal.SIGTERM, 1)
+    scene.starter = Signals(scene.starter, signal.SIGTERM, 1)
     status, out = scene.run("--memory", "compare", "--dry-run", "--yes")
     assert status == 0
-    assert scene.processes.started == []
+    assert scene.starter.started == []
     for told in (
         "3 tests · about 39 s",
         "shows: ",
@@ -154,7 +154,7 @@ def test_a_sweep_ends_in_a_matrix() -> None:
 def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
     arguments: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = BenchSession.series
+    whole = BenchSession.plan
 
     def without_one(bench: BenchSession, examination: Examination, request: Request) -> Series | Refused:
         series = whole(bench, examination, request)
@@ -162,7 +162,7 @@ def test_a_sweep_that_leaves_a_gpu_out_has_not_passed(
         left = LeftOut("GPU9 → mlx5_9 · DMA-BUF", "port 1 of mlx5_9 is down")
         return Series(series.title, series.tests[-1:], (left,))
 
-    monkeypatch.setattr(BenchSession, "series", without_one)
+    monkeypatch.setattr(BenchSession, "plan", without_one)
     got, out = Scene().run(*arguments, "--seconds", "2", "--min-gbps", "100")
     assert got == status
     last = words(out.rpartition("\n\n")[2])
@@ -209,7 +209,7 @@ def test_json_tells_a_refusal_too() -> None:
 
 def test_a_server_prints_the_command_for_the_peer_and_says_that_it_waits() -> None:
     scene = Scene()
-    scene.processes = Signals(scene.processes, signal.SIGINT, 1)
+    scene.starter = Signals(scene.starter, signal.SIGINT, 1)
     status, out = scene.run("--serve")
     assert status == 130
     line = next(line for line in out.splitlines() if "on the peer: " in line)

@@ -1,0 +1,156 @@
+"""The probe of GPUDirect RDMA: which path this node can use, and which it is using."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, hardware_of
+from probes.facts.gpudirect_requirements import (
+    driver_requirements,
+    efa_requirement,
+    gpu_support,
+    is_live,
+    kernel_requirements,
+    nic_requirement,
+    path_state,
+    peermem_state,
+    support_requirements,
+    topology_requirements,
+    verbs_requirement,
+)
+from probes.facts.kernel.modules import ModuleFacts
+from probes.facts.kernel.release import KernelFacts
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.host.cuda import CudaGpu
+from probes.host.protocol import Host
+
+_BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
+_BUFINFO_LIMIT = 4 << 20
+# Only OFED's and Broadcom's drivers ask peer-memory clients for addresses (ib_umem_get_peer).
+_PEER_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en")
+_MELLANOX = "0x15b3"  # its DMA function (Data Direct) attaches in place of the NIC
+_CUDA_ERRORS = {
+    "802": "the NVSwitch fabric is not set up; check Fabric Manager",
+    "803": "the driver's kernel modules and libraries have different versions",
+}
+
+
+def parse_bufinfo(text: str) -> frozenset[str]:
+    """Return the devices attached to buffers that nv_dmabuf exported, by their kernel names (PCI: BDF).
+
+    drivers/dma-buf/dma-buf.c dma_buf_debug_show: a line "size flags mode count exporter ino name" for each
+    buffer, its fences, "Attached Devices:", one device name per line, "Total N devices attached".
+    """
+    attached: set[str] = set()
+    ours = devices = False
+    for line in text.splitlines():
+        words = line.split()
+        if re.match(r"\d{8,20}\t", line):
+            ours, devices = len(words) > 4 and words[4] == "nv_dmabuf", False
+        elif words[:2] == ["Attached", "Devices:"]:
+            devices = True
+        elif words[:1] == ["Total"]:
+            devices = False
+        elif ours and devices and words:
+            attached.add(words[0])
+    return frozenset(attached)
+
+
+def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
+    """Return whether an errno of the probe means support (NCCL src/transport/net_ib/gdr.cc)."""
+    if isinstance(number, Unknown):
+        return number
+    return number not in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT)
+
+
+def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> str:
+    """Return the error of cuInit that every CUDA program gets; "" if it is not caused by the node's state."""
+    match = re.search(r"cuInit\(0\) returned (\d{1,4})", cuda.detail) if isinstance(cuda, Unknown) else None
+    if match is None or match[1] not in _CUDA_ERRORS:
+        return ""
+    return f"CUDA programs fail to start: cuInit(0) returned {match[1]} ({_CUDA_ERRORS[match[1]]})"
+
+
+def _nics_by_peer_memory(host: Host, devices: list[RdmaDevice], peermem: PathState) -> dict[str, Maybe[bool]]:
+    """Return whether each NIC can use peer memory now; an unknown driver counts as able to."""
+    answers: dict[str, Maybe[bool]] = {}
+    for device in devices:
+        driver = known(device.driver, "")
+        if driver == "efa":
+            answers[device.name] = efa_requirement(host, device).met
+        elif driver == "bnxt_en":
+            answers[device.name] = is_live(host, "ib_peer_mem") if peermem.usable is True else peermem.usable
+        else:
+            answers[device.name] = peermem.usable if not driver or driver in _PEER_DRIVERS else False
+    return answers
+
+
+def _attached(host: Host, text: Maybe[str], devices: list[RdmaDevice]) -> Maybe[bool]:
+    """Return whether a NIC is attached to a buffer of the GPU driver."""
+    if isinstance(text, Unknown):
+        return text
+    nics = {known(device.bdf, "") for device in devices}
+    return any(
+        name in nics or host.read(f"/sys/bus/pci/devices/{name}/vendor", 64) == _MELLANOX
+        for name in parse_bufinfo(text)
+        if re.fullmatch(r"[0-9a-f:.]{7,16}", name)
+    )
+
+
+def _ask_nics(host: Host, hardware: list[RdmaDevice]) -> dict[str, Maybe[bool]]:
+    """Run the DMA-BUF probe on every RDMA device that is hardware; return the answers by name."""
+    if not hardware:
+        return {}
+    kernel_names = {device.name: device.sysfs_path.rpartition("/")[2] for device in hardware}
+    numbers = host.dmabuf_errnos(tuple(kernel_names.values()))
+    return {name: dmabuf_verdict(numbers[kernel_name]) for name, kernel_name in kernel_names.items()}
+
+
+def probe(
+    host: Host,
+    kernel: Maybe[KernelFacts],
+    modules: Maybe[ModuleFacts],
+    gpus: Maybe[GpuFacts],
+    rdma: Maybe[RdmaFacts],
+    ask_cuda: Callable[[], Maybe[tuple[CudaGpu, ...]]] | None = None,
+) -> GpuDirectFacts:
+    """Decide as NCCL does (src/init.cc dmaBufSupported, net_ib/gdr.cc), with the evidence.
+
+    `ask_cuda`: returns the answer of libcuda, if libcuda is being asked already.
+    """
+    hardware = hardware_of(rdma)
+    answers = _ask_nics(host, hardware)
+    cuda = (ask_cuda or host.cuda_gpus)()
+    support = gpu_support(gpus, cuda)
+    dmabuf = path_state(
+        GdrPath.DMABUF,
+        (
+            *driver_requirements(modules, gpus),
+            *kernel_requirements(kernel, answers),
+            verbs_requirement(modules, answers),
+            nic_requirement(rdma, answers),
+            *support_requirements(support, GdrPath.DMABUF),
+        ),
+    )
+    of_gpus = support_requirements(support, GdrPath.PEERMEM)
+    peermem = peermem_state(modules, [*topology_requirements(gpus, GdrPath.PEERMEM), *of_gpus])
+    if hardware and all(known(device.driver, "") == "efa" for device in hardware):
+        peermem = path_state(GdrPath.EFA, (efa_requirement(host, hardware[0]), *of_gpus))
+    preferred = None
+    for state in (dmabuf, peermem):
+        if preferred is None and not isinstance(state.usable, Unknown) and state.usable:
+            preferred = state.path
+    return GpuDirectFacts(
+        dmabuf=dmabuf,
+        peermem=peermem,
+        preferred=preferred,
+        nic_dmabuf=answers,
+        dmabuf_in_use=_attached(host, host.read(_BUFINFO, _BUFINFO_LIMIT), hardware),
+        nic_peermem=_nics_by_peer_memory(host, hardware, peermem),
+        gpu_support=support,
+        cuda_failure=_cuda_failure(cuda),
+    )

@@ -1,0 +1,299 @@
+"""What each path of GPUDirect RDMA requires, and whether this node meets it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, all_of, known
+from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu, GpuFacts, is_vgpu
+from probes.facts.gpudirect import (
+    MEMORY_PEERS,
+    GdrPath,
+    GpuSupport,
+    PathState,
+    Requirement,
+    parse_driver_version,
+)
+from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleState
+from probes.facts.kernel.release import KernelFacts
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.host.cuda import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
+from probes.host.protocol import Host
+
+_FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
+_FIRST_KERNEL = (5, 12)
+_OLDEST_CAPABILITY = (7, 5)  # Turing: the open kernel modules support nothing older
+_FIRST_TOPOLOGY_CHECK = (580, 65, 6)  # the first driver that reads GrdmaPciTopoCheckOverride
+_EFA_MODULE = "efa_nv_peermem"
+_BY_DESIGN = (
+    (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
+    (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
+)
+_PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+_IB_EXPORTERS = {"ib_core", "ib_uverbs", "ib_peer_mem"}
+_PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
+_TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
+_DENY = "2"  # NVreg_GrdmaPciTopoCheckOverride, nv-pci.c nv_grdma_pci_topology_supported
+
+
+def path_state(path: GdrPath, requirements: Iterable[Requirement]) -> PathState:
+    """Return the state of a path: usable if all requirements are met."""
+    conditions = tuple(requirements)
+    return PathState(path, all_of(condition.met for condition in conditions), conditions)
+
+
+def _state(modules: Maybe[ModuleFacts], name: str) -> Maybe[ModuleState]:
+    if isinstance(modules, Unknown):
+        return modules
+    module = modules.modules.get(name)
+    return Unknown(Reason.NOT_THERE, f"/sys/module/{name}") if module is None else module.state
+
+
+def _word(state: Maybe[ModuleState]) -> str:
+    return str(state) if isinstance(state, Unknown) else state.value
+
+
+# The driver and the GPUs
+
+
+def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> list[Requirement]:
+    """Return what DMA-BUF requires of the NVIDIA driver."""
+    source = "/proc/driver/nvidia/version"
+    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
+    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
+    state = _state(modules, "nvidia")
+    requirements = []
+    if not isinstance(state, Unknown) and state not in _PRESENT and isinstance(flavour, Unknown):
+        lack = "the NVIDIA driver is not loaded"
+        requirements.append(
+            Requirement("the NVIDIA driver loaded", False, f"/proc/modules: nvidia is {state.value}", lack)
+        )
+    is_open = flavour if isinstance(flavour, Unknown) else flavour is Flavour.OPEN
+    word = str(flavour) if isinstance(flavour, Unknown) else f"{flavour.value} kernel modules"
+    evidence = f"{source}: {word}" if isinstance(version, Unknown) else f"{source}: {word}, {version}"
+    lack = "DMA-BUF needs the open kernel modules"
+    requirements.append(Requirement("open NVIDIA kernel modules", is_open, evidence, lack))
+    numbers = version if isinstance(version, Unknown) else parse_driver_version(version)
+    new: Maybe[bool]
+    if isinstance(numbers, Unknown):
+        new = numbers
+    else:
+        new = Unknown(Reason.MALFORMED, source) if numbers is None else numbers >= _FIRST_OPEN_DRIVER
+    lack = "DMA-BUF needs driver 515.43.04 or newer"
+    requirements.append(Requirement("driver 515.43.04 or newer", new, f"{source}: {version}", lack))
+    return [*requirements, *topology_requirements(gpus, GdrPath.DMABUF)]
+
+
+def topology_requirements(gpus: Maybe[GpuFacts], path: GdrPath) -> list[Requirement]:
+    """Return the driver option that refuses both paths (nv-dmabuf.c, osapi.c), if it is set.
+
+    GPUs with C2C links to the CPU are exempt.
+    """
+    if isinstance(gpus, Unknown) or isinstance(gpus.driver.parameters, Unknown):
+        return []
+    if gpus.driver.parameters.get(_TOPOLOGY_CHECK) != _DENY:
+        return []
+    numbers = parse_driver_version(known(gpus.driver.version, ""))
+    if numbers is not None and numbers < _FIRST_TOPOLOGY_CHECK:
+        return []
+    if gpus.gpus and all(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+        return []
+    evidence = f"/proc/driver/nvidia/params: {_TOPOLOGY_CHECK}: {_DENY}"
+    lack = f"NVreg_{_TOPOLOGY_CHECK}={_DENY} makes the driver refuse {path.value}"
+    return [Requirement("a driver that lets NICs attach", False, evidence, lack)]
+
+
+def gpu_support(gpus: Maybe[GpuFacts], cuda: Maybe[tuple[CudaGpu, ...]]) -> dict[str, GpuSupport]:
+    """Return what each GPU supports, by BDF."""
+    answers = {} if isinstance(cuda, Unknown) else {answer.bdf: answer for answer in cuda}
+    if isinstance(gpus, Unknown):
+        return {}
+    return {gpu.bdf: _support_of(gpu, gpus.driver, answers.get(gpu.bdf)) for gpu in gpus.gpus}
+
+
+def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSupport:
+    """Return what a GPU supports, by its model and by libcuda; without libcuda's answer, by its model."""
+    if known(driver.confidential_computing, False):
+        reason = "confidential computing keeps NICs out of GPU memory"
+        return GpuSupport(False, False, reason, "NVML: confidential computing is on", True)
+    not_asked = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not asked")
+    rdma: Maybe[bool] = not_asked if answer is None else answer.rdma_supported
+    dmabuf: Maybe[bool] = not_asked if answer is None else answer.dmabuf_supported
+    denied = [
+        f"cuDeviceGetAttribute({attribute}) = 0"
+        for attribute, supported in ((RDMA_SUPPORTED, rdma), (DMABUF_SUPPORTED, dmabuf))
+        if supported is False
+    ]
+    evidence = f"GPU{gpu.index}: {', '.join(denied) or gpu.name}"
+    if rdma is not True:
+        for name, reason in _BY_DESIGN:
+            if name.search(gpu.name):
+                return GpuSupport(False, False, reason, evidence, True)
+    if rdma is not True and dmabuf is not True and is_vgpu(gpu) is True:
+        reason = "this vGPU profile does not support GPUDirect RDMA"
+        return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
+    reason = f"GPU{gpu.index} does not support it" if denied else ""
+    if known(gpu.compute_capability, _OLDEST_CAPABILITY) < _OLDEST_CAPABILITY:
+        reason = reason or f"DMA-BUF needs compute capability 7.5 or newer; GPU{gpu.index} is older"
+        dmabuf, evidence = False, evidence if denied else f"NVML: GPU{gpu.index} is {gpu.name}"
+    return GpuSupport(known(dmabuf, True), known(rdma, True), reason, evidence)
+
+
+def support_requirements(support: dict[str, GpuSupport], path: GdrPath) -> list[Requirement]:
+    """Return what a path requires of the GPUs: at least one GPU must support it."""
+    by_dmabuf = path is GdrPath.DMABUF
+    answers = [(gpu.dmabuf if by_dmabuf else gpu.peermem, gpu) for gpu in support.values()]
+    name = f"GPUs that support {path.value}"
+    unable = [gpu for answer, gpu in answers if answer is False]
+    unknown = [answer for answer, _ in answers if isinstance(answer, Unknown)]
+    if unable:
+        met: Maybe[bool] = len(unable) < len(answers)
+        if unknown and len(unable) + len(unknown) == len(answers):
+            met = unknown[0]
+        first = unable[0]
+        lack = f"by design: {first.reason}" if first.by_design else first.reason
+        return [Requirement(name, met, first.evidence, lack)]
+    if answers and len(unknown) == len(answers):
+        return [Requirement(name, unknown[0], "libcuda", "few vGPU profiles support GPUDirect RDMA")]
+    return []
+
+
+# DMA-BUF: the kernel and the NICs. `answers`: the result of the DMA-BUF probe by NIC
+
+
+def kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[bool]]) -> list[Requirement]:
+    """Return what DMA-BUF requires of the kernel.
+
+    Config and release are only hints, because OFED brings DMA-BUF to older kernels. The NIC probe decides.
+    """
+    source = "/proc/sys/kernel/osrelease"
+    if isinstance(kernel, Unknown):
+        release: Maybe[str] = kernel
+        new: Maybe[bool] = kernel
+        configured: Maybe[bool] = kernel
+    else:
+        release, configured = kernel.release, kernel.dma_shared_buffer
+        new = kernel.version if isinstance(kernel.version, Unknown) else kernel.version >= _FIRST_KERNEL
+    probed = [answer for answer in answers.values() if not isinstance(answer, Unknown)]
+    evidence = f"{source}: {release}"
+    if any(probed):
+        return [Requirement("a kernel with DMA-BUF", True, f"{evidence}; the NIC probe says yes")]
+    if not isinstance(configured, Unknown) and not configured:
+        evidence = f"kernel config of {release}: CONFIG_DMA_SHARED_BUFFER is not set"
+        lack = "DMA-BUF needs a kernel with CONFIG_DMA_SHARED_BUFFER"
+        return [Requirement("a kernel with DMA-BUF", False, evidence, lack)]
+    if not isinstance(new, Unknown) and not new and not probed:
+        new = Unknown(Reason.NOT_THERE, source, f"{release} is older than 5.12; OFED may add DMA-BUF")
+    lack = f"DMA-BUF needs kernel 5.12 or newer, or OFED's backport; this is {release}"
+    return [Requirement("a kernel with DMA-BUF (5.12 or newer)", new, evidence, lack)]
+
+
+def verbs_requirement(modules: Maybe[ModuleFacts], answers: dict[str, Maybe[bool]]) -> Requirement:
+    """Return whether programs can use verbs."""
+    state = _state(modules, "ib_uverbs")
+    probed = any(not isinstance(answer, Unknown) for answer in answers.values())
+    met: Maybe[bool] = state in _PRESENT if not isinstance(state, Unknown) else True if probed else state
+    evidence = f"/proc/modules: ib_uverbs is {_word(state)}"
+    return Requirement("ib_uverbs loaded", met, evidence, "ib_uverbs is not loaded")
+
+
+def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> Requirement:
+    """Return whether a NIC's driver supports DMA-BUF."""
+    name, probe_name = "a NIC driver that supports DMA-BUF", "ibv_reg_dmabuf_mr probe"
+    if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
+        return Requirement(name, rdma, f"/sys/class/infiniband: {rdma}")
+    elsewhere = () if isinstance(rdma, Unknown) else rdma.devices_elsewhere
+    if not answers and not elsewhere:
+        return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
+    able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]
+    unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]
+    if able:
+        return Requirement(name, True, f"{probe_name}: yes on {', '.join(able)}")
+    if unknown:
+        return Requirement(name, unknown[0], f"{probe_name}: {unknown[0]}")
+    if elsewhere:
+        unseen = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "in another network namespace")
+        evidence = f"/sys/bus/auxiliary/devices: RDMA devices of {', '.join(elsewhere)}"
+        return Requirement(name, unseen, evidence)
+    unable = ", ".join(answers)
+    lack = f"the kernel or the NIC driver does not support DMA-BUF on {unable}"
+    return Requirement(name, False, f"{probe_name}: not supported on {unable}", lack)
+
+
+# Peer memory
+
+
+def peermem_state(modules: Maybe[ModuleFacts], of_gpus: list[Requirement]) -> PathState:
+    """Return the state of nvidia_peermem's path."""
+    for name in _PEER_MODULES:
+        if _state(modules, name) is ModuleState.LIVE:
+            # It fails to load unless it registers with the IB core (nvidia-peermem.c nv_mem_client_init).
+            evidence = f"/proc/modules: {name} is live, so it is registered with the IB core"
+            return path_state(GdrPath.PEERMEM, (Requirement(f"{name} loaded", True, evidence), *of_gpus))
+    state = _state(modules, "nvidia_peermem")
+    requirements = [] if isinstance(modules, Unknown) else _loadable(modules)
+    live = state if isinstance(state, Unknown) else False
+    evidence, lack = f"/proc/modules: nvidia_peermem is {_word(state)}", "nvidia_peermem is not loaded"
+    loaded = Requirement("nvidia_peermem loaded", live, evidence, lack)
+    return path_state(GdrPath.PEERMEM, (*requirements, loaded, *of_gpus))
+
+
+def _loadable(modules: ModuleFacts) -> list[Requirement]:
+    """Return what nvidia_peermem needs before it can be loaded (nvidia-peermem.c; conftest.sh)."""
+    module = modules.modules.get("nvidia_peermem")
+    if module is None:
+        return []
+    requirements = []
+    name, lack = "nvidia_peermem built for this kernel", "there is no nvidia_peermem for this kernel"
+    depends: Maybe[tuple[str, ...]] = module.depends
+    if isinstance(module.on_disk, Unknown):
+        there: Maybe[bool] = False if module.on_disk.reason is Reason.NOT_THERE else module.on_disk
+        requirements.append(Requirement(name, there, f"modules.dep: {module.on_disk}", lack))
+    else:
+        requirements.append(Requirement(name, True, module.on_disk))
+        built = depends if isinstance(depends, Unknown) else bool(_IB_EXPORTERS.intersection(depends))
+        listed = str(depends) if isinstance(depends, Unknown) else ", ".join(depends) or "nothing"
+        evidence = f"modules.dep: depends on {listed}"
+        lack = "nvidia_peermem was built without peer-memory symbols"
+        requirements.append(Requirement("built with peer-memory symbols", built, evidence, lack))
+    return [*requirements, _exported(modules)]
+
+
+def _exported(modules: ModuleFacts) -> Requirement:
+    name, lack = "peer-memory symbols in the IB core", "the IB core exports no peer-memory symbols"
+    if not isinstance(modules.memory_peers, Unknown):
+        return Requirement(name, True, f"{MEMORY_PEERS} exists")
+    symbol = next((symbol for symbol in modules.symbols if symbol.symbol == PEER_MEMORY_SYMBOL), None)
+    if symbol is None:
+        return Requirement(name, modules.memory_peers, f"{MEMORY_PEERS}: {modules.memory_peers}")
+    provider = symbol.provider
+    if not isinstance(provider, Unknown):
+        return Requirement(name, True, f"modules.symbols: {symbol.symbol} is in {provider}")
+    core = _state(modules, "ib_core")
+    # modules.symbols lists modules only. It does not cover an IB core that is built into the kernel.
+    absent = provider.reason is Reason.NOT_THERE and core is not ModuleState.BUILTIN
+    return Requirement(name, False if absent else provider, f"modules.symbols: {provider}", lack)
+
+
+def is_live(host: Host, module: str) -> Maybe[bool]:
+    """Return whether a module is loaded now."""
+    state = host.read(f"/sys/module/{module}/initstate", 64)
+    if isinstance(state, Unknown):
+        return False if state.reason is Reason.NOT_THERE else state
+    return state == "live"
+
+
+def efa_requirement(host: Host, device: RdmaDevice) -> Requirement:
+    """Return whether EFA's own peer memory works, by its module or its driver (amzn-drivers efa_sysfs.c)."""
+    base = f"{device.sysfs_path}/device"
+    provider, built = known(host.read(f"{base}/p2p", 64), ""), known(host.read(f"{base}/gdr", 64), "")
+    live = is_live(host, _EFA_MODULE)
+    word = str(live) if isinstance(live, Unknown) else "live" if live else "not loaded"
+    evidence = f"/sys/module/{_EFA_MODULE}: {word}"
+    if provider.startswith("NVIDIA"):
+        live, evidence = True, f"{base}/p2p: {printable(provider, 40)}"
+    elif built == "1":
+        live, evidence = True, f"{base}/gdr: 1"
+    return Requirement("EFA's peer memory", live, evidence, f"{_EFA_MODULE} is not loaded")

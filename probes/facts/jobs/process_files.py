@@ -1,0 +1,158 @@
+"""Parsers of the files in /proc/PID: command line, status, environment, control groups and maps (proc(5))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+
+_MAX_VARIABLES = 128
+_VALUE_LIMIT = 256
+_NAME_LIMIT = 48  # of a program's or a user's name
+
+
+@dataclass(frozen=True)
+class MappedLibrary:
+    """A library that a process maps."""
+
+    name: str  # "libnccl", "libnccl-net", "libibverbs", …
+    path: str  # inside the process's own file system
+    version: Maybe[str]  # from the file's name, or of the Python package that contains it
+
+
+# No other variables are kept, because an environment contains passwords and tokens.
+FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
+SINGLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID")
+_LIBRARIES = re.compile(
+    r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
+    r"|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
+)
+_CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
+_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
+# Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
+_SLURM_JOB = re.compile(r"slurm[^\n]{0,256}/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
+_POD = re.compile(r"kubepods[^\n]{0,256}[/-]pod(?P<id>[0-9a-f]{8})[0-9a-f_-]*")
+_CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)", re.M)
+
+
+def parse_program(cmdline: bytes) -> Maybe[str]:
+    """Return the name of the program, or of an interpreter's script or module, without arguments.
+
+    A process may overwrite its command line with a title; then this is the first word of the title.
+    """
+    words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
+    program = _base_name(words[0])
+    name = (_script(words[1:], program) if _INTERPRETER.fullmatch(program) else "") or program
+    if not name:
+        return Unknown(Reason.NOT_THERE, "/proc/PID/cmdline", "no command line")
+    return printable(name, _NAME_LIMIT)
+
+
+def _base_name(path: str) -> str:
+    return path.split(" ")[0].rstrip("/").rpartition("/")[2]
+
+
+def _script(arguments: Sequence[str], interpreter: str) -> str:
+    """Return the script or module that an interpreter runs; "" if the code is an argument or stdin."""
+    is_python = interpreter.startswith(("python", "pypy"))
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("-"):
+            return _base_name(argument)
+        if argument.startswith("--"):
+            continue
+        if not is_python:
+            if set(argument) & set("ce"):  # sh -c, perl -e
+                return ""
+            continue
+        for number, letter in enumerate(argument[1:], 2):
+            if letter in "mWX":  # these take a value: the rest of the word, else the next word
+                value = argument[number:] or next(rest, "")
+                if letter == "m":
+                    return _base_name(value)
+                break
+            if letter == "c":
+                return ""
+    return ""
+
+
+def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
+    """Return the job that the paths in /proc/PID/cgroup name, or SLURM_JOB_ID; "" if there is none."""
+    if match := _SLURM_JOB.search(cgroup):
+        return f"Slurm job {match['id']}"
+    if re.fullmatch(r"[0-9]{1,10}", slurm_job_id):
+        return f"Slurm job {slurm_job_id}"
+    if match := _POD.search(cgroup):
+        return f"pod {match['id']}"
+    if match := _CONTAINER.search(cgroup):
+        return f"container {match['id']}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Some fields of /proc/PID/status."""
+
+    uid: Maybe[int]
+    state: Maybe[str]
+    ipc_lock: Maybe[bool]
+    parent: Maybe[int]  # pid; 0 or 1 where no process here is its parent
+
+
+def parse_status(text: str) -> Status:
+    """Parse state, effective user, CAP_IPC_LOCK and parent. The kernel escapes newlines in process names."""
+    uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
+    state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
+    capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
+    parent = re.search(r"^PPid:\s+([0-9]{1,10})$", text, re.M)
+    malformed = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
+    return Status(
+        uid=int(uid[1]) if uid else malformed,
+        state=state[1] if state else malformed,
+        ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else malformed,
+        parent=int(parent[1]) if parent else malformed,
+    )
+
+
+def parse_environment(content: bytes) -> dict[str, str]:
+    """Parse NUL-terminated `NAME=value` strings; keep only known variables, values up to 256 characters."""
+    found: dict[str, str] = {}
+    for piece in content.split(b"\0"):
+        name, equals, value = piece.partition(b"=")
+        if equals and len(name) <= 64 and len(found) < _MAX_VARIABLES:
+            _keep(found, name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+    return found
+
+
+def _keep(found: dict[str, str], name: str, value: str) -> None:
+    if (name.startswith(FAMILIES) or name in SINGLES) and re.fullmatch(r"[A-Z][A-Za-z0-9_]{1,63}", name):
+        found[name] = printable(value, _VALUE_LIMIT)
+
+
+def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
+    """Return the GPU and RDMA libraries among the mapped files, each once, in address order.
+
+    The kernel appends " (deleted)" to the name of a file that has been replaced on disk.
+    """
+    found: dict[str, MappedLibrary] = {}
+    for line in content.split(b"\n"):
+        if b".so" not in line:
+            continue
+        words = line.decode("utf-8", "replace").split(None, 5)
+        path = words[5].removesuffix(" (deleted)") if len(words) == 6 else ""
+        match = _LIBRARIES.search(path)
+        if match is None or path in found or len(path) > 1024:
+            continue
+        version = match["version"] or ""
+        # "libnccl.so.2" has only the version of the interface.
+        known_version: Maybe[str] = version
+        if "." not in version:
+            known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
+        found[path] = MappedLibrary(match["name"], path, known_version)
+    return tuple(
+        MappedLibrary(library.name, printable(library.path, 256), library.version)
+        for library in found.values()
+    )

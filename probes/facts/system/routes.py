@@ -1,0 +1,135 @@
+"""Routes and addresses of this network namespace, and the netdevs that carry a connection.
+
+Formats: proc(5), /proc/net/{route,if_inet6}; /proc/net/ipv6_route, Linux net/ipv6/route.c, rt6_info_dump.
+Policy routing is not followed: the netdev of the local address is named in addition to that of the route to
+the peer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
+
+from probes.base.text import printable
+from probes.base.unknown import known
+from probes.host.protocol import Host
+
+NET = "/sys/class/net"
+_MOST_LAYERS = 8  # VLAN over bridge over bond over NIC
+_RTF_UP, _RTF_REJECT = 0x1, 0x200  # include/uapi/linux/route.h
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True)
+class Route:
+    """One active route."""
+
+    netdev: str
+    network: IPv6Network  # IPv4 as ::ffff:0:0/96
+    has_gateway: bool
+    metric: int
+
+
+def with_lower(host: Host, name: str) -> tuple[str, ...]:
+    """Return a netdev and those below it, by the links lower_NAME of bonds, bridges and VLANs."""
+    found: dict[str, None] = {name: None}
+    layer = [name]
+    for _ in range(_MOST_LAYERS):
+        entries = [entry for upper in layer for entry in known(host.names(f"{NET}/{upper}"), ())]
+        layer = [
+            entry.removeprefix("lower_") for entry in dict.fromkeys(entries) if entry.startswith("lower_")
+        ]
+        found.update(dict.fromkeys(layer))
+    return tuple(printable(netdev, 32) for netdev in found)
+
+
+def carriers(
+    local: Address | None, peer: Address, routes: Iterable[Route], addresses: dict[Address, str]
+) -> tuple[str, ...]:
+    """Return the netdevs that carry a connection to a peer, by the route and by the local address."""
+    routes = list(routes)
+    names: dict[str, None] = {}
+    if not peer.is_link_local:
+        names.update(dict.fromkeys(_best(peer, routes)))
+    if local is not None:
+        if local in addresses:
+            names[addresses[local]] = None
+        else:
+            on_link = [route for route in routes if not route.has_gateway and not _is_default(route)]
+            names.update(dict.fromkeys(_best(local, on_link, any_metric=True)))
+    return tuple(names)
+
+
+def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -> list[str]:
+    """Return the netdevs of the routes with the longest prefix and, of those, the lowest metric."""
+    wide = _wide(address)
+    matching = [route for route in routes if wide in route.network]
+    if not matching:
+        return []
+    longest = max(route.network.prefixlen for route in matching)
+    matching = [route for route in matching if route.network.prefixlen == longest]
+    lowest = min(route.metric for route in matching)
+    return [route.netdev for route in matching if any_metric or route.metric == lowest]
+
+
+def _wide(address: Address) -> IPv6Address:
+    return address if isinstance(address, IPv6Address) else IPv6Address(f"::ffff:{address}")
+
+
+def _is_default(route: Route) -> bool:
+    return route.network.prefixlen in (0, 96)
+
+
+def default_routes(routes: list[Route]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the default routes of IPv4 and IPv6, each with the netdevs of its lowest metric."""
+    for what, prefix in (("the default route", 96), ("the IPv6 default route", 0)):
+        of_kind = [route for route in routes if route.network.prefixlen == prefix]
+        if of_kind:
+            lowest = min(route.metric for route in of_kind)
+            yield what, [route.netdev for route in of_kind if route.metric == lowest]
+
+
+def parse_routes(text: str) -> Iterator[Route]:
+    """Parse /proc/net/route: addresses in hexadecimal, in the byte order of the CPU."""
+    for line in text.split("\n")[1:]:
+        words = line.split()
+        try:
+            name, destination, gateway, flags = words[0], words[1], words[2], int(words[3], 16)
+            metric, mask = int(words[6]), _v4(words[7])
+            if not flags & _RTF_UP or flags & _RTF_REJECT:
+                continue
+            network = ip_network(f"{_v4(destination)}/{mask}", strict=False)
+            has_gateway = int(gateway, 16) != 0
+        except (IndexError, ValueError):
+            continue
+        wide = IPv6Network(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
+        yield Route(name, wide, has_gateway, metric)
+
+
+def parse_routes_v6(text: str) -> Iterator[Route]:
+    """Parse /proc/net/ipv6_route."""
+    for line in text.split("\n"):
+        words = line.split()
+        try:
+            network = IPv6Network((int(words[0], 16), int(words[1], 16)), strict=False)
+            gateway, metric, flags, name = int(words[4], 16), int(words[5], 16), int(words[8], 16), words[9]
+        except (IndexError, ValueError):
+            continue
+        if flags & _RTF_UP and not flags & _RTF_REJECT and name != "lo":
+            yield Route(name, network, gateway != 0, metric)
+
+
+def parse_addresses_v6(text: str) -> dict[Address, str]:
+    """Parse /proc/net/if_inet6: address -> netdev."""
+    found: dict[Address, str] = {}
+    for line in text.split("\n"):
+        words = line.split()
+        if len(words) == 6 and re.fullmatch(r"[0-9a-f]{32}", words[0]):
+            found[IPv6Address(int(words[0], 16))] = words[5]
+    return found
+
+
+def _v4(word: str) -> IPv4Address:
+    return IPv4Address(bytes.fromhex(word)[::-1])

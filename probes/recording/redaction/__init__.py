@@ -1,0 +1,1 @@
+"""Redaction: replaces what identifies a node, its users and devices in a recording."""

@@ -1,0 +1,140 @@
+"""Rules for configuration: kernel parameters, NCCL, users and limits, modules, topology files."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+from probes.facts.kernel.release import unpack
+from probes.recording.redaction.basic_rules import decoded, of_lines, of_text
+from probes.recording.redaction.processes import variable
+from probes.recording.redaction.tokens import ARGUMENT, USER, Tokens
+from probes.recording.redaction.words import SYMBOLS
+
+_PARAMETERS = re.compile(
+    r"(?:intel_|amd_)?iommu(?:\..*)?|pcie?(?:_.*)?|(?:.*[._])?blacklist|(?:default_)?hugepage.*|transparent_.*"
+    r"|(?:nvidia|nouveau|mlx|ib_|rdma|module\.|iwl|efa|bnxt|vfio|kvm|intel_|amd_|processor\.|numa).*"
+    r"|lockdown|lsm|security|selinux|apparmor|mitigations|isolcpus|nohz.*|rcu_.*|idle|tsc|clocksource|cgroup.*"
+    r"|systemd\.unified.*|swiotlb|mem|memmap|crashkernel|panic|nmi_watchdog|audit|console|page_.*"
+)
+
+
+def kernel_parameters(tokens: Tokens, text: str) -> str:
+    """Replace unknown words; keep values only of parameters that checks read."""
+    kept = []
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        value = tokens.text(value) if _PARAMETERS.fullmatch(name) else value and tokens.token(ARGUMENT, value)
+        kept.append(f"{tokens.text(name)}{equals}{value}")
+    return " ".join(kept) + "\n"
+
+
+def _nccl_conf(tokens: Tokens, text: str) -> str:
+    return "\n".join(_nccl_line(tokens, line) for line in text.split("\n"))
+
+
+NCCL_CONF = of_text(_nccl_conf)
+
+
+def _nccl_line(tokens: Tokens, line: str) -> str:
+    if line.startswith("#") or "NCCL_" not in line:
+        return ""
+    match = re.match(r"(\s*(?:export\s+)?)(NCCL_\w+)(\s*)=(.*)", line, re.S)
+    if match is None:
+        return tokens.text(line)
+    name, _, value = variable(tokens, f"{match[2]}={match[4]}").partition("=")
+    return f"{match[1]}{name}{match[3]}={value}"
+
+
+def passwd(tokens: Tokens, text: str) -> str:
+    """Keep only user names and user ids, as tokens."""
+    kept = []
+    for line in text.splitlines():
+        fields = line.split(":")
+        if len(fields) > 2 and fields[2].isdecimal():
+            uid = tokens.user_id(fields[2])
+            kept.append(f"{tokens.name(USER, fields[0]) if int(uid) else 'root'}:x:{uid}:{uid}::/:/\n")
+    return "".join(kept)
+
+
+def without_comments(tokens: Tokens, text: str) -> str:
+    """Remove comments and replace unknown words."""
+    return "\n".join(
+        "" if line.lstrip()[:1] in ("#", ";") else tokens.text(line.partition("#")[0])
+        for line in text.split("\n")
+    )
+
+
+def limits_conf(tokens: Tokens, text: str) -> str:
+    """Keep only memlock limits, with users and groups replaced by tokens."""
+    kept = []
+    for line in text.split("\n"):
+        fields = line.partition("#")[0].split()
+        is_kept = len(fields) == 4 and fields[2] == "memlock" and fields[1] in ("soft", "hard", "-")
+        if is_kept:
+            group = "@" if fields[0].startswith("@") else ""
+            domain = group + tokens.name(USER, fields[0].removeprefix("@"))
+            value = fields[3] if fields[3].lstrip("-").isdecimal() else tokens.text(fields[3])
+            fields = [domain, fields[1], fields[2], value]
+        kept.append(" ".join(fields) if is_kept else "")
+    return "\n".join(kept)
+
+
+_CONFIG_OPTIONS = (
+    r"CONFIG_(?:DMA_SHARED_BUFFER|MODULES|MODULE_SIG\w*|PCI_P2PDMA|PCIEASPM\w*|IOMMU_DEFAULT\w*|INTEL_IOMMU\w*"
+    r"|AMD_IOMMU\w*|INFINIBAND|INFINIBAND_USER_ACCESS|MLX5_INFINIBAND|MLX5_CORE)=[ymn]$"
+)
+_CONFIG = of_lines(_CONFIG_OPTIONS, lambda tokens, line: line)
+
+
+def kernel_config(tokens: Tokens, content: bytes) -> bytes:
+    """Keep only the options that checks read."""
+    kept = re.sub(rb"\n+", b"\n", _CONFIG(tokens, content))
+    return kept if kept.strip() or b"CONFIG_" not in content else b"CONFIG_MODULES=n\n"
+
+
+def packed_kernel_config(tokens: Tokens, content: bytes) -> bytes:
+    """Do the same with /proc/config.gz."""
+    return gzip.compress(kernel_config(tokens, unpack(content)), mtime=0)
+
+
+_MODULE_LINE = re.compile(
+    rb"^(?:[^:\n]*/)?(?:ib|mlx|nv|nvidia|rdma|gdrdrv|nouveau|bnxt|irdma|efa|cxi)[\w-]*\.ko(?:\.[gxz]?\w+)?(?::.*)?$",
+    re.M,
+)
+_SYMBOL_LINE = re.compile(
+    rb"^.*\b(?:" + b"|".join(sorted(symbol.encode() for symbol in SYMBOLS)) + rb")\b.*$", re.M
+)
+
+
+def module_lines(tokens: Tokens, content: bytes) -> bytes:
+    """Keep the lines of known modules in modules.dep and modules.builtin."""
+    return b"\n".join(tokens.text(decoded(line)).encode() for line in _MODULE_LINE.findall(content)) + b"\n"
+
+
+def symbol_lines(tokens: Tokens, content: bytes) -> bytes:
+    """Keep the lines of known symbols in Module.symvers and modules.symbols."""
+    return b"\n".join(tokens.text(decoded(line)).encode() for line in _SYMBOL_LINE.findall(content)) + b"\n"
+
+
+_TOPOLOGY_ATTRIBUTE = re.compile(
+    r'\b(busid|class|vendor|device|subsystem_vendor|subsystem_device|link_speed|link_width|numaid|affinity|arch|dev|sm|rank|gdr|speed|port|maxconn|keep|coll|version|target|tclass|count|familyid|modelid)="([^"<>]{0,64})"'
+)
+
+
+def _topology(tokens: Tokens, text: str) -> str:
+    """Remove the attributes of NCCL's XML that name something."""
+    if "<system" not in text:
+        return "redacted\n" if text else ""
+    kept = []
+    for match in re.finditer(
+        r"<(/?)(system|cpu|pci|gpu|nic|net|nvlink|c2c|pcilink|grid)\b([^<>]*?)(/?)>", text
+    ):
+        attributes = "".join(
+            f' {pair[1]}="{tokens.text(pair[2])}"' for pair in _TOPOLOGY_ATTRIBUTE.finditer(match[3])
+        )
+        kept.append(f"<{match[1]}{match[2]}{attributes}{match[4]}>\n")
+    return "".join(kept)
+
+
+TOPOLOGY = of_text(_topology)

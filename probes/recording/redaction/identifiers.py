@@ -1,0 +1,177 @@
+"""Identifiers in the answers of a node: counted and, on request, replaced by tokens.
+
+Redaction is an allowlist: of each source, only what table.py names is kept, and of texts only known words. A
+value gets the same token everywhere, in questions and in answers, and a token has the shape of its value, so
+that probes read the recording like the node.
+
+With or without redaction, a recording has no passwords: it has only the environment variables that probes
+keep, no arguments of command lines, and of files that users choose only what NCCL reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.process_files import parse_program
+from probes.host.command import CommandOutput
+from probes.host.usage import ProcessUsage
+from probes.recording.format import Question
+from probes.recording.recording_host import Moment
+from probes.recording.redaction.network import host_name
+from probes.recording.redaction.output import help_text
+from probes.recording.redaction.processes import is_variable
+from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, read_by_nccl, row_of
+from probes.recording.redaction.tokens import USER, Tokens
+from probes.recording.redaction.words import PROGRAMS
+
+_PROCESS_FILE = re.compile(r"/proc/([0-9]+)/([a-z]+)")
+_OPEN_FILE = re.compile(r"/proc/[^/]+/fd/[0-9]+")
+_DEVICE_FILE = re.compile(r"/dev/(?:nvidia[\w/-]*|infiniband/[\w]+)")
+_ENVIRONMENT = re.compile(r"/proc/.*/environ")
+# Files outside the system or of another user, read because a variable, an nccl.conf or a link points there.
+_CHOSEN = re.compile(r"/proc/[^/]+/(?:root|cwd)/.*|/(?!(?:proc|sys|dev|boot|usr|lib|run|var)/).*", re.S)
+_OF_PATHS = ("file", "names", "link", "resolve", "size", "readable", "writable")
+_HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
+_USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
+# Stands for the command line of a process without GPU or RDMA device: a program, not a kernel thread.
+NO_COMMAND_LINE = b"(not recorded)\0"
+
+
+class Identifiers(Tokens):
+    """The identifiers of a node, its users and its devices in a recording; replaced if `redact` is set."""
+
+    def __init__(self, redact: bool = False) -> None:
+        super().__init__()
+        self.redact = redact
+        self._jobs: set[str] = set()  # pids whose maps, environment or limits were read
+
+    def host(self, name: str) -> str:
+        """Return a host name as it appears in the recording."""
+        return host_name(self, name) if self.redact else name
+
+    def label(self, label: str) -> str:
+        """Return the origin's label, a directory or a simulated node, as it appears in the recording."""
+        return self.text(label) if self.redact else label
+
+    def apply(self, moment: Moment) -> Moment:
+        """Return the moment as it is recorded."""
+        self._learn(moment)
+        moment = dataclasses.replace(moment, answers=self._without_secrets(moment.answers))
+        # Also without redaction: the kinds of identifiers in the recording are reported.
+        answers = {
+            redacted: self._answer(question, answer)
+            for question, answer in moment.answers.items()
+            if (redacted := self._question(question)) is not None
+        }
+        return dataclasses.replace(moment, answers=answers) if self.redact else moment
+
+    def _learn(self, moment: Moment) -> None:
+        """Remember names of hosts and users, which are replaced everywhere, and the processes that matter."""
+        for question, answer in moment.answers.items():
+            of = question.of[0] if question.of else ""
+            match = _PROCESS_FILE.fullmatch(of)
+            if match and match[2] in ("maps", "environ", "limits"):
+                self._jobs.add(match[1])
+            elif question.kind == "file" and of in _HOST_FILES and isinstance(answer, bytes):
+                host_name(self, answer.decode("utf-8", "replace").partition("\n")[0])
+            elif isinstance(answer, ProcessUsage):
+                self.name(USER, known(answer.user, "root"))
+            elif question.kind == "environment" and isinstance(answer, str):
+                if of == "HOSTNAME":
+                    host_name(self, answer)
+                elif of in _USER_VARIABLES:
+                    self.name(USER, answer)
+
+    def _without_secrets(self, answers: dict[Question, Maybe[Any]]) -> dict[Question, Maybe[Any]]:
+        """Reduce open files, environments and command lines to what probes keep of them."""
+        kept = {
+            question: answer for question, answer in answers.items() if not _is_other_file(question, answer)
+        }
+        for question, answer in answers.items():
+            if question.kind != "file" or not isinstance(answer, bytes):
+                continue
+            match = _PROCESS_FILE.fullmatch(question.of[0])
+            if _ENVIRONMENT.fullmatch(question.of[0]):
+                kept[question] = _kept_variables(answer)
+            elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
+                kept[question] = NO_COMMAND_LINE
+            elif match and match[2] == "cmdline" and answer and not self.redact:
+                kept[question] = known(parse_program(answer), "").encode() + b"\0"
+            elif _CHOSEN.fullmatch(question.of[0]):
+                kept[question] = read_by_nccl(question.of[0], answer)
+        return kept
+
+    # Questions and answers
+
+    def _question(self, question: Question) -> Question | None:
+        """Return a question as it is recorded; None if it is left out."""
+        kind, of = question
+        if kind in _OF_PATHS:
+            row = row_of(of[0])
+            return None if row is None else Question(kind, (self.text(of[0]),))
+        if kind == "run":
+            # Options come from gdrtop; all other words may come from the node.
+            argv = tuple(word if word.startswith("-") else self.text(word) for word in of[1:])
+            program = of[0].rpartition("/")[2]
+            return Question(kind, (program, *argv)) if program in PROGRAMS else None
+        if kind == "environment":
+            return question if of[0] in ENVIRONMENT else None
+        return Question(kind, tuple(self.text(part) for part in of))
+
+    def _answer(self, question: Question, answer: Maybe[Any]) -> Maybe[Any]:
+        if isinstance(answer, bytes):
+            return self._content(question.of[0], answer)
+        if isinstance(answer, CommandOutput):
+            return self._output(question.of, answer)
+        if isinstance(answer, ProcessUsage) and not isinstance(answer.user, Unknown):
+            return dataclasses.replace(self._value(answer), user=self.name(USER, answer.user))
+        if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.of[0]):
+            return answer  # a device: other open files are not recorded
+        if question.kind == "names" and isinstance(answer, tuple):
+            return tuple(sorted({self.text(name) for name in answer}))
+        return self._value(answer)
+
+    def _content(self, path: str, content: bytes) -> Maybe[bytes]:
+        row = row_of(path)
+        if row is None or row.rule is None:
+            return Unknown(Reason.NOT_RECORDED, self.text(path), "redacted")
+        if content == NO_COMMAND_LINE:
+            return content
+        return row.rule(self, content)
+
+    def _output(self, argv: tuple[str, ...], output: CommandOutput) -> CommandOutput:
+        rule = help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
+        redacted = self._question(Question("run", argv))
+        return CommandOutput(
+            redacted.of if redacted else (),
+            output.exit_status,
+            rule(self, output.stdout),
+            self.text(output.stderr),
+        )
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, tuple | list):
+            return type(value)(self._value(item) for item in value)
+        if isinstance(value, dict):
+            return {self._value(key): self._value(item) for key, item in value.items()}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in dataclasses.fields(value)]
+            return type(value)(**{name: self._value(getattr(value, name)) for name in names})
+        return value
+
+
+def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
+    """Return whether this is an open file other than a GPU or RDMA device; a busy node has many."""
+    if question.kind != "link" or not isinstance(answer, str) or not _OPEN_FILE.fullmatch(question.of[0]):
+        return False
+    return _DEVICE_FILE.fullmatch(answer) is None
+
+
+def _kept_variables(content: bytes) -> bytes:
+    pieces = (piece for piece in content.split(b"\0") if is_variable(piece))
+    return b"".join(piece + b"\0" for piece in pieces)

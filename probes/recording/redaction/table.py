@@ -1,0 +1,173 @@
+"""What a redacted recording keeps of each source: one table, in which the first matching row counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text, words
+from probes.recording.redaction.config_files import (
+    NCCL_CONF,
+    TOPOLOGY,
+    kernel_config,
+    kernel_parameters,
+    limits_conf,
+    module_lines,
+    packed_kernel_config,
+    passwd,
+    symbol_lines,
+    without_comments,
+)
+from probes.recording.redaction.hardware import cpuinfo, dma_buffers, pci_config
+from probes.recording.redaction.network import host_name_file, ipv6_routes, listening_sockets, routes
+from probes.recording.redaction.output import kernel_log, modinfo, program_strings
+from probes.recording.redaction.processes import (
+    cgroup,
+    command_line,
+    environment,
+    maps,
+    process_name,
+    stat,
+    status,
+)
+from probes.recording.redaction.tokens import Tokens
+
+
+class Row(NamedTuple):
+    """Paths (`*`: one part, `**`: any number of parts) and the rule for files there."""
+
+    paths: str
+    rule: Rule | None  # None: only existence, size and link target, no content
+
+
+_WORDS, _FIGURES = of_text(words), of_text(figures)
+_CPU_MASK = r"[0-9a-f]{1,8}(?:,[0-9a-f]{8}){0,255}\s*"
+_COUNTERS = (
+    "**/counters/*",
+    "**/hw_counters/*",
+    "**/statistics/*",
+    "**/aer_dev_*",
+    "**/meminfo",
+    "**/cgroup.procs",
+    "kernel/mm/memory_peers/**",
+)
+FILES: Sequence[Row] = (
+    Row("/proc/cmdline", of_text(kernel_parameters)),
+    Row("/proc/cpuinfo", of_text(cpuinfo)),
+    Row("/proc/config.gz", packed_kernel_config),
+    Row("/proc/driver/nvidia/**", _WORDS),
+    Row("/proc/version", of_lines("Linux version", lambda t, line: t.text(" ".join(line.split()[:3])))),
+    Row("/proc/sys/kernel/hostname", of_text(host_name_file)),
+    Row("/proc/sys/**", _WORDS),
+    Row("/proc/net/tcp", of_text(listening_sockets)),
+    Row("/proc/net/tcp6", of_text(listening_sockets)),
+    Row("/proc/net/route", of_text(routes)),
+    Row("/proc/net/ipv6_route", of_text(ipv6_routes)),
+    Row("/proc/*/net/route", of_text(routes)),
+    Row("/proc/*/net/ipv6_route", of_text(ipv6_routes)),
+    Row("/proc/*/comm", of_text(process_name)),
+    Row("/proc/*/task/*/comm", of_text(process_name)),
+    Row("/proc/*/status", of_text(status)),
+    Row("/proc/*/stat", of_text(stat)),
+    Row("/proc/*/limits", of_lines("Limit |Max locked memory ", figures)),
+    Row("/proc/*/environ", environment),
+    Row("/proc/*/cmdline", command_line),
+    Row("/proc/*/maps", of_text(maps)),
+    Row("/proc/*/cgroup", of_text(cgroup)),
+    Row("/proc/*/cpuset", of_text(cgroup)),
+    Row("/proc/*/mounts", _WORDS),
+    Row("/proc/*/mountinfo", _WORDS),
+    Row("/proc/*/fd/*", None),
+    Row("/proc/*/fdinfo/*", None),
+    Row("/proc/*/fd", None),
+    Row("/proc/*/root/**.conf", NCCL_CONF),
+    Row("/proc/*/cwd/**.conf", NCCL_CONF),
+    Row("/proc/*/root/dev/**", None),
+    Row("/proc/*/root/**", TOPOLOGY),
+    Row("/proc/*/cwd/**", TOPOLOGY),
+    Row("/proc/*/*", None),
+    Row("/proc/mounts", _WORDS),
+    Row("/proc/modules", _WORDS),
+    Row("/proc/filesystems", _WORDS),
+    Row("/proc/meminfo", _FIGURES),
+    Row("/proc/uptime", _FIGURES),
+    Row("/proc/devices", _WORDS),
+    Row("/proc/xen/*", _WORDS),
+    Row("/proc/*", None),
+    Row("/proc", None),
+    Row("/sys/module/*/srcversion", kept_where(r"[0-9A-F]{24,33}\s*")),
+    Row(
+        "/sys/class/infiniband/*/board_id",
+        kept_where(r"(?:MT_|SM_|HP_|FB_|DEL|HPE|LNV|MSF|NVD|IBM|ISR|INL|ORC)[0-9]{10}\s*"),
+    ),
+    Row("/sys/**/config", pci_config),
+    Row("/sys/**/resource", kept_where(r"(?:0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}\n?){1,32}")),
+    Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),
+    Row("/sys/**/cpumap", kept_where(_CPU_MASK)),
+    Row("/sys/firmware/efi/efivars/*", kept_where(r"[\0-\x1f]\0\0\0[\0\1]")),
+    *(Row(f"/sys/{path}", _FIGURES) for path in _COUNTERS),
+    Row("/sys/kernel/debug/dma_buf/bufinfo", of_text(dma_buffers)),
+    Row("/sys/**", _WORDS),
+    Row("/etc/hostname", of_text(host_name_file)),
+    Row("/etc/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID)=")),
+    Row("/usr/lib/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID)=")),
+    Row("/etc/passwd", of_text(passwd)),
+    Row("/etc/nccl.conf", NCCL_CONF),
+    Row("/etc/security/limits**.conf", of_text(limits_conf)),
+    Row("**/systemd/**", of_lines(r"\s*(?:\[\w+\]|LimitMEMLOCK|DefaultLimitMEMLOCK)", figures)),
+    Row("**/modprobe.d/*", of_text(without_comments)),
+    Row("**/modules-load.d/*", of_text(without_comments)),
+    Row("/etc/modules", of_text(without_comments)),
+    Row("/etc/rdma/**", of_text(without_comments)),
+    Row("/etc/**", None),
+    Row("/boot/config-*", kernel_config),
+    Row("/lib/modules/*/config", kernel_config),
+    Row("**/modules.dep", module_lines),
+    Row("**/modules.builtin", module_lines),
+    Row("**/modules.symbols", symbol_lines),
+    Row("**/Module.symvers", symbol_lines),
+    Row("/var/run/nvidia-topologyd/**", TOPOLOGY),
+    Row("/usr/bin/*", program_strings),
+    Row("/usr/sbin/*", program_strings),
+    Row("/usr/local/bin/*", program_strings),
+    Row("/usr/local/sbin/*", program_strings),
+    Row("/bin/*", program_strings),
+    Row("/sbin/*", program_strings),
+    Row("/dev", None),
+    Row("/dev/**", None),
+    *(Row(f"/{top}/**", None) for top in ("boot", "lib", "lib64", "usr", "var", "run")),
+    Row("/.dockerenv", None),
+)
+COMMANDS: dict[str, Callable[[Tokens, str], str]] = {
+    "dmesg": kernel_log,
+    "journalctl": kernel_log,
+    "modinfo": modinfo,
+}
+"""Rules for the output of commands; in the output of other known programs, unknown words are replaced."""
+ENVIRONMENT = ("KUBERNETES_SERVICE_HOST", "container", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
+"""Variables of gdrtop's own session that are kept, with unknown words in their values replaced."""
+
+
+def _expression(paths: str) -> re.Pattern[str]:
+    pieces = re.split(r"(\*\*|\*)", paths)
+    wildcards = {"**": ".*", "*": "[^/]*"}
+    return re.compile("".join(wildcards.get(piece, re.escape(piece)) for piece in pieces), re.S)
+
+
+_COMPILED = tuple((_expression(row.paths), row) for row in FILES)
+
+
+def row_of(path: str) -> Row | None:
+    """Return the row of a path; None if nothing of it is kept."""
+    return next((row for pattern, row in _COMPILED if pattern.fullmatch(path)), None)
+
+
+def read_by_nccl(path: str, content: bytes) -> bytes:
+    """Keep only what NCCL reads in a file that a user chose: NCCL_TOPO_FILE and links can point anywhere."""
+    row = row_of(path)
+    if row is not None and row.rule not in (None, TOPOLOGY, NCCL_CONF):
+        return content
+    if path.endswith(".conf"):
+        return b"\n".join(line if b"NCCL_" in line else b"" for line in content.split(b"\n"))
+    return content if b"<system" in content else b""

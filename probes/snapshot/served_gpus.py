@@ -1,0 +1,137 @@
+"""Which NICs serve each GPU, and why none serves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of
+from probes.facts.gpudirect import GpuDirectFacts, hardware_of
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaDevice
+from probes.snapshot.gdr_use import GdrUse
+from probes.snapshot.rates import Reading
+from probes.topology.nccl_words import Nccl
+from probes.topology.paths import Topology
+
+# NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
+# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
+_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
+
+
+@dataclass(frozen=True)
+class ServingNics:
+    """The NICs that serve one GPU, or why there are none."""
+
+    nics: tuple[str, ...] = ()
+    by_pxn: bool = False  # through another GPU's NVLink
+    reason: str = ""  # why no NIC serves the GPU
+    doubt: str = ""  # what is unknown and could serve it
+    far: bool = False  # a NIC reaches the GPU, but only from afar
+
+
+@dataclass(frozen=True)
+class Reachability:
+    """Which NIC reaches the memory of which GPU."""
+
+    direct: GpuDirectFacts
+    use: GdrUse
+    active: dict[str, Maybe[bool]]  # RDMA device -> has an ACTIVE port
+
+    def reaches(self, nic: str, gpu: str) -> Maybe[bool]:
+        """Return whether a NIC is up and reaches this GPU's memory by either path."""
+        direct, use = self.direct, self.use
+        support = direct.gpu_support.get(gpu)
+        nic_dmabuf = direct.nic_dmabuf.get(nic, Unknown(Reason.NOT_THERE, nic, "not asked"))
+        if use.attached and isinstance(nic_dmabuf, Unknown):
+            nic_dmabuf = True
+        nic_peermem = direct.nic_peermem.get(nic, use.peermem)
+        if use.regions and (isinstance(nic_peermem, Unknown) or direct.peermem.usable is not True):
+            nic_peermem = True
+        by_dmabuf = all_of((use.dmabuf, nic_dmabuf, True if support is None else support.dmabuf))
+        by_peermem = all_of((use.peermem, nic_peermem, True if support is None else support.peermem))
+        return all_of((self.active[nic], any_of((by_dmabuf, by_peermem))))
+
+    def nics_of(self, gpu: str) -> tuple[str, ...]:
+        """Return all NICs that reach a GPU."""
+        return tuple(nic for nic in self.active if self.reaches(nic, gpu) is True)
+
+
+def hardware_devices(node: Node) -> dict[str, RdmaDevice]:
+    """Return the RDMA devices that are hardware, by name."""
+    return {device.name: device for device in hardware_of(node.rdma)}
+
+
+def has_active_port(device: RdmaDevice, reading: Reading | None) -> Maybe[bool]:
+    """Return whether a port is ACTIVE; NCCL uses no other (src/transport/net_ib/init.cc)."""
+    states = _port_states(device, reading)
+    if "ACTIVE" in states:
+        return True
+    return next((state for state in states if isinstance(state, Unknown)), False)
+
+
+def _port_states(device: RdmaDevice, reading: Reading | None) -> list[Maybe[str]]:
+    """Return the states of a device's ports, from the reading if it has them."""
+    fresh = {} if reading is None else reading.port_states
+    return [fresh.get((device.name, port.number), port.state) for port in device.ports]
+
+
+def serving_nics(
+    node: Node, topology: Topology, gpu: str, reach: Reachability, reading: Reading | None
+) -> ServingNics:
+    """Return the near NICs that are up; if no NIC is near, those that NVLink leads to."""
+    devices = hardware_devices(node)
+    words = {name: topology.paths[gpu, name].nccl for name in devices}
+    order = [name for name in topology.best_nics.get(gpu, ()) if name in devices]
+    near = [name for name in order if words[name] in _NEAR]
+    serving = [name for name in near if reach.reaches(name, gpu) is True]
+    if serving:
+        best = words[serving[0]]
+        return ServingNics(tuple(name for name in serving if words[name] is best))
+    if doubt := _doubt(node, topology, gpu, reach):
+        return ServingNics(doubt=doubt)
+    by_nvlink = [name for name in order if words[name] is Nccl.PXN and reach.reaches(name, gpu) is True]
+    if by_nvlink and not near:
+        return ServingNics(tuple(by_nvlink), by_pxn=True)
+    far = not near and bool(reach.nics_of(gpu))
+    return ServingNics(reason=_why_unserved(topology, gpu, near, devices, reach, reading), far=far)
+
+
+def _doubt(node: Node, topology: Topology, gpu: str, reach: Reachability) -> str:
+    """Return what is unknown and could serve the GPU: a near NIC, or the path to one that is up."""
+    for name in reach.active:
+        path = topology.paths.get((gpu, name))
+        reaches = reach.reaches(name, gpu)
+        if path is None or (not isinstance(reaches, Unknown) and not reaches):
+            continue
+        if isinstance(path.nccl, Unknown):
+            return f"the path to {name} is unknown: {path.nccl}"
+        if isinstance(reaches, Unknown) and path.nccl in _NEAR:
+            return f"the state of {name} is unknown: {reaches}"
+    for bdf in () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere:
+        path = topology.paths.get((gpu, bdf))
+        if path is not None and path.nccl in _NEAR:
+            return f"the RDMA device of {bdf} is in another network namespace: run gdrtop in that pod"
+    return ""
+
+
+def _why_unserved(
+    topology: Topology,
+    gpu: str,
+    near: list[str],
+    devices: dict[str, RdmaDevice],
+    reach: Reachability,
+    reading: Reading | None,
+) -> str:
+    support = reach.direct.gpu_support.get(gpu)
+    if support is not None and support.reason:
+        return support.reason
+    if near:
+        states = _port_states(devices[near[0]], reading)
+        if "ACTIVE" in states:
+            return f"{near[0]} cannot register GPU memory"
+        return f"{near[0]} {f'is {states[0]}' if states else 'has no ports'}"
+    up = [name for name in topology.best_nics.get(gpu, ()) if name in devices and reach.active[name] is True]
+    if not up:
+        return "no NIC is up"
+    nccl = topology.paths[gpu, up[0]].nccl
+    return f"the nearest is {up[0]} at {nccl if isinstance(nccl, Unknown) else nccl.value}"

@@ -1,0 +1,30 @@
+"""What DKMS rebuilds: the NVIDIA driver, and no other package whose name begins alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
+from probes.plans.driver import rebuild_steps
+from tests.probes.checks.doctor import examination_of
+
+RELEASE = "6.8.0-60-generic"
+
+
+def package(name: str, version: str) -> DkmsModule:
+    return DkmsModule(name, version, (RELEASE,), (RELEASE,), None)
+
+
+@pytest.mark.parametrize("driver", ["nvidia", "nvidia-open", "nvidia-srv", "nvidia-current"])
+def test_the_driver_is_rebuilt_and_not_nvidia_fs(driver: str) -> None:
+    packages = (package("nvidia-fs", "2.25.7"), package(driver, "570.124.06"))
+    node = replace(examination_of("hgx-h100"), dkms=DkmsFacts(packages))
+    build = rebuild_steps(node)[0]
+    assert build.argv[:3] == ("dkms", "build", f"{driver}/570.124.06")
+
+
+def test_without_a_dkms_package_the_rebuild_is_manual() -> None:
+    node = replace(examination_of("hgx-h100"), dkms=DkmsFacts((package("nvidia-fs", "2.25.7"),)))
+    assert rebuild_steps(node)[0].is_instruction

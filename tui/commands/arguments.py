@@ -1,0 +1,53 @@
+"""What the commands share of the command line: options for choosing the node, exit statuses, hints."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+# As monitoring plugins have it: 0 ok, 1 warning, 2 critical, 3 unknown. argparse's own 2 would mean critical.
+EXIT_WRONG_USAGE = 3
+EXIT_INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """The arguments do not fit together; the message says why."""
+
+
+def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = False) -> None:
+    """Add the options that choose the node.
+
+    They are accepted before and after a command, so only the main parser sets defaults.
+    """
+
+    def default(value: object) -> object:
+        return value if with_defaults else argparse.SUPPRESS
+
+    parser.add_argument(
+        "--root", metavar="DIR", default=default("/"), help="read the node whose / is at DIR (default: /)"
+    )
+    parser.add_argument(
+        "--demo",
+        metavar="NAME",
+        nargs="?",
+        const="",
+        default=default(None),
+        help="use a simulated node; --demo list shows them all",
+    )
+    parser.add_argument(
+        "--replay", metavar="FILE", default=default(None), help="use a file written by gdrtop record"
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=int, default=default(0), help="vary the figures of a simulated node"
+    )
+    parser.add_argument(
+        "--ascii", action="store_true", default=default(False), help="use ASCII characters only"
+    )
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return a hint as "; did you mean check or do?"; "" if no name is similar."""
+    from difflib import get_close_matches
+
+    similar = get_close_matches(word, list(names), cutoff=0.5)
+    return f"; did you mean {' or '.join(similar)}?" if similar else ""

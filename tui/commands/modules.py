@@ -1,0 +1,121 @@
+"""`gdrtop modules`: the kernel modules in load order, as text and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TextIO
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.module_blockers import explain
+from probes.facts.kernel.modules import ModuleFacts, Rung
+from probes.facts.node import Node, probe_node
+from probes.host.protocol import Host
+from tui.commands.json_values import document, host_name, object_of, plain_value, write_json
+from tui.open_host import open_host
+from tui.runtime.printing import heading, print_lines
+from widgets.base.lines import Line, Run, line, width_of
+from widgets.node import modules as modules_drawing
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema modules)")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print the modules of the node that the options name."""
+    write_modules(open_host(options), out, as_json=options.json, ascii_only=options.ascii)
+    return 0
+
+
+def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
+    """Print the modules in load order, what is missing and why it matters; or all of it as JSON."""
+    node = probe_node(host)
+    if as_json:
+        write_json(modules_json(node, host.wall_clock()), out)
+    else:
+        print_lines([heading(node), (), *_text(node)], out, ascii_only)
+
+
+def _text(node: Node) -> list[Line]:
+    facts = node.modules
+    if isinstance(facts, Unknown):
+        return [line(f"The modules could not be read: {facts}")]
+    states = {facts.modules[rung.module].state for rung in facts.ladder}
+    (state,) = states if len(states) == 1 else (None,)
+    if isinstance(state, Unknown):
+        unread = f"The state of every module is unknown: {state} ({state.source})"
+        return [line(unread), line("To try a simulated node: gdrtop modules --demo")]
+    lines = _table(node, facts)
+    for rung in facts.ladder:
+        mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
+        if mark in "✗?":
+            lines.extend([(), line(f"{mark} {rung.module}: {explain(facts, rung.module)}")])
+            lines.append(line(f"  why it matters: {rung.why}"))
+    if facts.rules_unread:
+        lines.extend([(), line(modules_drawing.unread_rules(facts))])
+    return lines
+
+
+# The columns: heading ("": in JSON only), JSON key, and the value for a module.
+_COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
+    ("MODULE", "name", lambda facts, rung: rung.module),
+    ("STATE", "state", lambda facts, rung: facts.modules[rung.module].state),
+    ("REFCNT", "refcnt", lambda facts, rung: facts.modules[rung.module].refcnt),
+    ("VERSION", "version", lambda facts, rung: facts.modules[rung.module].version),
+    ("FROM", "origin", lambda facts, rung: facts.modules[rung.module].origin),
+    ("NEEDS", "needs", lambda facts, rung: rung.needs),
+    ("USED BY", "used_by", lambda facts, rung: facts.modules[rung.module].used_by),
+    ("", "on_disk", lambda facts, rung: facts.modules[rung.module].on_disk),
+    ("", "srcversion", lambda facts, rung: facts.modules[rung.module].srcversion),
+    ("", "blacklisted", lambda facts, rung: facts.modules[rung.module].blacklisted),
+    ("", "install_line", lambda facts, rung: facts.modules[rung.module].install_line),
+    ("", "persistent", lambda facts, rung: facts.modules[rung.module].persistent),
+    ("", "parameters", lambda facts, rung: facts.modules[rung.module].parameters),
+    ("", "core", lambda facts, rung: rung.core),
+    ("", "why", lambda facts, rung: rung.why),
+    ("", "explanation", lambda facts, rung: explain(facts, rung.module)),
+)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Unknown):
+        return "-" if value.reason is Reason.NOT_THERE else f"? ({value.reason.value})"
+    if isinstance(value, Enum):
+        return str(value.value)
+    return ",".join(map(str, value)) or "-" if isinstance(value, tuple) else str(value)
+
+
+def _table(node: Node, facts: ModuleFacts) -> list[Line]:
+    shown = [(heading, value) for heading, _, value in _COLUMNS if heading]
+    rows = [["  " + shown[0][0], *(heading for heading, _ in shown[1:])]]
+    for rung in facts.ladder:
+        mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
+        cells = [_cell(value(facts, rung)) for _, value in shown]
+        rows.append([f"{mark} {cells[0]}", *cells[1:]])
+    widths = [max(width_of(line(row[column])) for row in rows) for column in range(len(shown))]
+    return [
+        tuple(
+            Run(cell + " " * (width - width_of(line(cell)) + 2))
+            for cell, width in zip(row, widths, strict=True)
+        )
+        for row in rows
+    ]
+
+
+def modules_json(node: Node, at: float) -> dict[str, Any]:
+    """Return the JSON document; `at`: seconds since 1970."""
+    return document("modules", host_name(node), node.origin, at, _modules(node.modules))
+
+
+def _modules(facts: Maybe[ModuleFacts]) -> dict[str, Any]:
+    if isinstance(facts, Unknown):
+        return {"modules": None, "unknown": {"modules": str(facts)}}
+    ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
+    content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
+    content["modules"] = ladder
+    content["symbols"] = [plain_value(symbol) for symbol in facts.symbols]
+    content["rules_unread"] = list(facts.rules_unread)
+    return content
