@@ -127,7 +127,7 @@ class GdrtopApp(App[None]):
         return self._overview
 
     def on_mount(self) -> None:
-        """Paint first, then begin to read."""
+        """Start the readings after the first paint."""
         self.quitting.watch_signals()
         self.readings.show_state()
         if self._replay is not None and self._replay.damage:
@@ -163,8 +163,8 @@ class GdrtopApp(App[None]):
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            doctor.take(report.examination)
-            self._overview.take_findings(doctor.findings, report.examination, report.detours)
+            doctor.set_examination(report.examination)
+            self._overview.apply_findings(doctor.findings, report.examination, report.detours)
         from tui.screens.doctor.screen import DoctorScreen
 
         for screen in self._shared.shown(DoctorScreen):
@@ -243,7 +243,7 @@ class GdrtopApp(App[None]):
         self.readings.toggle_recording()
 
     def action_probe(self) -> None:
-        """Probe the whole node again."""
+        """Read the whole node again."""
         self._sampler.ask(probe=True)
 
     def action_faster(self) -> None:
@@ -266,7 +266,7 @@ class GdrtopApp(App[None]):
         self._shared.doctor.selected = message.finding
         self.action_doctor()
 
-    @on(ExaminedListScreen.Wanted)
+    @on(ExaminedListScreen.CheckWanted)
     def _ask_examination(self) -> None:
         self._sampler.ask_examination()
 

@@ -1,1 +1,1 @@
-"""What every other package uses: unknown values, text, origins, plans as data."""
+"""Basics for all packages: unknown values, text, origins, plans as data, JSON."""

@@ -33,7 +33,7 @@ _EMPTY: dict[Any, object] = {str: "", bool: False}
 class Bounds(NamedTuple):
     """Limits of a decoded field and of what it contains."""
 
-    text: int = 4 << 20  # characters; longer text is cut
+    text: int = 4 << 20  # characters; longer text is truncated
     items: int = MAX_ITEMS  # of a list or mapping; a lenient codec keeps the first, if negative the last
     least: float = -_GREATEST_INTEGER
     most: float = _GREATEST_INTEGER
@@ -64,12 +64,12 @@ class Codec:
 
     clean: Callable[[str], str] = printable_lines  # applied to decoded text
     is_lenient: bool = False
-    bounds: Mapping[str, Bounds] = field(default_factory=dict)  # by field name; "" for all others
-    sparse: tuple[type, ...] = ()  # dataclasses written without the fields that have their default
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)  # by field name, "" for all others
+    sparse: tuple[type, ...] = ()  # dataclasses that are written without fields at their defaults
     unknown_beside: bool = False
 
     def encode(self, value: object) -> Any:
-        """Return the value as JSON has it; a float that is not finite is an Unknown."""
+        """Return the value as JSON values; a float that is not finite becomes an Unknown."""
         if isinstance(value, Enum):
             return value.value
         if isinstance(value, Unknown):
@@ -86,8 +86,8 @@ class Codec:
 
     def _written(self, value: Any) -> list[str]:
         if type(value) not in self.sparse:
-            return [one.name for one in fields(value)]
-        return [one.name for one in fields(value) if getattr(value, one.name) != one.default]
+            return [member.name for member in fields(value)]
+        return [member.name for member in fields(value) if getattr(value, member.name) != member.default]
 
     def _encode_items(self, items: dict[str, object]) -> dict[str, Any]:
         encoded: dict[str, Any] = {name: self.encode(value) for name, value in items.items()}
@@ -98,7 +98,7 @@ class Codec:
         return encoded
 
     def decode(self, kind: Any, value: object) -> Any:
-        """Return the JSON value as an instance of `kind`, a class or a type hint; CodecError otherwise."""
+        """Return the JSON value as an instance of `kind`, a type or type hint; CodecError if it is none."""
         return self._decode(kind, value, self._bounds_of(""))
 
     def _bounds_of(self, name: str) -> Bounds:
@@ -212,7 +212,7 @@ class Codec:
 
 
 def decode_unknown(value: dict[str, Any]) -> Unknown:
-    """Return the Unknown of an object with the key "unknown"; CodecError for a reason that does not exist."""
+    """Return the Unknown of an object with the key "unknown"; CodecError if there is no such reason."""
     reason = _member(Reason, value["unknown"])
     texts = {name: value.get(name, "") for name in ("source", "detail")}
     for name, text in texts.items():
@@ -238,13 +238,13 @@ def _member(kind: Any, value: object) -> Any:
 
 
 def _expected(what: str, value: object) -> CodecError:
-    # The text of a list or object can be as long and as deeply nested as the file allows.
+    # Never show a list or object: it can be as long and deep as the file allows.
     names = {list: "a list", dict: "an object", NoneType: "null"}
     return CodecError(f"expected {what}, got {names.get(type(value)) or f'{value!r:.80}'}")
 
 
 def _empty(hint: Any) -> object:
-    """Return the value of this type that says nothing; MISSING for a type without one."""
+    """Return the empty value of a type; MISSING if it has none."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if NoneType in kinds:
         return None
@@ -262,5 +262,5 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 @cache
 def _fields(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
-    """Return name, type hint and default of each field; MISSING where it has no default."""
-    return tuple((one.name, _hints(kind)[one.name], one.default) for one in fields(kind))
+    """Return name, type hint and default of each field; MISSING if it has no default."""
+    return tuple((member.name, _hints(kind)[member.name], member.default) for member in fields(kind))

@@ -1,4 +1,4 @@
-"""Where a host's answers come from."""
+"""Origin of a host's answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Source(Enum):
-    """The kind of node that is read."""
+    """Kinds of nodes."""
 
     LIVE = "live"
     TREE = "tree"
@@ -16,12 +16,12 @@ class Source(Enum):
 
 
 class Origin(NamedTuple):
-    """What is being read: `label` is a root directory, a simulated node's name or a recording's file."""
+    """A node: `label` is a root directory, the name of a simulated node or the file of a recording."""
 
     source: Source
     label: str = ""
 
 
 def origin_word(origin: Origin) -> str:
-    """As results are kept apart by: "live", or the simulated node's name."""
+    """Return "live" or the kind and label, by which saved results are kept apart."""
     return "live" if origin.source is Source.LIVE else f"{origin.source.value} {origin.label}"

@@ -1,4 +1,4 @@
-"""What could be done about something, as plain data: shown, copied, and run by nobody here."""
+"""Plans as data: commands and file changes that fix something. Nothing here runs them."""
 
 from __future__ import annotations
 
@@ -7,57 +7,57 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FileChange:
-    """A file's whole new text, or its removal; an earlier file is kept beside it."""
+    """A file's whole new text, or its removal."""
 
     path: str
-    text: str | None  # None: the file is removed, or comes back from where it was kept
-    kept: str = ""  # the file that is put in its place
+    text: str | None  # None: the file is removed, or replaced by `kept`
+    kept: str = ""  # the file that replaces this one
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command, one change of a file, or where there is neither one thing that only a person can do."""
+    """One command, one file change, or, if there is neither, one manual step."""
 
-    why: str  # one line: what it does and why at this place
+    why: str  # one line: what it does, and why here
     argv: tuple[str, ...] = ()
     needs_root: bool = True
-    undo: tuple[str, ...] = ()  # the command that takes it back; empty: there is none
+    undo: tuple[str, ...] = ()  # the command that undoes it; empty: none
     file: FileChange | None = None
-    group: str = ""  # "switch ports": steps of one group that follow each other differ in the device alone
+    group: str = ""  # "switch ports": consecutive steps of a group differ only in the device
 
     @property
     def is_instruction(self) -> bool:
-        """Whether there is nothing to run."""
+        """Return whether the step is manual."""
         return not self.argv and self.file is None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in order, and what they mean for the node."""
+    """Steps in order, and their effects on the node."""
 
     title: str
     steps: tuple[Step, ...]
     reversible: bool = True
     needs_reboot: bool = False
-    disturbs: str = ""  # what running jobs may feel; empty: nothing
+    disturbs: str = ""  # effects on running jobs; empty: none
     note: str = ""  # what to know before or after
 
     @property
     def needs_root(self) -> bool:
-        """Whether any step does."""
+        """Return whether any step needs root."""
         return any(step.needs_root for step in self.steps)
 
 
 def instruction(text: str, needs_root: bool = True) -> Step:
-    """A step that is no command: a setting of the firmware, a package to choose."""
+    """Return a manual step: a firmware setting, a package to choose."""
     return Step(text, needs_root=needs_root)
 
 
 def sentences(*parts: str) -> str:
-    """Join what there is as "One thing. Another thing."."""
+    """Join the parts that are not empty as "One thing. Another thing."."""
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
 
 
 def plan_or_none(answer: Plan | str) -> Plan | None:
-    """The plan; None where the answer says why there is none."""
+    """Return the plan; None if the answer says why there is none."""
     return answer if isinstance(answer, Plan) else None

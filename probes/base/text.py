@@ -1,4 +1,4 @@
-"""Text from the node is hostile: nothing of it may act on a terminal."""
+"""Text from a node is untrusted: nothing in it may act on a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def printable(text: str, limit: int = 4096) -> str:
-    """One line of text with control, format and surrogate characters replaced, at most `limit` long."""
+    """Return one line of at most `limit` characters; replace control, format and surrogate characters."""
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     if text.isprintable():
@@ -15,7 +15,7 @@ def printable(text: str, limit: int = 4096) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Text of many lines, each made printable; tabs and newlines stay."""
+    """Return text of many lines with control characters replaced; tabs and newlines stay."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c in "\t\n" or c.isprintable() else REPLACEMENT for c in text)

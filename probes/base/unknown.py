@@ -1,4 +1,4 @@
-"""Unknown as a value: a fact that could not be read says why, and is neither 0 nor "ok"."""
+"""Unknown as a value: a fact that could not be read has a reason, and is neither 0 nor "ok"."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ U = TypeVar("U")
 
 
 class Reason(Enum):
-    """Why a fact is unknown; the value is the word shown on screen."""
+    """Why a fact is unknown; the value is shown on screen."""
 
     NOT_THERE = "not there"
     NEEDS_ROOT = "needs root"
@@ -27,8 +27,8 @@ class Reason(Enum):
 class Unknown:
     """A fact that could not be read.
 
-    `source` is the path or command that was asked, `detail` a sentence for the admin where the
-    reason alone does not say enough.
+    `source` is the path or command that was read, `detail` a sentence for the admin if the reason alone is
+    not enough.
     """
 
     reason: Reason
@@ -36,7 +36,7 @@ class Unknown:
     detail: str = ""
 
     def __bool__(self) -> NoReturn:
-        # `if port.is_up:` on an unknown would read as "no" or as "yes", and lie either way.
+        # `if port.is_up:` with an unknown value would be wrong either way.
         raise TypeError("an unknown fact has no truth value: test it with isinstance(…, Unknown)")
 
     def __str__(self) -> str:
@@ -44,11 +44,11 @@ class Unknown:
 
 
 Maybe = Union[T, Unknown]  # noqa: UP007 - evaluated at run time, also on Python 3.10
-"""A fact, or the reason why it is not known."""
+"""A fact, or the reason why it is unknown."""
 
 
 def known(fact: Maybe[T], otherwise: T) -> T:
-    """The fact itself, or `otherwise` where it is unknown. Only for drawing and sorting."""
+    """Return the fact, or `otherwise` if it is unknown. Only for drawing and sorting."""
     return otherwise if isinstance(fact, Unknown) else fact
 
 

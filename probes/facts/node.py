@@ -32,7 +32,7 @@ from probes.host.progress import note
 from probes.host.protocol import Host
 
 PROBE_SECONDS = 5.0
-_NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not asked, because there is no RDMA NIC")
+_NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not queried, because there is no RDMA NIC")
 _probed: ProbedFields[Probing] = ProbedFields()
 
 

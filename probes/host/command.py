@@ -1,7 +1,7 @@
-"""Runs one read-only command: argv, trusted path, time and output limits.
+"""Run a read-only command: argv, trusted path, time and output limits.
 
-Nothing that was started stays behind: the command's process group is killed when the command has ended or its
-time is over, and the kernel kills the command when gdrtop itself dies (prctl(2), PR_SET_PDEATHSIG).
+No process stays behind: the command's process group is killed when the command ends or times out, and the
+kernel kills the command when gdrtop itself dies (prctl(2), PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from probes.host.progress import note
 
 TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 OUTPUT_LIMIT_BYTES = 1 << 20
-# A command that used CPU time in the second half of its time gets more of it, up to so many times: on a node
-# whose CPUs are saturated it is slow, not stuck.
+# A command that used CPU in the second half of its time gets more time, up to this many times: if all CPUs
+# are busy, it is slow, not stuck.
 _MOST_TIMES = 6
-# util-linux; absent on minimal systems, where a command outlives a gdrtop that is killed with SIGKILL.
+# From util-linux. Where it is missing, a command survives a gdrtop that is killed with SIGKILL.
 _DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """What a command printed, cleaned of control characters, and how it ended."""
+    """Output of a command, with control characters replaced, and its exit status."""
 
     argv: tuple[str, ...]
     exit_status: int
@@ -40,7 +40,7 @@ class CommandOutput:
 
 
 def find_command(name: str) -> str | None:
-    """The command's file on the trusted path; as root only one that nobody but root could have changed."""
+    """Return the path of a command on the trusted path; for root, only if only root can have changed it."""
     for directory in TRUSTED_PATH:
         path = f"{directory}/{name}"
         try:
@@ -56,9 +56,9 @@ def find_command(name: str) -> str | None:
 
 
 def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
-    """The output of the command, found on the trusted path only."""
+    """Run a command from the trusted path."""
     if "/" in argv[0]:
-        return Unknown(Reason.NOT_THERE, argv[0], "commands are named, not given by path")
+        return Unknown(Reason.NOT_THERE, argv[0], "a command must be given by name, not by path")
     path = find_command(argv[0])
     if path is None:
         return Unknown(Reason.NOT_THERE, argv[0], "not installed")
@@ -66,7 +66,7 @@ def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
 
 
 def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -> Maybe[CommandOutput]:
-    """Runs a program given by its path; `argv` is what it is called in the answer."""
+    """Run a program given by path; the answer calls it `argv`."""
     name = " ".join(argv)
     setpriv = find_command(_DIES_WITH_PARENT[0])
     if setpriv is not None:
@@ -87,10 +87,11 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
         try:
             streams = _collect(process, seconds, name)
             if isinstance(streams, Reason):
-                cause = f"no end within {seconds:g} s" if streams is Reason.TIMED_OUT else "too much output"
-                return Unknown(streams, name, cause)
+                timeout = f"still running after {seconds:g} s"
+                detail = timeout if streams is Reason.TIMED_OUT else "too much output"
+                return Unknown(streams, name, detail)
             if not _has_ended(process, 1.0):
-                return Unknown(Reason.TIMED_OUT, name, "it closed its output and did not end")
+                return Unknown(Reason.TIMED_OUT, name, "closed its output but did not exit")
         finally:
             _kill_group(process)
         stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in streams)
@@ -98,7 +99,7 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
 
 
 def _collect(process: subprocess.Popen[bytes], seconds: float, name: str) -> tuple[bytes, bytes] | Reason:
-    """Both streams to their end; a reason where time or room does not suffice."""
+    """Read both streams to their end; return a reason if they take too long or are too large."""
     assert process.stdout is not None
     assert process.stderr is not None
     parts: dict[int, list[bytes]] = {process.stdout.fileno(): [], process.stderr.fileno(): []}
@@ -130,14 +131,14 @@ def _collect(process: subprocess.Popen[bytes], seconds: float, name: str) -> tup
 
 
 def _cpu_ticks(group: int) -> int:
-    """CPU time that the processes of a group have used, in clock ticks (proc(5), /proc/PID/stat)."""
+    """Return the CPU time of a process group in clock ticks (proc(5), /proc/PID/stat)."""
     ticks = 0
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     fields = file.read(1024).rpartition(b")")[2].split()
-            except OSError:  # it has ended since
+            except OSError:  # it has ended
                 continue
             if int(fields[2]) == group:
                 ticks += int(fields[11]) + int(fields[12])
@@ -145,7 +146,7 @@ def _cpu_ticks(group: int) -> int:
 
 
 def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether it has ended within that time; left unreaped, so that its group number is not given out."""
+    """Return whether the process ends in time. It is not reaped, so that its group ID is not reused."""
     until = time.monotonic() + seconds
     while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= until:
@@ -155,6 +156,6 @@ def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command with the children that it left in the background."""
+    """Kill the command and the children that it left in the background."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

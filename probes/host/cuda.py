@@ -1,4 +1,4 @@
-"""What CUDA's driver library answers about one GPU."""
+"""What CUDA's driver library reports about a GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DMABUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
 
 @dataclass(frozen=True)
 class CudaGpu:
-    """The answers of cuDeviceGetAttribute for one GPU."""
+    """The answers of cuDeviceGetAttribute for a GPU."""
 
-    bdf: str  # "0000:1b:00.0", sysfs spelling
+    bdf: str  # "0000:1b:00.0", as in sysfs
     rdma_supported: Maybe[bool]  # attribute 116: nvidia-peermem can pin its memory
     dmabuf_supported: Maybe[bool]  # attribute 124: its memory can be exported as a DMA-BUF

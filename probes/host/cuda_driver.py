@@ -1,7 +1,7 @@
-"""What CUDA's driver library says of each GPU: GPUDirect RDMA supported, DMA-BUF supported.
+"""What CUDA's driver library reports about each GPU: support for GPUDirect RDMA and DMA-BUF.
 
-The library is called in a child process, which runs this very file: it may take seconds, print, hang or
-crash. It makes no context and takes no GPU memory. Attribute numbers: cuda.h, CUdevice_attribute.
+A child process runs this file and calls the library, which may take seconds, print, hang or crash. It creates
+no context and uses no GPU memory. Attribute numbers: cuda.h, CUdevice_attribute.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 4.0
 LIBRARY = "libcuda.so.1"
-# Where one of these is missing, cuInit would load modules and make device files (nvidia-modprobe(1)).
+# If one of these is missing, cuInit would load modules and create device files (nvidia-modprobe(1)).
 NEEDED = ("/sys/module/nvidia", "/sys/module/nvidia_uvm", "/dev/nvidiactl", "/dev/nvidia-uvm")
 _MAX_GPUS = 64
 
 
 def probe_cuda(library: str = LIBRARY) -> Maybe[tuple[CudaGpu, ...]]:
-    """Ask libcuda about every GPU that it lists; the caller makes sure that the driver is loaded."""
+    """Ask libcuda about every GPU that it lists; the driver must be loaded."""
     from probes.base.unknown import Reason, Unknown
     from probes.host.command import run_program
     from probes.host.cuda import DMABUF_SUPPORTED, RDMA_SUPPORTED
@@ -41,7 +41,7 @@ def probe_cuda(library: str = LIBRARY) -> Maybe[tuple[CudaGpu, ...]]:
             return Unknown(Reason(answer["reason"]), LIBRARY, str(answer["detail"])[:200])
         return tuple(_gpu(gpu) for gpu in answer["gpus"][:_MAX_GPUS])
     except (ValueError, KeyError, TypeError, AttributeError):
-        return Unknown(Reason.IO_ERROR, LIBRARY, f"the probe ended with status {output.exit_status}")
+        return Unknown(Reason.IO_ERROR, LIBRARY, f"the probe exited with status {output.exit_status}")
 
 
 def _gpu(answer: dict[str, Any]) -> CudaGpu:
@@ -62,11 +62,11 @@ def _supported(attribute: int, status: int, value: int) -> Maybe[bool]:
     return bool(value)
 
 
-# From here on: the child.
+# From here on, code of the child process
 
 
 def _ask(name: str, attributes: Sequence[int]) -> dict[str, object]:
-    # Without it a client makes a running MPS daemon start a server.
+    # Otherwise, a client makes a running MPS daemon start a server.
     os.environ["CUDA_MPS_PIPE_DIRECTORY"] = "/dev/null"
     try:
         library: Any = ctypes.CDLL(name)
@@ -102,12 +102,12 @@ def _attribute(library: Any, attribute: int, device: ctypes.c_int) -> tuple[int,
 
 
 def main(library: str, attributes: Sequence[int]) -> None:
-    """Print the answers as one line of JSON; what the library prints is dropped."""
+    """Print the answers as one line of JSON; drop what the library prints."""
     out, silence = os.dup(1), os.open(os.devnull, os.O_RDWR)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     os.write(out, json.dumps(_ask(library, attributes)).encode())
-    os._exit(0)  # without the library's destructors, which may hang
+    os._exit(0)  # skips the library's destructors, which may hang
 
 
 if __name__ == "__main__":

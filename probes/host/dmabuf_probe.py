@@ -1,7 +1,7 @@
-"""The DMA-BUF probe that NCCL uses: does this RDMA device take dma-buf memory regions?
+"""NCCL's DMA-BUF probe: does an RDMA device support dma-buf memory regions?
 
-The libraries are called in a child process, which runs this very file and forks once for each device: a
-provider library may print, hang or crash, and that costs one device its answer and nothing else.
+A child process runs this file and forks once per device: a provider library may print, hang or crash, which
+then costs only the answer for one device.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from probes.base.unknown import Maybe
 
-PROBE_SECONDS = 4.0  # of the child
-DEVICE_SECONDS = 3.0  # of all devices, which are asked side by side
-LONGEST_SECONDS = 18.0  # of those that are running, on a node whose CPUs are saturated
+PROBE_SECONDS = 4.0  # of the child process
+DEVICE_SECONDS = 3.0  # of all devices, which are probed in parallel
+LONGEST_SECONDS = 18.0  # for running processes, if all CPUs are busy
 LIBRARY = "libibverbs.so.1"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def probe_dmabuf(devices: Sequence[str], library: str = LIBRARY) -> dict[str, Maybe[int]]:
-    """The errno that `ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)` gives, for each RDMA device.
+    """Return the errno of `ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)` for each RDMA device.
 
-    EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver cannot; anything else, normally EBADF: can
+    EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver do not support it; anything else, normally EBADF: they do
     (NCCL src/transport/net_ib/gdr.cc).
     """
     from probes.base.unknown import Reason, Unknown
     from probes.host.command import run_program
 
-    asked = [device for device in devices if _NAME.fullmatch(device)]
-    told: dict[str, Maybe[int]] = {
-        device: Unknown(Reason.MALFORMED, _source(device), "not a name that an RDMA device can have")
+    valid = [device for device in devices if _NAME.fullmatch(device)]
+    results: dict[str, Maybe[int]] = {
+        device: Unknown(Reason.MALFORMED, _source(device), "invalid RDMA device name")
         for device in devices
-        if device not in asked
+        if device not in valid
     }
-    if not asked:
-        return told
-    child = [sys.executable, "-I", "-S", __file__, library, *asked]
-    output = run_program(child, PROBE_SECONDS, ("ibv_reg_dmabuf_mr", *asked))
+    if not valid:
+        return results
+    child = [sys.executable, "-I", "-S", __file__, library, *valid]
+    output = run_program(child, PROBE_SECONDS, ("ibv_reg_dmabuf_mr", *valid))
     if isinstance(output, Unknown):
-        return {**told, **dict.fromkeys(asked, output)}
+        return {**results, **dict.fromkeys(valid, output)}
     try:
         answers = json.loads(output.stdout)
-        return {**told, **{device: _answer(device, answers[device]) for device in asked}}
+        return {**results, **{device: _answer(device, answers[device]) for device in valid}}
     except (ValueError, KeyError, TypeError):
-        failed = Unknown(Reason.IO_ERROR, LIBRARY, f"the probe ended with status {output.exit_status}")
-        return {**told, **dict.fromkeys(asked, failed)}
+        failed = Unknown(Reason.IO_ERROR, LIBRARY, f"the probe exited with status {output.exit_status}")
+        return {**results, **dict.fromkeys(valid, failed)}
 
 
 def _source(device: str) -> str:
@@ -70,13 +70,13 @@ def _answer(device: str, answer: dict[str, object]) -> Maybe[int]:
     return Unknown(Reason(answer["reason"]), _source(device), str(answer["detail"])[:200])
 
 
-# From here on: the child.
+# From here on, code of the child process
 
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
 
-class _NotAnswered(Exception):
-    """Why the probe could not be made: a reason's word and a sentence."""
+class _ProbeError(Exception):
+    """Why the probe failed: the value of a Reason, and a detail."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -87,10 +87,10 @@ def _library(name: str) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(name, use_errno=True)
     except OSError:
-        raise _NotAnswered("not there", f"{name} is not installed") from None
+        raise _ProbeError("not there", f"{name} is not installed") from None
     if not hasattr(library, "ibv_reg_dmabuf_mr"):
-        told = "this host's libibverbs is older than rdma-core 34; a container has its own"
-        raise _NotAnswered("not there", told)
+        detail = "libibverbs is older than rdma-core 34 on this host (containers have their own)"
+        raise _ProbeError("not there", detail)
     pointer, integer = ctypes.c_void_p, ctypes.c_int
     signatures = {
         "ibv_get_device_list": (ctypes.POINTER(pointer), [ctypes.POINTER(integer)]),
@@ -112,11 +112,11 @@ def _library(name: str) -> ctypes.CDLL:
 
 
 def _open(library: ctypes.CDLL, device: str) -> int:
-    """A context of the device."""
+    """Return a context of the device."""
     count = ctypes.c_int(0)
     devices = library.ibv_get_device_list(ctypes.byref(count))
     if not devices:
-        raise _NotAnswered("not there", "libibverbs lists no devices")
+        raise _ProbeError("not there", "libibverbs lists no devices")
     try:
         for number in range(count.value):
             if library.ibv_get_device_name(devices[number]) == device.encode():
@@ -126,13 +126,13 @@ def _open(library: ctypes.CDLL, device: str) -> int:
                 raise _refused(ctypes.get_errno(), "opening the device")
     finally:
         library.ibv_free_device_list(devices)
-    raise _NotAnswered("not there", f"libibverbs does not know {device}: no provider, or no uverbs device")
+    raise _ProbeError("not there", f"libibverbs does not know {device}: no provider, or no uverbs device")
 
 
-def _refused(number: int, what: str) -> _NotAnswered:
+def _refused(number: int, what: str) -> _ProbeError:
     if number in (errno.EACCES, errno.EPERM):
-        return _NotAnswered("needs root", f"{what}: no access to /dev/infiniband")
-    return _NotAnswered("I/O error", f"{what}: {os.strerror(number)}")
+        return _ProbeError("needs root", f"{what}: no access to /dev/infiniband")
+    return _ProbeError("I/O error", f"{what}: {os.strerror(number)}")
 
 
 def _ask(device: str, name: str) -> int:
@@ -152,8 +152,8 @@ def _ask(device: str, name: str) -> int:
         library.ibv_close_device(context)
 
 
-def _asked_apart(device: str, library: str) -> tuple[int, int]:
-    """Asks one device in a process of its own; its pid, and where its answer will be read."""
+def _start_probe(device: str, library: str) -> tuple[int, int]:
+    """Probe a device in a process of its own; return its pid and the pipe of its answer."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -167,39 +167,39 @@ def _asked_apart(device: str, library: str) -> tuple[int, int]:
         answer: dict[str, object]
         try:
             answer = {"errno": _ask(device, library)}
-        except _NotAnswered as why:
-            answer = {"reason": why.reason, "detail": why.detail}
+        except _ProbeError as error:
+            answer = {"reason": error.reason, "detail": error.detail}
         os.write(writing, json.dumps(answer).encode())
     finally:
         os._exit(0)
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process uses a CPU or waits for one (proc(5), state R), and for nothing else."""
+    """Return whether a process uses a CPU or waits only for one (proc(5), state R)."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read(1024).rpartition(b")")[2].split()[0] == b"R"
 
 
-def _collected(pid: int, reading: int, until: float) -> dict[str, object]:
-    """A device's answer, or that it gave none; the process is not left behind."""
+def _collect(pid: int, reading: int, until: float) -> dict[str, object]:
+    """Return the answer for a device, and end its process."""
     longest = until - DEVICE_SECONDS + LONGEST_SECONDS
     while not select.select([reading], [], [], max(0.1, until - time.monotonic()))[0]:
         if time.monotonic() < longest and _is_running(pid):
             continue
         os.kill(pid, signal.SIGKILL)
         return {"reason": "timed out", "detail": f"no answer within {DEVICE_SECONDS:g} s"}
-    told = os.read(reading, 4096)
-    if not told:
-        return {"reason": "I/O error", "detail": "its library crashed"}
-    answer: dict[str, object] = json.loads(told)
+    text = os.read(reading, 4096)
+    if not text:
+        return {"reason": "I/O error", "detail": "the provider library crashed"}
+    answer: dict[str, object] = json.loads(text)
     return answer
 
 
 def main(library: str, devices: Sequence[str]) -> None:
-    """Prints the answers as one line of JSON."""
+    """Print the answers as one line of JSON."""
     until = time.monotonic() + DEVICE_SECONDS
-    asked = {device: _asked_apart(device, library) for device in devices}
-    print(json.dumps({device: _collected(*one, until) for device, one in asked.items()}), flush=True)
+    probes = {device: _start_probe(device, library) for device in devices}
+    print(json.dumps({device: _collect(*probe, until) for device, probe in probes.items()}), flush=True)
 
 
 if __name__ == "__main__":

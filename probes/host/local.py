@@ -1,7 +1,7 @@
-"""The one door to a node: files, links, directories, read-only commands, NVML, verbs, libcuda.
+"""The live host, and the only access to a node: files, read-only commands, NVML, verbs, libcuda.
 
-Every other probe asks a `Host` and opens nothing itself, so that a dumped tree, a simulated node or a
-recording answers the same questions as this machine does.
+All probes ask a `Host` and open nothing themselves, so that a dumped tree, a simulated node and a recording
+can answer the same questions as this machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rooted_tree import Found, RootedTree, split
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 
-TREE_ONLY = "a tree of files has no commands, drivers or devices"
+TREE_ONLY = "a directory tree has no commands, drivers or devices"
 READ_SECONDS = 1.0
 MAX_NAMES = 65536
 DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
@@ -36,7 +36,7 @@ PAGE_BYTES = 4096
 _BLANKS = string.whitespace + "\0"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _LIST = _READ | os.O_DIRECTORY
-# Served record by record, unlike the attributes elsewhere in /sys.
+# Read record by record, unlike other attributes in /sys.
 _MANY_READS = ("/sys/kernel/debug/", "/sys/kernel/tracing/", "/sys/fs/")
 
 
@@ -45,7 +45,7 @@ _REASONS: Mapping[int, Reason] = {
     errno.ENOTDIR: Reason.NOT_THERE,
     errno.ENODEV: Reason.NOT_THERE,
     errno.ENXIO: Reason.NOT_THERE,
-    errno.ESRCH: Reason.NOT_THERE,  # a process that ended while its files were read
+    errno.ESRCH: Reason.NOT_THERE,  # the process ended while its files were read
     errno.EACCES: Reason.NEEDS_ROOT,
     errno.EPERM: Reason.NEEDS_ROOT,
     errno.ELOOP: Reason.MALFORMED,
@@ -57,24 +57,24 @@ _REASONS: Mapping[int, Reason] = {
 
 
 def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
-    """The typed reason behind an error; a refusal that even root gets is not "needs root"."""
-    if isinstance(error, ValueError):  # a NUL, or a character that no file name can have
-        return Unknown(Reason.MALFORMED, printable(path), "no file can have this name")
-    told = error.strerror or "unknown error"
+    """Return the reason for an error; a refusal even for root is not "needs root"."""
+    if isinstance(error, ValueError):  # a NUL, or another character that no file name can have
+        return Unknown(Reason.MALFORMED, printable(path), "invalid file name")
+    error_text = error.strerror or "unknown error"
     reason = _REASONS.get(error.errno or 0, Reason.IO_ERROR)
     if reason is Reason.NEEDS_ROOT and root:
-        return Unknown(Reason.IO_ERROR, printable(path), f"{told}, even for root")
-    detail = "" if reason in (Reason.NOT_THERE, Reason.NEEDS_ROOT) else told
+        return Unknown(Reason.IO_ERROR, printable(path), f"{error_text}, even for root")
+    detail = "" if reason in (Reason.NOT_THERE, Reason.NEEDS_ROOT) else error_text
     return Unknown(reason, printable(path), detail)
 
 
 def text_of(content: bytes) -> str:
-    """A file's text as `Host.read` gives it; some attributes of sysfs end with a NUL (cpulist)."""
+    """Decode a file's content like `Host.read`; some sysfs attributes end with a NUL (cpulist)."""
     return printable_lines(content.decode("utf-8", errors="replace").strip(_BLANKS))
 
 
 class LocalHost:
-    """This machine, or a tree below `root` that looks like one (a dump, a container's /host mount)."""
+    """This machine, or a directory tree of a node below `root` (a dump, a container's /host mount)."""
 
     def __init__(self, root: str = "/") -> None:
         root = os.path.realpath(root)
@@ -87,7 +87,7 @@ class LocalHost:
     # Files
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """A file's bytes; a file longer than `limit` is malformed, not cut."""
+        """Return a file's content; a file longer than `limit` is malformed, not truncated."""
         note(path)
         try:
             return self._read(path, limit)
@@ -95,12 +95,12 @@ class LocalHost:
             return unknown_from(error, path, self._is_root)
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        """A file's text, surrounding white space removed, control characters replaced."""
+        """Return a file's text, stripped, with control characters replaced."""
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """The sorted names in a directory."""
+        """Return the sorted names in a directory."""
         note(path)
         try:
             if self._root:
@@ -120,13 +120,13 @@ class LocalHost:
         return tuple(names)
 
     def link(self, path: str) -> Maybe[str]:
-        """The target a symbolic link names, unresolved."""
+        """Return the target of a symbolic link, unresolved."""
         note(path)
         try:
             if not self._root:
                 return os.readlink(path)
             parent, name = split(path)
-            tree = self._held()
+            tree = self._current_tree()
             return os.readlink(name or ".", dir_fd=tree.directory(parent).descriptor)
         except OSError as error:
             if error.errno == errno.EINVAL:
@@ -136,7 +136,7 @@ class LocalHost:
             return unknown_from(error, path, self._is_root)
 
     def resolve(self, path: str) -> Maybe[str]:
-        """The path with every link resolved, inside the host's root."""
+        """Return the path with every link resolved, inside the host's root."""
         note(path)
         try:
             if not self._root:
@@ -148,7 +148,7 @@ class LocalHost:
         return (real or "/") if found.name == "." else f"{real}/{found.name}"
 
     def size(self, path: str) -> Maybe[int]:
-        """A file's size in bytes."""
+        """Return a file's size in bytes."""
         note(path)
         try:
             return self._find(path).status.st_size if self._root else os.stat(path).st_size
@@ -156,7 +156,7 @@ class LocalHost:
             return unknown_from(error, path, self._is_root)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Whether this process may read (and write) the file."""
+        """Return whether this process can read (and write) the file."""
         wanted = os.R_OK | (os.W_OK if write else 0)
         try:
             if self._root:
@@ -169,7 +169,7 @@ class LocalHost:
 
     def _read(self, path: str, limit: int) -> bytes:
         if self._root:
-            # A dump may hold anything under any name: look before opening.
+            # A dump can have anything under any name: check before opening.
             found = self._find(path)
             if not stat.S_ISREG(found.status.st_mode):
                 raise OSError(errno.EISDIR, "not a regular file")
@@ -179,7 +179,7 @@ class LocalHost:
         try:
             first = os.read(descriptor, limit + 1)
             total = len(first)
-            # A sysfs attribute comes whole in one read of less than a page
+            # One read of less than a page returns a whole sysfs attribute
             # (Documentation/filesystems/sysfs.rst); other files are read to their end.
             whole = total < PAGE_BYTES and path.startswith("/sys/") and not path.startswith(_MANY_READS)
             if whole and total <= limit:
@@ -188,7 +188,7 @@ class LocalHost:
             deadline = time.monotonic() + READ_SECONDS
             while chunks[-1] and total <= limit:
                 if time.monotonic() > deadline:
-                    raise OSError(errno.ETIMEDOUT, "read takes too long")
+                    raise OSError(errno.ETIMEDOUT, "reading takes too long")
                 chunks.append(os.read(descriptor, limit + 1 - total))
                 total += len(chunks[-1])
             if total > limit:
@@ -198,66 +198,66 @@ class LocalHost:
             os.close(descriptor)
 
     def _find(self, path: str) -> Found:
-        return self._held().find(path)
+        return self._current_tree().find(path)
 
-    def _held(self) -> RootedTree:
+    def _current_tree(self) -> RootedTree:
         tree = self._tree
-        if tree is None or tree.is_used_up():
+        if tree is None or tree.is_expired():
             tree = self._tree = RootedTree(self._root)
         return tree
 
-    # Commands and libraries: only of this machine, never for a tree
+    # Commands and libraries: only on this machine, never for a directory tree
 
     def _tree_has_none(self, what: str) -> Unknown:
         return Unknown(Reason.NOT_THERE, printable(what), TREE_ONLY)
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """The output of a read-only command found on the trusted path."""
+        """Return the output of a read-only command, which is searched on the trusted path."""
         note(" ".join(argv), seconds)
         return self._tree_has_none("".join(argv[:1])) if self._root else run_command(argv, seconds)
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        """What NVML says of driver and GPUs."""
+        """Return what NVML reports about driver and GPUs."""
         note("NVML")
         reason = self._no_nvml()
         return self._library.facts() if reason is None else reason
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """NVML's moving figures, one reading."""
+        """Return one reading of NVML's live figures."""
         note("NVML")
         reason = self._no_nvml()
         return self._library.live() if reason is None else reason
 
-    def let_go(self) -> None:
-        """Ends the NVML session, which holds the driver in the kernel; the next question opens another."""
-        self._library.let_go()
+    def release(self) -> None:
+        """End the NVML session, which keeps the driver module in use; the next question opens a new one."""
+        self._library.release()
 
     def _no_nvml(self) -> Unknown | None:
         if self._root:
             return self._tree_has_none("NVML")
-        # Asked without the driver, NVML has it loaded (nvidia-modprobe(1)); looking changes nothing here.
+        # NVML would load a missing driver (nvidia-modprobe(1)); checking these paths has no side effects.
         if not any(map(os.path.exists, DRIVER_LOADED)):
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         return None
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """The errno of the `ibv_reg_dmabuf_mr` probe on each RDMA device."""
+        """Return the errno of the `ibv_reg_dmabuf_mr` probe for each RDMA device."""
         if self._root:
             return dict.fromkeys(devices, self._tree_has_none("libibverbs"))
         note("ibv_reg_dmabuf_mr", PROBE_SECONDS)
         return probe_dmabuf(devices)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        """What libcuda says of each GPU; not asked where asking would load modules or make device files."""
+        """Return what libcuda reports on each GPU, unless that would load modules or create device files."""
         if self._root:
             return self._tree_has_none("libcuda")
         missing = next((path for path in NEEDED if not os.path.exists(path)), None)
         if missing is not None:
-            return Unknown(Reason.NOT_THERE, "libcuda", f"not asked, because {missing} is missing")
+            return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
         return probe_cuda()
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        """User, CPU, memory and CPU affinity of each process."""
+        """Return user, CPU, memory and CPU affinity of each process."""
         if self._root:
             return usage_from_files(self, pids)
         from probes.host.live_usage import process_usage  # psutil takes 20 ms to import
@@ -266,7 +266,7 @@ class LocalHost:
         return process_usage(pids)
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        """Bytes through each network interface, without RDMA."""
+        """Return the bytes through each network interface, without RDMA."""
         if self._root:
             return counters_from_files(self, names)
         from probes.host.live_usage import interface_counters
@@ -275,22 +275,22 @@ class LocalHost:
         return interface_counters(names)
 
     def environment(self, name: str) -> Maybe[str]:
-        """An environment variable of this process; a tree has none."""
+        """Return an environment variable of this process; a directory tree has none."""
         if self._root:
             return self._tree_has_none(name)
         text = os.environ.get(name)
         return Unknown(Reason.NOT_THERE, name) if text is None else printable(text)
 
-    # Who asks, and when
+    # User and time
 
     def is_root(self) -> bool:
-        """Whether this process may read what only root may."""
+        """Return whether this process runs as root."""
         return self._is_root
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
         return time.monotonic()
 
     def wall_clock(self) -> float:
-        """Seconds since 1970."""
+        """Return the seconds since 1970."""
         return time.time()

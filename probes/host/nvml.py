@@ -1,4 +1,4 @@
-"""NVML's facts as plain dataclasses, each asked one by one so that one failing call costs one fact."""
+"""NVML's facts as dataclasses; each is queried separately, so that a failing call costs only one fact."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 
 T = TypeVar("T")
-_NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
+_NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not queried")
 LOST = "the GPU has fallen off the bus"
-"""What NVML_ERROR_GPU_IS_LOST means."""
+"""Detail for NVML_ERROR_GPU_IS_LOST."""
 
 
 @dataclass(frozen=True)
 class NvmlGpu:
-    """What NVML says of one GPU and does not change from second to second."""
+    """What NVML reports about a GPU and does not change from second to second."""
 
     index: int
-    bdf: str  # "0000:1b:00.0", sysfs spelling
+    bdf: str  # "0000:1b:00.0", as in sysfs
     name: Maybe[str]
     uuid: Maybe[str]
     compute_capability: Maybe[tuple[int, int]]
     memory_total_bytes: Maybe[int]
     bar1_total_bytes: Maybe[int]
-    link_generation_max: Maybe[int]  # of GPU and slot together
+    link_generation_max: Maybe[int]  # the lower one of GPU and slot
     link_width_max: Maybe[int]
     nvlinks: Maybe[int]  # active NVLinks
-    nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (remote BDF, links); a switch is a remote too
+    nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (remote BDF, links); a switch is also a remote
     c2c_links: Maybe[int]  # chip-to-chip links to the CPU (Grace); 0 elsewhere
     persistence: Maybe[bool]
     mig: Maybe[bool]
-    is_vgpu: Maybe[bool] = _NOT_ASKED  # a share of a GPU that a hypervisor made
+    is_vgpu: Maybe[bool] = _NOT_ASKED  # part of a GPU, created by a hypervisor
     fabric: Maybe[str] = _NOT_ASKED  # one of FABRIC_STATES, or "failed"
 
 
 @dataclass(frozen=True)
 class NvmlFacts:
-    """What NVML says of the driver and of every GPU it can reach."""
+    """What NVML reports about the driver and every GPU it can reach."""
 
     driver_version: Maybe[str]
     nvml_version: Maybe[str]
-    cuda_version: Maybe[str]  # "12.4", the newest the driver serves
+    cuda_version: Maybe[str]  # "12.4", the newest version that the driver supports
     gpus: tuple[Maybe[NvmlGpu], ...]  # a GPU off the bus is an Unknown whose source is its index or BDF
-    confidential_computing: Maybe[bool] = _NOT_ASKED  # other devices are kept out of GPU memory
+    confidential_computing: Maybe[bool] = _NOT_ASKED  # other devices cannot access GPU memory
 
 
 @dataclass(frozen=True)
 class NvmlLive:
-    """One reading of one GPU's moving figures."""
+    """One reading of a GPU's live figures."""
 
     bdf: str
     utilisation_percent: Maybe[int]
@@ -68,33 +68,33 @@ class NvmlLive:
     processes: Maybe[tuple[int, ...]]  # pids with a compute context
 
 
-# NVML field ids, which nvidia-ml-py names from time to time differently (nvml.h NVML_FI_DEV_…).
+# NVML field ids, whose names in nvidia-ml-py have changed (nvml.h NVML_FI_DEV_…).
 _FIELD_NVLINK_STATE = 165  # NVML_FI_DEV_NVLINK_GET_STATE, by link
 _FIELD_C2C_LINKS = 170
 _FIELD_PCIE_TX_BYTES = 197
 _FIELD_PCIE_RX_BYTES = 198
 _MOST_NVLINKS = 18
 FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
-"""Where registration with the NVLink fabric stands, by nvmlGpuFabricState_t."""
+"""Registration states with the NVLink fabric, by nvmlGpuFabricState_t."""
 _VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _RETRY_SECONDS = 10.0
-# A blocking PCIe reading takes 20 ms of every GPU; so many are made at one reading, in turn.
+# A blocking PCIe reading takes 20 ms per GPU; each round reads this many GPUs, in turn.
 _BLOCKING_READINGS = 1
 
 
 def bdf_of(bus_id: str) -> str:
-    """NVML's "00000000:1B:00.0" in sysfs spelling, "0000:1b:00.0"; longer domains keep their digits."""
+    """Convert NVML's "00000000:1B:00.0" to "0000:1b:00.0" as in sysfs; longer domains keep their digits."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:] if domain[:-4].strip('0') == '' else domain.lstrip('0')}:{rest}"
 
 
 def cuda_text(number: int) -> str:
-    """As "12.4" of 12040."""
+    """Return "12.4" for 12040."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 class _Session:
-    """An initialised NVML and the GPUs' handles."""
+    """An initialized NVML session with the GPUs' handles."""
 
     def __init__(self, pynvml: Any) -> None:
         self.pynvml = pynvml
@@ -112,7 +112,7 @@ class _Session:
 
 
 def reason_of(pynvml: Any, error: Exception, source: str) -> Unknown:
-    """The typed reason behind an NVML error."""
+    """Return the reason for an NVML error."""
     code = getattr(error, "value", None)
     text = printable(str(error), 200)
     if code in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,):
@@ -120,8 +120,8 @@ def reason_of(pynvml: Any, error: Exception, source: str) -> Unknown:
     if code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
         return Unknown(Reason.NOT_THERE, source, "the NVIDIA driver is not loaded")
     if code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        told = "driver/library version mismatch: reload the kernel modules or reboot"
-        return Unknown(Reason.DRIVER_ERROR, source, told)
+        detail = "driver/library version mismatch: reload the kernel modules or reboot"
+        return Unknown(Reason.DRIVER_ERROR, source, detail)
     if code == pynvml.NVML_ERROR_GPU_IS_LOST:
         return Unknown(Reason.DRIVER_ERROR, source, LOST)
     if code == pynvml.NVML_ERROR_NO_PERMISSION:
@@ -132,7 +132,7 @@ def reason_of(pynvml: Any, error: Exception, source: str) -> Unknown:
 
 
 class NvmlLibrary:
-    """The one NVML session; opened at the first question, and after a failure tried again now and then."""
+    """The only NVML session: opened at the first question, and retried periodically after a failure."""
 
     def __init__(self, pynvml: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._pynvml = pynvml
@@ -145,8 +145,8 @@ class NvmlLibrary:
         self._blocking: dict[str, tuple[float, float]] = {}
         self._turn = 0
 
-    def let_go(self) -> None:
-        """Ends the session, which holds the driver's module; the next question opens another."""
+    def release(self) -> None:
+        """End the session, which keeps the driver module in use; the next question opens a new one."""
         with self._lock:
             self._end()
 
@@ -162,7 +162,7 @@ class NvmlLibrary:
             return self._failure
         self._tried_at = self._clock()
         if self._pynvml is None:
-            import pynvml  # 23 ms, of which a node without NVIDIA driver must know nothing at start
+            import pynvml  # takes 23 ms; a node without the NVIDIA driver must not pay for it
 
             self._pynvml = pynvml
         try:
@@ -174,7 +174,7 @@ class NvmlLibrary:
         return self._session
 
     def _ask(self, source: str, call: Callable[[], T]) -> Maybe[T]:
-        """One guarded call; a failure costs this fact and no other."""
+        """Make a call; a failure costs only this fact."""
         try:
             return call()
         except self._pynvml.NVMLError as error:
@@ -189,9 +189,9 @@ class NvmlLibrary:
         return printable(answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer), 200)
 
     def facts(self) -> Maybe[NvmlFacts]:
-        """Driver and GPUs; the reason says: no library, no driver, versions differ, GPU lost."""
+        """Return driver and GPUs; the reason says: no library, no driver, version mismatch, GPU lost."""
         with self._lock:
-            # Asked anew: GPUs come and go, and a reloaded driver invalidates every handle.
+            # Always in a new session: GPUs come and go, and a reloaded driver invalidates every handle.
             self._end()
             session = self._open()
             if isinstance(session, Unknown):
@@ -211,7 +211,7 @@ class NvmlLibrary:
 
     def _confidential_computing(self, nv: Any) -> Maybe[bool]:
         state = self._ask("NVML", lambda: bool(nv.nvmlSystemGetConfComputeState().ccFeature))
-        # GPUs before Hopper and drivers before 535 do not have it.
+        # Not supported before Hopper and driver 535.
         return False if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
 
     def _gpu(self, session: _Session, number: int) -> Maybe[NvmlGpu]:
@@ -240,7 +240,7 @@ class NvmlLibrary:
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
             fabric=self._fabric(nv, handle, bdf),
         )
-        # For a lost GPU the driver may still answer what it has cached, such as the name.
+        # For a lost GPU, the driver may still return cached values such as the name.
         for answer in vars(facts).values():
             if isinstance(answer, Unknown) and answer.detail == LOST:
                 return Unknown(answer.reason, bdf, LOST)
@@ -254,7 +254,7 @@ class NvmlLibrary:
             return "failed" if state == "completed" and int(info.status) else state
 
         state = self._ask(bdf, ask)
-        # GPUs before Hopper and old drivers do not have it.
+        # Not supported before Hopper and by old drivers.
         return FABRIC_STATES[0] if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
 
     def _index(self, session: _Session, number: int) -> int:
@@ -262,11 +262,11 @@ class NvmlLibrary:
 
     def _mig(self, nv: Any, handle: Any, bdf: str) -> Maybe[bool]:
         mode = self._ask(bdf, lambda: bool(nv.nvmlDeviceGetMigMode(handle)[0]))
-        # A GPU that cannot be partitioned is not partitioned.
+        # A GPU that does not support MIG is not partitioned.
         return False if isinstance(mode, Unknown) and mode.reason is Reason.NOT_THERE else mode
 
     def _field(self, session: _Session, handle: Any, field: int, scope: int = 0) -> Maybe[int]:
-        """One value of nvmlDeviceGetFieldValues, whichever of the union's members holds it."""
+        """Return a value of nvmlDeviceGetFieldValues, from the right member of the union."""
 
         def ask() -> int:
             (value,) = session.pynvml.nvmlDeviceGetFieldValues(handle, [(field, scope)])
@@ -279,11 +279,11 @@ class NvmlLibrary:
 
     def _c2c(self, session: _Session, handle: Any, bdf: str) -> Maybe[int]:
         links = self._field(session, handle, _FIELD_C2C_LINKS)
-        # Drivers and GPUs without the field have no such link.
+        # Drivers and GPUs without the field have no such links.
         return 0 if isinstance(links, Unknown) and links.reason is Reason.NOT_THERE else links
 
     def _nvlink_peers(self, session: _Session, handle: Any, bdf: str) -> Maybe[tuple[tuple[str, int], ...]]:
-        """(remote BDF, active links), counted over the links; () where the GPU has none."""
+        """Return (remote BDF, active links) for each remote; () if the GPU has no NVLinks."""
         nv = session.pynvml
         peers: dict[str, int] = {}
         for link in range(_MOST_NVLINKS):
@@ -297,13 +297,13 @@ class NvmlLibrary:
             if not state:
                 continue
             remote = self._ask(bdf, partial(nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
-            # Behind Hopper's NVSwitches in a VM the remote end is not told: links to one fabric.
+            # In a VM behind Hopper's NVSwitches, remotes are hidden: count all links as one fabric.
             where = "fabric" if isinstance(remote, Unknown) else bdf_of(_string(remote.busId))
             peers[where] = peers.get(where, 0) + 1
         return tuple(sorted(peers.items()))
 
     def live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """One reading of every GPU."""
+        """Return one reading of every GPU."""
         with self._lock:
             session = self._open()
             if isinstance(session, Unknown):
@@ -333,7 +333,7 @@ class NvmlLibrary:
         )
 
     def _pcie(self, session: _Session, number: int) -> tuple[Maybe[float], Maybe[float]]:
-        """Bytes a second from and to the GPU: of its counters, else of a 20 ms reading made in turn."""
+        """Return bytes per second from and to the GPU: from counters, or from 20 ms readings in turn."""
         handle, bdf = session.handles[number], session.bdfs[number]
         sent = self._field(session, handle, _FIELD_PCIE_TX_BYTES)
         received = self._field(session, handle, _FIELD_PCIE_RX_BYTES)
@@ -354,7 +354,7 @@ class NvmlLibrary:
     def _blocking_pcie(self, session: _Session, number: int) -> tuple[Maybe[float], Maybe[float]]:
         nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
         if (number - self._turn) % max(1, len(session.handles)) < _BLOCKING_READINGS:
-            # KB/s over a 20 ms window, which each call waits out (nvml.h).
+            # KB/s over a 20 ms window; the call takes as long (nvml.h).
             sent = self._ask(bdf, lambda: nv.nvmlDeviceGetPcieThroughput(handle, 0) * 1000.0)
             received = self._ask(bdf, lambda: nv.nvmlDeviceGetPcieThroughput(handle, 1) * 1000.0)
             if isinstance(sent, Unknown) or isinstance(received, Unknown):
@@ -364,7 +364,7 @@ class NvmlLibrary:
         return self._blocking.get(bdf, (not_yet, not_yet))
 
 
-# nvmlValueType_t: which member of nvmlValue_t holds the value.
+# nvmlValueType_t: the member of nvmlValue_t with the value.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 

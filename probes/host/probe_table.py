@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.probe_thread import RunningProbe, begin
+from probes.host.probe_thread import RunningProbe, start_probe
 from probes.host.protocol import Host
 
 # Threads that read many small files at once compete for the interpreter's lock (a third slower on 517 PCI
@@ -78,7 +78,7 @@ class Probing:
         for name, probe in sorted(probes.items(), key=lambda item: bool(item[1].needs)):
             for needed in probe.needs:
                 self._running[needed].answer(self.seconds)
-            running = begin(self.host, probe.name, partial(self._ask, probe))
+            running = start_probe(self.host, probe.name, partial(self._ask, probe))
             self._running[name] = running
             if not probe.in_background:
                 running.wait(min(PATIENCE_SECONDS, self.seconds))

@@ -1,7 +1,7 @@
-"""Probes in threads of their own: one that raises or hangs spoils its own place and nothing else.
+"""Probes in separate threads, so that a probe that raises or hangs affects only itself.
 
-A probe that keeps asking its host new questions is late and is waited for; one that has waited too long for a
-single answer is stuck and is not.
+A probe that keeps asking new questions is slow, and gdrtop waits for it. A probe that waits too long for a
+single answer is stuck, and gdrtop gives up.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from probes.host.protocol import Host
 
 T = TypeVar("T")
 
-LONGEST_SECONDS = 60.0  # of a probe that is late
+LONGEST_SECONDS = 60.0  # time limit of a slow probe
 
 
 class RunningProbe(Generic[T]):
-    """One probe in a daemon thread of its own: leaving the program does not wait for it."""
+    """A probe in a daemon thread, which does not delay the end of the program."""
 
     def __init__(self, host: Host, name: str, ask: Callable[[], Maybe[T]]) -> None:
         self._host = host
@@ -34,18 +34,18 @@ class RunningProbe(Generic[T]):
         self._answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         try:
             threading.Thread(target=self._run, name=f"probe {self._name}", daemon=True).start()
-        except RuntimeError as error:  # no more threads to be had
+        except RuntimeError as error:  # no more threads available
             self._end(self._failure(error))
 
     def wait(self, seconds: float) -> None:
-        """Waits for the probe, at most that long."""
+        """Wait for the probe, at most this long."""
         self._done.wait(seconds)
 
     def answer(self, seconds: float) -> Maybe[T]:
-        """What it found; given up once a single question of it has been open for `seconds`."""
+        """Return the answer; give up when a single question has been open for `seconds`."""
         while True:
             left = min(
                 seconds - self._progress.quiet_seconds(), self._began + LONGEST_SECONDS - time.monotonic()
@@ -53,9 +53,9 @@ class RunningProbe(Generic[T]):
             if self._done.wait(max(0.0, left)):
                 return self._answer
             if left <= 0:
-                return self._given_up(seconds)
+                return self._timed_out(seconds)
 
-    def _given_up(self, seconds: float) -> Unknown:
+    def _timed_out(self, seconds: float) -> Unknown:
         if self._progress.quiet_seconds() < seconds:
             return Unknown(Reason.TIMED_OUT, self._name, f"not finished after {LONGEST_SECONDS:.0f} s")
         question, waited = self._progress.question, time.monotonic() - self._progress.asked_at
@@ -66,14 +66,14 @@ class RunningProbe(Generic[T]):
         follow(self._progress)
         try:
             answer = self._ask()
-        except Exception as error:  # whatever a probe does, it spoils its own panel and nothing else
+        except Exception as error:  # a probe that fails affects only its own panel
             answer = self._failure(error)
         self._end(answer)
 
     def _failure(self, error: Exception) -> Unknown:
         reason = Reason.IO_ERROR if isinstance(error, OSError) else Reason.MALFORMED
-        told = printable(f"the probe failed: {type(error).__name__}: {error}", 200)
-        return Unknown(reason, self._name, told)
+        detail = printable(f"the probe failed: {type(error).__name__}: {error}", 200)
+        return Unknown(reason, self._name, detail)
 
     def _end(self, answer: Maybe[T]) -> None:
         self._answer = answer
@@ -82,15 +82,15 @@ class RunningProbe(Generic[T]):
         self._done.set()
 
 
-# Probes that have not come back yet, by host and name. A read that hangs in the kernel cannot be ended: the
-# next round asks after the same one instead of sending another after it. An id is not given out again while
-# its host is here.
+# Probes that have not returned, by host and name. A read that hangs in the kernel cannot be ended, so the
+# next round waits for the same probe instead of starting another one. Python does not reuse an id while its
+# object exists.
 _RUNNING: dict[tuple[int, str], RunningProbe[Any]] = {}
 _LOCK = threading.Lock()
 
 
-def begin(host: Host, name: str, ask: Callable[[], Maybe[T]]) -> RunningProbe[T]:
-    """Starts a probe; where the same one of before has not come back yet, it is that one."""
+def start_probe(host: Host, name: str, ask: Callable[[], Maybe[T]]) -> RunningProbe[T]:
+    """Start a probe, or return the running one of the same host and name."""
     with _LOCK:
         running: RunningProbe[T] | None = _RUNNING.get((id(host), name))
         if running is not None:

@@ -1,8 +1,7 @@
-"""Which question a thread asks its host at this moment: tells a slow probe from one that is stuck.
+"""The question that a thread is asking its host: distinguishes a slow probe from a stuck one.
 
-A node whose CPUs are saturated by a job answers late, but it answers. A read of a device that has fallen off
-the bus never does. Only the second may be given up, so limits count from the newest question, not from the
-beginning.
+A node whose CPUs are busy with a job answers late, but it answers. A read of a device that has fallen off the
+bus never returns. Only the second may time out, so limits count from the newest question.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class Progress:
     def __init__(self) -> None:
         self.question = ""
         self.asked_at = time.monotonic()
-        self.allowed_seconds = 0.0  # a command has a time limit of its own
+        self.allowed_seconds = 0.0  # the time limit of a command
 
     def quiet_seconds(self) -> float:
         """Return the seconds for which the newest question has been open beyond its own limit."""
@@ -25,7 +24,7 @@ class Progress:
 
 
 _OF_THREAD = threading.local()
-_NEWEST = Progress()  # of all threads that are followed
+_NEWEST = Progress()  # of all followed threads
 
 
 def follow(progress: Progress) -> None:
@@ -34,7 +33,7 @@ def follow(progress: Progress) -> None:
 
 
 def note(question: str, allowed_seconds: float = 0.0) -> None:
-    """Note that this thread asks its host a question now; without effect in a thread nobody follows."""
+    """Note that this thread asks its host a question now; does nothing in other threads."""
     progress: Progress | None = getattr(_OF_THREAD, "progress", None)
     if progress is None:
         return
@@ -44,5 +43,5 @@ def note(question: str, allowed_seconds: float = 0.0) -> None:
 
 
 def quiet_seconds() -> float:
-    """Return the seconds since any thread that is followed asked its newest question."""
+    """Return the seconds since any followed thread asked its newest question."""
     return _NEWEST.quiet_seconds()

@@ -1,4 +1,4 @@
-"""The directories of a tree that is not "/", held open so that nothing in it leads out of its root."""
+"""Open directories of a tree other than "/", from which no path leads out of its root."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 CACHE_SECONDS = 0.5
-MAX_LINKS = 40  # the kernel's own limit, path_resolution(7)
+MAX_LINKS = 40  # the kernel's limit, path_resolution(7)
 MAX_DIRECTORIES = 512
 
-_LOOK_INTO = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OpenDirectory(NamedTuple):
-    """A directory of a tree, held open, and its path below the root without any link."""
+    """An open directory of a tree, and its path below the root without links."""
 
     descriptor: int
     real: str
 
 
 class Found(NamedTuple):
-    """What a path leads to, which is no link: a name in a directory held open by `tree`."""
+    """The target of a path, which is not a link: a name in an open directory of `tree`."""
 
     tree: RootedTree
     directory: OpenDirectory
@@ -33,18 +33,17 @@ class Found(NamedTuple):
 
 
 class RootedTree:
-    """The directories of a tree that were asked for just now, held open.
+    """Open directories of a tree that were recently used.
 
-    Every step is one name looked up in an open directory, so nothing leads out of the root even while
-    somebody moves the tree's directories about. They are closed when the last question that uses them has
-    its answer, in whichever thread.
+    Every step looks up one name in an open directory, so no path leads out of the root even while directories
+    are moved. The directories are closed after the last question that uses them, in any thread.
     """
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._descriptors = [os.open(root, _LOOK_INTO)]
+        self._descriptors = [os.open(root, _OPEN_PATH)]
         self._top = OpenDirectory(self._descriptors[0], "")
-        # By the path asked for, and by the path without links, whose parents are all in it too.
+        # By the path asked for, and by the path without links, which has all parents too.
         self._asked = {"": self._top}
         self._real = {"": self._top}
         self._until = time.monotonic() + CACHE_SECONDS
@@ -53,12 +52,12 @@ class RootedTree:
         for descriptor in getattr(self, "_descriptors", ()):
             close(descriptor)
 
-    def is_used_up(self) -> bool:
-        """Whether what it holds is too old, or too much."""
+    def is_expired(self) -> bool:
+        """Return whether the directories are too old or too many."""
         return time.monotonic() > self._until or len(self._descriptors) > MAX_DIRECTORIES // 2
 
     def find(self, path: str) -> Found:
-        """What the path leads to, looked up from a directory that is held open where there is one."""
+        """Return the target of a path, starting at an open directory if there is one."""
         parent, name = split(path)
         if name in ("", ".", ".."):
             return self._walk(self._top, path)
@@ -68,17 +67,17 @@ class RootedTree:
         except FileNotFoundError:
             if self._is_still(parent, directory):
                 raise
-            return RootedTree(self._root).find_anew(path)
+            return RootedTree(self._root).find_from_root(path)
         if stat.S_ISLNK(status.st_mode):
             return self._walk(directory, os.readlink(name, dir_fd=directory.descriptor), 1)
         return Found(self, directory, name, status)
 
-    def find_anew(self, path: str) -> Found:
-        """What the path leads to, step by step from the root."""
+    def find_from_root(self, path: str) -> Found:
+        """Return the target of a path, starting at the root."""
         return self._walk(self._top, path)
 
     def directory(self, path: str) -> OpenDirectory:
-        """The directory the path leads to."""
+        """Return the directory of a path."""
         known = self._asked.get(path) or self._real.get(path)
         if known is None:
             found = self._walk(self._top, path)
@@ -89,8 +88,8 @@ class RootedTree:
         return known
 
     def _is_still(self, path: str, directory: OpenDirectory) -> bool:
-        """Whether the path still names this directory: a device may be gone, or back elsewhere."""
-        if path != directory.real:  # by a link, which may lead elsewhere by now
+        """Return whether the path is still this directory: a device may be gone, or back elsewhere."""
+        if path != directory.real:  # through a link, whose target may have changed
             return False
         try:
             now = os.stat(self._root + path, follow_symlinks=False)
@@ -99,7 +98,7 @@ class RootedTree:
         return os.path.samestat(now, os.stat(directory.descriptor))
 
     def _walk(self, here: OpenDirectory, path: str, links: int = 0) -> Found:
-        """Step by step from a directory, links included; `..` stops at the root, as in a chroot."""
+        """Follow a path from a directory, with links; `..` stops at the root, as in a chroot."""
         if path.startswith("/"):
             here = self._top
         left = path.split("/")[::-1]
@@ -133,8 +132,8 @@ class RootedTree:
 
     def _enter(self, here: OpenDirectory, name: str) -> OpenDirectory:
         if len(self._descriptors) > MAX_DIRECTORIES:
-            raise OSError(errno.ELOOP, "too many directories on the way")
-        descriptor = os.open(name, _LOOK_INTO, dir_fd=here.descriptor)
+            raise OSError(errno.ELOOP, "too many directories in the path")
+        descriptor = os.open(name, _OPEN_PATH, dir_fd=here.descriptor)
         self._descriptors.append(descriptor)
         entered = OpenDirectory(descriptor, f"{here.real}/{name}")
         self._real[entered.real] = entered
@@ -142,6 +141,6 @@ class RootedTree:
 
 
 def split(path: str) -> tuple[str, str]:
-    """The path's directory and its last name."""
+    """Return the directory and the last name of a path."""
     parent, _, name = path.rstrip("/").rpartition("/")
     return parent, name

@@ -21,9 +21,9 @@ NO_JOB = "no process uses a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
 GDR_PATHS = "the GPUDirect RDMA paths of this node"
 # Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
-STAGED = "The job copies through host memory, at about half the bandwidth where GPU and NIC share a switch."
+STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
-FEWER_RAILS = "The job uses fewer NICs than intended, and its bandwidth drops with each missing one."
+FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 FAR_NIC = "The named GPUs use a farther NIC, or copy through host memory."
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 _OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
@@ -261,8 +261,8 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
         if isinstance(facts.hidden, Unknown):
             return needs(OTHERS, facts.hidden)
         return f"needs root: {OTHERS}" if facts.hidden else ""
-    gone = named - {process.pid for process in facts.processes}
-    return "needs the host: NVML lists processes that are not visible here" if gone else ""
+    hidden = named - {process.pid for process in facts.processes}
+    return "needs the host: NVML lists processes that are not visible here" if hidden else ""
 
 
 def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:

@@ -30,7 +30,7 @@ from probes.topology.paths import Path
 
 T = TypeVar("T")
 DEVICES = "/sys/bus/pci/devices"
-OUT_OF_SERVICE = "the node must be taken out of service"
+OUT_OF_SERVICE = "every job on this node, which must be taken out of service"
 NO_GPU_OR_NIC = Evidence(DEVICES, "no GPU or no RDMA NIC here")
 BRIDGES = ("root port", "upstream port", "downstream port")
 _NVIDIA = 0x10DE
@@ -125,9 +125,9 @@ def turning_ports(examination: Examination, path: Path) -> list[str]:
     gpu, nic = functions.get(path.a), functions.get(bdfs.get(path.b, ""))
     if gpu is None or nic is None:
         return []
-    for mine, its in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):
-        if mine != its:
-            return [mine, its]
+    for gpu_port, nic_port in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):
+        if gpu_port != nic_port:
+            return [gpu_port, nic_port]
     return []
 
 

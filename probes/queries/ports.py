@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.evidence_list import RDMA_DEVICES, join_limited
@@ -183,18 +183,17 @@ def condition_of(port: Port) -> Maybe[Condition]:
         return layer
     if layer == "Ethernet":
         # The physical state of a RoCE port is Disabled even if only the cable is missing (mlx5, main.c).
-        is_up = port.health if isinstance(port.health, Unknown) else port.health.netdev_is_up
-        return is_up if isinstance(is_up, Unknown) else _ETHERNET[is_up]
+        is_up = map_known(port.health, lambda health: health.netdev_is_up)
+        return map_known(is_up, _ETHERNET.__getitem__)
     if state in ("INIT", "ARMED"):
-        sm_lid = port.health if isinstance(port.health, Unknown) else port.health.sm_lid
         if state == "ARMED":
             return Condition.STALLED
-        if isinstance(sm_lid, Unknown):
-            return sm_lid
-        return Condition.STALLED if sm_lid else Condition.NO_SUBNET_MANAGER
-    if isinstance(port.facts.physical_state, Unknown):
-        return port.facts.physical_state
-    return Condition.DISABLED if port.facts.physical_state == "Disabled" else Condition.NO_SIGNAL
+        sm_lid = map_known(port.health, lambda health: health.sm_lid)
+        return map_known(sm_lid, lambda lid: Condition.STALLED if lid else Condition.NO_SUBNET_MANAGER)
+    physical = port.facts.physical_state
+    return map_known(
+        physical, lambda text: Condition.DISABLED if text == "Disabled" else Condition.NO_SIGNAL
+    )
 
 
 _ETHERNET = {True: Condition.NO_SIGNAL, False: Condition.NETDEV_DOWN}

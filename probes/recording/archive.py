@@ -302,11 +302,11 @@ class _Loader:
         if self._lines > 2 * _MAX_LINES:
             raise RecordingError(f"the recording has more than {_MAX_LINES} lines")
         head: MomentHead | None = None
-        for place, line in enumerate(lines, 1):
-            if not line and place > 1:
+        for line_number, line in enumerate(lines, 1):
+            if not line and line_number > 1:
                 continue
             if len(line) > MAX_LINE_BYTES:
-                raise RecordingError(f"{where}, line {place}: longer than {MAX_LINE_BYTES >> 20} MiB")
+                raise RecordingError(f"{where}, line {line_number}: longer than {MAX_LINE_BYTES >> 20} MiB")
             try:
                 fields = parse_json(line)
                 if not isinstance(fields, dict):
@@ -317,7 +317,7 @@ class _Loader:
                 question, answer = self._answer(fields)
                 recording.answers.setdefault(question, []).append((number, answer))
             except RecordingError as error:
-                raise RecordingError(f"{where}, line {place}: {error}") from None
+                raise RecordingError(f"{where}, line {line_number}: {error}") from None
         assert head is not None  # the first line is never skipped
         recording.moments.append(head)
 

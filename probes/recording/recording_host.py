@@ -195,5 +195,5 @@ def _source(question: Question) -> str:
     return printable(" ".join(question.of) or question.kind)
 
 
-def _same(one: Maybe[Any], other: Maybe[Any]) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def _same(before: Maybe[Any], after: Maybe[Any]) -> bool:
+    return type(before) is type(after) and bool(before == after)

@@ -56,9 +56,9 @@ class ReplayHost:
         question = Question(kind, of)
         answers = self.recording.answers.get(question)
         if answers:
-            place = bisect_right(answers, self._moment, key=lambda answer: answer[0])
-            if place:
-                return answers[place - 1][1]
+            count = bisect_right(answers, self._moment, key=lambda answer: answer[0])
+            if count:
+                return answers[count - 1][1]
         detail = "or redacted" if self.recording.manifest.redacted else ""
         return Unknown(Reason.NOT_RECORDED, printable(" ".join(of) or kind), detail)
 

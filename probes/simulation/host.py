@@ -30,7 +30,7 @@ from probes.simulation.node.tree import GIB, uuid_of
 from probes.simulation.node.waves import Wave, phase
 
 if TYPE_CHECKING:
-    from probes.simulation.bandwidth.node_pair import Stage, Twin
+    from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
 
 __all__ = ["SimulatedHost", "SimulatedTest"]
 
@@ -55,7 +55,7 @@ class SimulatedHost:
         self._began = clock() - _BEGAN_BEFORE_SECONDS
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = build_tree(self._description, seed)
-        self._stage: Stage | None = None
+        self._node: SimulatedNode | None = None
         for fault in faults:
             before = state_of(self.tree) if fault.name in idle else None
             try:
@@ -144,17 +144,17 @@ class SimulatedHost:
         is not a bandwidth tool exits with status 127.
         """
         # Imported with the first test: speeds depend on the doctor's facts.
-        from probes.simulation.bandwidth.node_pair import Stage
-        from probes.simulation.bandwidth.start import begin
+        from probes.simulation.bandwidth.node_pair import SimulatedNode
+        from probes.simulation.bandwidth.start import start
 
-        if self._stage is None:
-            self._stage = Stage(self, self.tree, self._seed, self._seconds, self._twin)
-        return begin(self._stage, argv)
+        if self._node is None:
+            self._node = SimulatedNode((self, self.tree, self._seconds), self._seed, self._make_peer)
+        return start(self._node, argv)
 
-    def _twin(self) -> Twin:
+    def _make_peer(self) -> NodeParts:
         """Return another node of the same description, with the same faults."""
-        twin = SimulatedHost(self.origin.label, self._seed + 1, self._clock)
-        return twin, twin.tree, twin._seconds
+        peer = SimulatedHost(self.origin.label, self._seed + 1, self._clock)
+        return peer, peer.tree, peer._seconds
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Return driver and GPUs as described."""

@@ -1,4 +1,4 @@
-"""What each NIC is for: compute, storage or management, by its rate, its place, its routes and its mounts."""
+"""The role of each NIC: compute, storage or management, by its rate, place, routes and mounts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NEAR = (Smi.PIX, Smi.PXB)
 
 
 class Role(Enum):
-    """What a NIC is for; the value is the word shown on screen."""
+    """The role of a NIC; the value is the word shown on screen."""
 
     COMPUTE = "compute"
     STORAGE = "storage"
     MANAGEMENT = "management"
-    OTHER = "other"  # slower than the compute NICs, or of another link layer, and nothing says what for
+    OTHER = "other"  # slower than the compute NICs, or another link layer, with unknown use
 
 
 @dataclass(frozen=True)
 class NicRole:
-    """A NIC's role and what it follows from, the most telling reason first."""
+    """A NIC's role and the reasons for it, the strongest first."""
 
     role: Role
     reasons: tuple[str, ...]
@@ -36,7 +36,8 @@ class NicRole:
 
 def roles_of(node: Node, topology: Topology) -> dict[str, NicRole]:
     """Assign each NIC its role; a NIC without an RDMA device has none."""
-    devices = {one.name: one for one in node.rdma.devices} if isinstance(node.rdma, RdmaFacts) else {}
+    found = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    devices = {device.name: device for device in found}
     nics = [nic for nic in topology.nics if nic.id in devices]
     near = {nic.id: _gpus_near(topology, nic) for nic in nics}
     chosen = [nic for nic in nics if near[nic.id]] or nics
@@ -70,7 +71,7 @@ def _role(device: RdmaDevice, near: list[str], fastest: float, layers: set[str],
 
 
 def _gpus_near(topology: Topology, nic: Endpoint) -> list[str]:
-    """As "GPU0 (PIX)": the GPUs below a switch with the NIC, or on the CPU that the NIC is attached to."""
+    """Return the GPUs below the NIC's switch, or on the CPU to which it is attached: "GPU0 (PIX)"."""
     near: list[str] = []
     for gpu in topology.gpus:
         path = topology.path(gpu.id, nic.id)

@@ -1,4 +1,4 @@
-"""The fast, cheap reading taken once a second, and the rates between two of them."""
+"""The cheap reading taken once a second, and the rates between two readings."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from probes.host.usage import InterfaceCounters
 
 @dataclass(frozen=True)
 class PortCounters:
-    """Bytes that have passed a port (port_xmit_data and port_rcv_data, ×4), and when they were read."""
+    """Bytes through a port (port_xmit_data and port_rcv_data, ×4), and when they were read."""
 
-    at: float  # seconds, host.monotonic() between the two reads
+    at: float  # seconds, host.monotonic() between reading the two files
     sent_bytes: Maybe[int]
     received_bytes: Maybe[int]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What moves, at one moment."""
+    """The changing values at one moment."""
 
     at: float
     ports: dict[tuple[str, int], PortCounters]  # (RDMA device, port)
@@ -40,7 +40,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class PortRate:
-    """Gb/s (10^9 bits) through a port since the reading before."""
+    """Gb/s (10^9 bits) through a port or netdev since the previous reading."""
 
     sent_gbps: Maybe[float]
     received_gbps: Maybe[float]
@@ -49,9 +49,9 @@ class PortRate:
 # port_xmit_data and port_rcv_data count units of four octets (IBTA PortCounters;
 # Documentation/ABI/stable/sysfs-class-infiniband).
 _OCTETS_A_UNIT = 4
-# Without extended counters they are 32 bits wide, stop at their greatest value and stay there.
+# Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
-# Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
+# Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
 _NO_PMA = "N/A (no PMA)"
 
 
@@ -71,7 +71,7 @@ def _octets(host: Host, path: str) -> Maybe[int]:
     if isinstance(units, Unknown):
         return units
     if units == _FULL:
-        return Unknown(Reason.MALFORMED, path, "a 32-bit counter that is full and stands still")
+        return Unknown(Reason.MALFORMED, path, "a 32-bit counter has stopped at its maximum")
     return units * _OCTETS_A_UNIT
 
 
@@ -83,7 +83,7 @@ def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
 
 
 def _counters(host: Host, device: str, port: RdmaPort) -> PortCounters:
-    """Return the port's bytes; EFA and bnxt_re may have them in hw_counters only, rxe counts packets only.
+    """Read a port's bytes. EFA and bnxt_re may have them only in hw_counters; rxe counts only packets.
 
     drivers/infiniband/hw/efa/efa_verbs.c, hw/bnxt_re/hw_counters.c, sw/rxe/rxe_hw_counters.c.
     """
@@ -151,12 +151,12 @@ def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]
     if seconds <= 0:
         return Unknown(Reason.NOT_THERE, "", "no time between two readings")
     if after < before:
-        return Unknown(Reason.MALFORMED, "", "the counter went back: reset, or 32 bits and wrapped")
+        return Unknown(Reason.MALFORMED, "", "the counter went back: it was reset, or 32 bits wrapped")
     return (after - before) * 8 / seconds / 1e9
 
 
 def port_rates(before: Reading, after: Reading) -> dict[tuple[str, int], PortRate]:
-    """Rates between two readings; a counter that went back or was not read is unknown, not zero."""
+    """Return the rates between two readings; a counter that went backward or was not read is unknown."""
     rates: dict[tuple[str, int], PortRate] = {}
     for port, new in after.ports.items():
         old = before.ports.get(port)

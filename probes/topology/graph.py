@@ -197,6 +197,29 @@ def _add_gpu_links(graph: nx.Graph[str], node: Node) -> None:
             _connect(graph, gpu.bdf, cpu, C2C, f"C2C x{chip_links}", links=chip_links)
 
 
+def chain_of(graph: nx.Graph[str], bdf: str) -> tuple[str, ...]:
+    """Return the functions from the root port down to this one; () if its place in the tree is unknown."""
+    chain: list[str] = []
+    above: str | None = bdf if graph.nodes.get(bdf, {}).get("root") else None
+    while above is not None:
+        chain.append(above)
+        depth = graph.nodes[above]["depth"] - 1
+        neighbors = (name for name, edge in graph.adj[above].items() if edge["type"] in (PCIE, INTERNAL))
+        above = next((name for name in neighbors if graph.nodes[name].get("depth") == depth), None)
+    return tuple(reversed(chain))
+
+
+def switches_above(graph: nx.Graph[str], bdf: str) -> tuple[str, ...]:
+    """Return the PCIe switches above a function, from the top, by their upstream ports."""
+    return tuple(port for port in chain_of(graph, bdf)[:-2] if graph.nodes[port]["kind"] == UPSTREAM)
+
+
+def root_port(graph: nx.Graph[str], bdf: str) -> str:
+    """Return the root port above a function; "" if it has none or its place is unknown."""
+    chain = chain_of(graph, bdf)
+    return chain[0] if len(chain) > 1 else ""
+
+
 def pcie_graph(graph: nx.Graph[str]) -> nx.Graph[str]:
     """Return the part of the graph that PCIe traffic uses: PCIe, the CPUs, and what joins the CPUs."""
     kinds = (PCIE, INTERNAL, SMP)

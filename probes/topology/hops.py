@@ -43,13 +43,6 @@ class Routes:
             self._from[a] = nx.single_source_shortest_path(self.pcie, a) if a in self.pcie else {}
         return self._from[a].get(b, [])
 
-    def chain(self, bdf: str) -> list[str]:
-        """Return the functions from the root port down to this one."""
-        import networkx as nx
-
-        route: list[str] = nx.shortest_path(self.pcie, self.graph.nodes[bdf]["root"], bdf)
-        return route[1:]
-
     def hops(self, route: list[str]) -> tuple[Hop, ...]:
         """Return the hops of a route; two host bridges of one NUMA node are neighbors."""
         kinds = [self.graph.nodes[part]["kind"] for part in route]

@@ -12,7 +12,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
-from probes.topology.graph import build_graph
+from probes.topology.graph import GPU, NIC, NVSWITCH, build_graph, switches_above
 from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.topology.nvlink import has_c2c, has_relay, nvlinks_between
@@ -66,6 +66,13 @@ class Topology:
         """Everything between the endpoints, as `probes.topology.graph` describes it."""
         return build_graph(self.node, (*self.gpus, *self.nics))
 
+    @cached_property
+    def switches(self) -> dict[str, tuple[str, ...]]:
+        """The PCIe switches above each endpoint and NVSwitch: BDF -> upstream ports from the top down."""
+        kinds = (GPU, NIC, NVSWITCH)
+        bdfs = (bdf for bdf, facts in self.graph.nodes.items() if facts["kind"] in kinds)
+        return {bdf: switches_above(self.graph, bdf) for bdf in bdfs}
+
     def path(self, a: str, b: str) -> Path:
         """Return the path from a to b, hops in that order."""
         return self.paths[a, b]
@@ -89,7 +96,7 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
     """Fill in the path between every two endpoints, both ways."""
     routes = Routes(topology.graph)
     ends = (*topology.gpus, *topology.nics)
-    seats = [_seat(routes, end, functions.get(known(end.bdf, ""))) for end in ends]
+    seats = [_seat(topology.graph, end, functions.get(known(end.bdf, ""))) for end in ends]
     for number, (a, of_a) in enumerate(zip(ends, seats, strict=True)):
         for b, of_b in list(zip(ends, seats, strict=True))[number + 1 :]:
             there, back = _paths(routes, a, of_a, b, of_b)
@@ -98,13 +105,13 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
             topology.paths[a.id, b.id], topology.paths[b.id, a.id] = there, back
 
 
-def _seat(routes: Routes, end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
+def _seat(graph: nx.Graph[str], end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
     if not function.root:
         return Unknown(Reason.MALFORMED, function.sysfs_path, f"no host bridge in the path of {function.bdf}")
-    return seat_of(routes, function)
+    return seat_of(graph, function)
 
 
 def _paths(

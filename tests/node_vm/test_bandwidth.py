@@ -41,7 +41,7 @@ def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + COMMAND_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "not so after a long time"
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def ends_running(guest: Guest) -> int:

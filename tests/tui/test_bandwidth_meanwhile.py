@@ -9,9 +9,9 @@ from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
 from tests.probes.simulation.quiet import QuietHost
-from tests.tui.acting import on, seen
-from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
-from tests.tui.measuring import measured, met, printed, scripted, set_up
+from tests.tui.action_screens import on, seen
+from tests.tui.bandwidth_screens import measured, met, printed, scripted, set_up
+from tests.tui.pilot import SteppedClock, overview, shown, stepped_app, until
 from tui.bandwidth.impact_check import reread
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 

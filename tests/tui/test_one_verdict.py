@@ -42,10 +42,10 @@ def test_the_dashboard_and_json_say_what_check_says() -> None:
         node, topology, reading = examination.node, examination.topology, examination.reading
         verdict = verdict_on(name)
         state = OverviewState()
-        state.take(Probed(node, topology))
+        state.apply(Probed(node, topology))
         judged = judge(node, topology, reading, files=examination.topology_files)
-        state.take(Sampled(reading, judged, 0.0))
-        state.take_findings(found)
+        state.apply(Sampled(reading, judged, 0.0))
+        state.apply_findings(found)
         assert state.verdict == verdict, name
         words = {
             state.verdict.state.value,
@@ -133,10 +133,10 @@ def test_the_commands_agree(name: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
     examination = examination_of(name)
     state = OverviewState()
-    state.take(Probed(examination.node, examination.topology))
-    state.take(Sampled(examination.reading, examination.verdict, 0.0))
+    state.apply(Probed(examination.node, examination.topology))
+    state.apply(Sampled(examination.reading, examination.verdict, 0.0))
     line = state.verdict_line()
     assert not any(run.tone is Tone.GOOD for run in line)
     assert "checking…" in "".join(run.text for run in line)
-    state.take_findings(())
+    state.apply_findings(())
     assert "checking…" not in "".join(run.text for run in state.verdict_line())

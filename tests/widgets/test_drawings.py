@@ -25,9 +25,9 @@ from widgets.node import modules as ladder_drawing
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node import traffic as traffic_drawing
-from widgets.node.endpoint_lines import Live
+from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
 from widgets.node.head import Head
-from widgets.node.topology import Lit
+from widgets.node.highlights import Highlights
 
 
 @pytest.fixture(params=simulated_names(), scope="module")
@@ -49,9 +49,21 @@ def test_boxes_show_every_gpu_and_nic_and_keep_their_width(
     assert set(rows_of(lines)) == {end.id for end in (*topology.gpus, *topology.nics)}
 
 
+def draw_list(
+    node: Node,
+    topology: Topology,
+    width: int,
+    live: LiveFigures = NO_FIGURES,
+    highlights: Highlights | None = None,
+) -> list[Line]:
+    """The topology where no box has room."""
+    form = topology_drawing.choose(node, topology, width, 0, live, highlights)
+    return topology_drawing.draw(node, topology, width, live, highlights, form)
+
+
 @pytest.mark.parametrize("width", [50, 78])
 def test_the_list_shows_every_gpu_and_nic(node: Node, topology: Topology, width: int) -> None:
-    lines = topology_drawing.draw_list(node, topology, width)
+    lines = draw_list(node, topology, width)
     assert set(rows_of(lines)) == {end.id for end in (*topology.gpus, *topology.nics)}
 
 
@@ -76,10 +88,10 @@ def test_frames_of_a_row_are_closed(node: Node, topology: Topology) -> None:
             assert text[-1] in "│╮╯"
 
 
-def test_a_selection_is_lit(node: Node, topology: Topology) -> None:
+def test_a_selection_is_highlights(node: Node, topology: Topology) -> None:
     gpu = topology.gpus[0].id
     best = topology.best_nics[gpu][0]
-    lines = topology_drawing.draw(node, topology, 118, lit=Lit(gpu, frozenset((best,))))
+    lines = topology_drawing.draw(node, topology, 118, highlights=Highlights(gpu, frozenset((best,))))
     tones = {run.id: run.tone.value for of in lines for run in of if run.id}
     assert tones[gpu] == "cursor"
     assert tones[best] == "lit"
@@ -90,12 +102,12 @@ def test_what_was_measured_stands_behind_its_gpu_and_moves_nothing(
     node: Node, topology: Topology, width: int
 ) -> None:
     measured = {gpu.id: Run("✓387G") for gpu in topology.gpus}
-    for draw in (topology_drawing.draw, topology_drawing.draw_list):
+    for draw in (topology_drawing.draw, draw_list):
         bare = [plain(of) for of in draw(node, topology, width)]
-        told = [plain(of) for of in draw(node, topology, width, lit=Lit(measured=measured))]
+        told = [plain(of) for of in draw(node, topology, width, highlights=Highlights(measured=measured))]
         assert len(told) == len(bare)
         assert max(map(len, told)) <= max(width, *map(len, bare))
-        assert "\n".join(told).count("✓387G") in (0, len(topology.gpus)) or draw is topology_drawing.draw_list
+        assert "\n".join(told).count("✓387G") in (0, len(topology.gpus)) or draw is draw_list
         if width >= 200:
             assert "\n".join(told).count("✓387G") == len(topology.gpus)
 
@@ -160,11 +172,11 @@ def test_a_lost_gpu_says_so_without_an_abbreviation() -> None:
 def test_nics_that_are_not_for_compute_say_what_they_are_for() -> None:
     node = probe_node(SimulatedHost("hgx-h100"))
     topology = build(node)
-    lit = Lit(roles=roles_of(node, topology))
+    highlights = Highlights(roles=roles_of(node, topology))
     for width in (78, 118, 200):
-        text = "\n".join(map(plain, topology_drawing.draw(node, topology, width, lit=lit)))
+        text = "\n".join(map(plain, topology_drawing.draw(node, topology, width, highlights=highlights)))
         assert text.count("storage") == 2
-    text = "\n".join(map(plain, topology_drawing.draw_list(node, topology, 78, lit=lit)))
+    text = "\n".join(map(plain, draw_list(node, topology, 78, highlights=highlights)))
     assert text.count("storage") == 2
 
 
@@ -181,8 +193,8 @@ def test_a_detour_goes_up_to_the_root_port_and_back() -> None:
 def test_rates_are_shares_of_the_line_rate() -> None:
     node = probe_node(SimulatedHost("hgx-h100"))
     topology = build(node)
-    live = Live(ports={("mlx5_0", 1): PortRate(372.0, 40.0)})
-    text = "\n".join(map(plain, topology_drawing.draw_list(node, topology, 100, live)))
+    live = LiveFigures(ports={("mlx5_0", 1): PortRate(372.0, 40.0)})
+    text = "\n".join(map(plain, draw_list(node, topology, 100, live)))
     assert "↑372  93% ↓ 40  10%" in text
     rates = traffic_drawing.line_rates(node, topology, live)
     assert rates["NIC"] == 8 * 400 + 2 * 100
@@ -193,7 +205,7 @@ def test_a_steady_load_far_below_the_line_rate_is_no_wall() -> None:
     history = History()
     for second in range(120):
         history.add(float(second), 80.0)
-    live = Live(ports={("mlx5_0", 1): PortRate(80.0, Unknown(Reason.NOT_THERE))})
+    live = LiveFigures(ports={("mlx5_0", 1): PortRate(80.0, Unknown(Reason.NOT_THERE))})
     low = plain(traffic_drawing.draw(live, {"NIC ↑": history}, 60, {"NIC": 400.0})[0])
     assert "█" not in low
     assert "20%" in low

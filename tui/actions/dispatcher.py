@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs import processes
 from probes.facts.system import network_dependencies
 from probes.facts.system.network_dependencies import NetworkDependencyFacts
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding
@@ -117,7 +117,7 @@ class Dispatcher:
         acs = next((run for run in runs if run.action in _ACS_OFF and not is_undone(run, runs)), None)
         title = "Restore ACS redirects"
         if acs is None:
-            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared any here")
+            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared them on this node")
         else:
             restore = self._undo_offer(acs, "acs-redirect-back", title)
         undos = (self._undo_offer(run, f"undo:{run.id}", f"Undo: {run.title}") for run in runs)
@@ -161,7 +161,7 @@ class Dispatcher:
 
     def _network(self) -> Maybe[NetworkDependencyFacts]:
         host = self._host
-        return begin(host, "network dependencies", lambda: network_dependencies.probe(host)).answer(
+        return start_probe(host, "network dependencies", lambda: network_dependencies.probe(host)).answer(
             _NETWORK_SECONDS
         )
 

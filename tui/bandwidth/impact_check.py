@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.facts.jobs import processes
 from probes.facts.node import probe_node
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination, compute_pids, examine
 from probes.snapshot.rates import Reading, read
@@ -37,5 +37,5 @@ def reread(
 def with_processes(host: Host, examination: Examination) -> Examination:
     """Return the examination with the current processes; unknown if reading them takes too long."""
     pids = compute_pids(examination.reading)
-    running = begin(host, "processes", lambda: processes.probe(host, pids))
+    running = start_probe(host, "processes", lambda: processes.probe(host, pids))
     return replace(examination, processes=running.answer(EXAMINE_SECONDS))

@@ -6,43 +6,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tui.bandwidth.processes import LINE_LIMIT, ProcessExit, ToolProcess
 from tui.bandwidth.supervisor import GRACE_SECONDS
-from tui.runtime.ansi_text import harmless, without_colors
+from tui.runtime.ansi_text import sanitized, without_colors
+
+if TYPE_CHECKING:
+    from probes.simulation.host import SimulatedHost, SimulatedTest
 
 _STEP_SECONDS = 0.05
-
-
-class SimulatedTest(Protocol):
-    """A tool that a simulated node plays back."""
-
-    def lines(self) -> tuple[str, ...]:
-        """Return the lines printed since the last call, by the node's clock."""
-
-    @property
-    def exit_status(self) -> int | None:
-        """Return None while it runs or has lines left."""
-
-    def end(self, signal: int) -> None:
-        """Send it a signal."""
-
-
-class SimulatedNode(Protocol):
-    """A simulated node that plays back tools."""
-
-    def monotonic(self) -> float:
-        """Return the seconds of its clock."""
-
-    def begin_test(self, argv: Sequence[str]) -> SimulatedTest:
-        """Start a tool."""
 
 
 class SimulatedProcessStarter:
     """Starts tools on a simulated node; `wait` lets time pass on its clock."""
 
-    def __init__(self, host: SimulatedNode, wait: Callable[[float], object] = time.sleep) -> None:
+    def __init__(self, host: SimulatedHost, wait: Callable[[float], object] = time.sleep) -> None:
         self._host, self._wait = host, wait
 
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
@@ -54,7 +33,7 @@ class _SimulatedProcess:
     """A simulated tool, which is stopped like a real one."""
 
     def __init__(
-        self, host: SimulatedNode, wait: Callable[[float], object], test: SimulatedTest, seconds: float
+        self, host: SimulatedHost, wait: Callable[[float], object], test: SimulatedTest, seconds: float
     ) -> None:
         self._host, self._wait, self._test, self._limit = host, wait, test, seconds
         self._began = host.monotonic()
@@ -94,7 +73,7 @@ class _SimulatedProcess:
         """Read new lines, and stop the tool if its time is over; return whether it has ended."""
         if self._exit is not None:
             return True
-        self._waiting += [without_colors(harmless(line, LINE_LIMIT)) for line in self._test.lines()]
+        self._waiting += [without_colors(sanitized(line, LINE_LIMIT)) for line in self._test.lines()]
         now = self._host.monotonic()
         status = self._test.exit_status
         if status is not None:

@@ -28,8 +28,8 @@ from widgets.doctor.findings import marks_of
 from widgets.node import matrix as matrix_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node import verdict as verdict_drawing
+from widgets.node.highlights import Highlights
 from widgets.node.path import label_of
-from widgets.node.topology import Lit
 
 FORMATS = ("text", "json", "dot", "graphml")
 _FORMAT_HELP = """\
@@ -84,13 +84,13 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
     node, topology = examination.node, examination.topology
     reason = Run(f" · {verdict.reason}" if verdict.reason else "")
     roles = roles_of(node, topology)
-    lit = Lit(marks=marks_of(found), detours=detours(examination), roles=roles)
+    highlights = Highlights(marks=marks_of(found), detours=detours(examination), roles=roles)
     lines: list[Line] = [heading(node), (*verdict_drawing.draw(verdict), reason), ()]
-    lines.extend(topology_drawing.draw(node, topology, width, lit=lit))
+    lines.extend(topology_drawing.draw(node, topology, width, highlights=highlights))
     if topology.gpus and topology.nics:
         lines.extend([(), line("GPU × NIC")])
-        lines.extend(matrix_drawing.draw(topology, width, lit=lit))
-        lines.extend(matrix_drawing.legend(topology, width, lit))
+        lines.extend(matrix_drawing.draw(topology, width, highlights=highlights))
+        lines.extend(matrix_drawing.legend(topology, width, highlights))
         lines.extend([(), line("Best NIC of each GPU"), *_best_nics(topology)])
     if roles:
         names = max(map(len, roles))

@@ -55,7 +55,7 @@ class BandwidthController:
     def _draw(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
-        self._context.overview.tell_measuring(state.word)
+        self._context.overview.show_test(state.word)
         for screen in self._context.shown(BandwidthRunScreen):
             if screen.state is state:
                 screen.draw()
@@ -95,7 +95,7 @@ class BandwidthController:
         )
         if isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
             self._app.switch_screen(BandwidthRunScreen(state))
-        self._context.overview.tell_measuring(state.word)
+        self._context.overview.show_test(state.word)
 
     def _take_events(self) -> None:
         state = self._worker.state
@@ -126,7 +126,7 @@ class BandwidthController:
         state = self._worker.state
         if state is not None:
             state.was_seen = True
-            self._context.overview.tell_measuring(state.word)
+            self._context.overview.show_test(state.word)
 
     def skip(self) -> None:
         """Stop the running test and start the next one."""

@@ -120,7 +120,7 @@ class BandwidthSetupController:
         """Load the saved results and the baseline."""
 
         def take(results: tuple[Result, ...]) -> None:
-            self._context.overview.take_measured(results)
+            self._context.overview.apply_results(results)
             if self.state is not None:
                 self.state.set_earlier(results, self._worker.unread)
                 self._load_baseline(self.state)

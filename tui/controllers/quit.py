@@ -70,7 +70,7 @@ class QuitController:
         return isinstance(self._app._driver, TerminalDriver) and self._app._driver.is_stuck
 
     def close(self) -> None:
-        """The screen has closed."""
+        """Close the activities, after the screen."""
         self._context.is_leaving = True
         for activity in self._context.activities:
             activity.close()

@@ -72,7 +72,7 @@ class ReadingsController:
     def tick(self) -> None:
         """Ask for the next reading; called once per interval."""
         silence = self._context.sampler.silent_for()
-        self._context.overview.tell_silence(
+        self._context.overview.show_silence(
             silence if silence >= SILENCE_SECONDS else 0.0, is_slow=quiet_seconds() < SILENCE_SECONDS
         )
         if self.paused:
@@ -102,7 +102,7 @@ class ReadingsController:
                 self._context.sampler.ask()  # the position has changed meanwhile
             self.show_state()
         with self._context.app.batch_update():
-            self._context.overview.take(report)
+            self._context.overview.apply(report)
         if isinstance(report, Probed):
             self._asked_at = time.monotonic()  # a probe's time does not count as a reading's
         elif isinstance(report, Sampled) and self._replay is None:
@@ -134,7 +134,7 @@ class ReadingsController:
             elif state == "every 1 s":  # the speed at which it was recorded
                 state = ""
             state = f"{self._shown_moment + 1}/{self._replay.last + 1} {state}".rstrip()
-        self._context.overview.tell_pace(state)
+        self._context.overview.show_pace(state)
 
     # Recording
 
@@ -148,9 +148,9 @@ class ReadingsController:
         """Show how long the recording is, or how it ended."""
         if isinstance(report, RecordingState):
             state = f"REC {report.moments} · {report.size_bytes / 1000:.0f} kB"
-            self._context.overview.tell_recording(state)
+            self._context.overview.show_recording(state)
             return
-        self._context.overview.tell_recording("")
+        self._context.overview.show_recording("")
         self._context.notify(
             report.what, "error" if report.failed else "information", title="Recording", timeout=20
         )

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.color import Color
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -20,7 +20,19 @@ from textual.strip import Strip
 
 from widgets.base.lines import Line, Tone, fit, width_of
 
-_TONE_CLASSES = {tone: f"lines--{tone.value}" for tone in Tone}
+# Color of the theme and attributes of each tone. With component classes, each change of focus or size
+# would have Textual style ten nodes a pane instead of one.
+_TONES: dict[Tone, tuple[str, str]] = {
+    Tone.DIM: ("", "dim"),
+    Tone.TITLE: ("", "bold"),
+    Tone.GOOD: ("success", ""),
+    Tone.WARNING: ("warning", ""),
+    Tone.BAD: ("error", "bold"),
+    Tone.GPU: ("success", "bold"),
+    Tone.NIC: ("secondary", "bold"),
+    Tone.LIT: ("", "bold underline"),
+    Tone.CURSOR: ("", "reverse"),
+}
 
 
 class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
@@ -29,20 +41,9 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     It has no keys of its own: the screen says what they move in the focused pane.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(_TONE_CLASSES.values())
-
     DEFAULT_CSS = """
     LinesView {
         overflow-x: hidden;
-        & > .lines--dim { text-style: dim; }
-        & > .lines--title { text-style: bold; }
-        & > .lines--good { color: $success; }
-        & > .lines--warning { color: $warning; }
-        & > .lines--bad { color: $error; text-style: bold; }
-        & > .lines--gpu { color: $success; text-style: bold; }
-        & > .lines--nic { color: $secondary; text-style: bold; }
-        & > .lines--lit { text-style: bold underline; }
-        & > .lines--cursor { text-style: reverse; }
     }
     """
 
@@ -216,9 +217,10 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         if style is None:
             style = self.rich_style
             if tone is not Tone.PLAIN:
-                style = self._style(Tone.PLAIN) + self.get_component_rich_style(
-                    _TONE_CLASSES[tone], partial=True
-                )
+                color, attributes = _TONES[tone]
+                style = self._style(Tone.PLAIN) + Style.parse(attributes)
+                if color:
+                    style += Style(color=Color.parse(self.app.theme_variables[color]).rich_color)
             self._styles_of[tone] = style
         return style
 

@@ -17,7 +17,7 @@ from widgets.base.lines import Line, Run, Tone
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveFigures:
     """The moving figures that a drawing may show; empty before the first readings."""
 
     gpus: dict[str, NvmlLive] = field(default_factory=dict)  # by BDF
@@ -26,7 +26,7 @@ class Live:
     netdevs: dict[str, PortRate] = field(default_factory=dict)  # TCP/IP traffic, without RDMA
 
 
-NOTHING_LIVE = Live()
+NO_FIGURES = LiveFigures()
 
 
 class Detail(IntEnum):
@@ -64,7 +64,9 @@ def gpu_trouble(gpu: Gpu) -> str:
     return "not in nvidia-smi" if gpu.nvml.detail == NOT_LISTED else "no driver figures"
 
 
-def gpu_line(gpu: Gpu, label: str, live: Live, tone: Tone, detail: Detail, with_model: bool = True) -> Line:
+def gpu_line(
+    gpu: Gpu, label: str, live: LiveFigures, tone: Tone, detail: Detail, with_model: bool = True
+) -> Line:
     """As "GPU0 H100  92% ↑328 ↓320 39/80G 51°C"; arrows are PCIe traffic from and to the GPU, in Gb/s."""
     runs = [Run(label, tone, gpu.bdf), Run(f" {model(gpu.name)}" if with_model else "")]
     trouble = gpu_trouble(gpu)
@@ -93,7 +95,7 @@ def gpu_line(gpu: Gpu, label: str, live: Live, tone: Tone, detail: Detail, with_
     return tuple(run for run in runs if run.text)
 
 
-def port_state(device: RdmaDevice, port: RdmaPort, live: Live) -> str:
+def port_state(device: RdmaDevice, port: RdmaPort, live: LiveFigures) -> str:
     """The port's state as last read: "ACTIVE", "DOWN", …, or `?`."""
     return live.states.get((device.name, port.number)) or known(port.state, UNKNOWN_MARK)
 
@@ -110,7 +112,7 @@ def nic_line(
     device: RdmaDevice,
     port: RdmaPort | None,
     label: str,
-    live: Live,
+    live: LiveFigures,
     tone: Tone,
     detail: Detail,
     role: NicRole | None = None,

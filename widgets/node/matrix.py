@@ -1,8 +1,9 @@
-"""The affinity matrix: what lies between every GPU and every NIC, in words that are also a heat map."""
+"""The matrix of paths: the word for every GPU and NIC, colored like a heat map."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from probes.base.unknown import Unknown
@@ -10,9 +11,9 @@ from probes.topology.endpoints import Endpoint
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
 from probes.topology.smi_words import Smi
-from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lines import Line, Run, Tone, fit, wrapped
-from widgets.node.topology import Lit
+from widgets.base.figures import UNKNOWN_MARK, plural
+from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.node.highlights import Highlights
 
 BEST_MARK = "•"
 DETOUR_MARK = "▲"
@@ -36,36 +37,39 @@ _TONES = {
 
 
 def smi_word(path: Path) -> str:
-    """nvidia-smi's word for the path; bonded NVLinks before PCIe, as `nvidia-smi topo -m` does."""
+    """Return nvidia-smi's word for the path; bonded NVLinks before PCIe, as `nvidia-smi topo -m` does."""
     if path.nvlinks:
         return f"NV{path.nvlinks}"
     return UNKNOWN_MARK if isinstance(path.smi, Unknown) else path.smi.value
 
 
+def nccl_word(path: Path) -> str:
+    """Return NCCL's word for the path."""
+    return UNKNOWN_MARK if isinstance(path.nccl, Unknown) else path.nccl.value
+
+
 def both_words(path: Path) -> str:
-    """Both vocabularies, the second only where it says something else: "NODE (NCCL PHB)"."""
-    ours = smi_word(path)
-    theirs = UNKNOWN_MARK if isinstance(path.nccl, Unknown) else path.nccl.value
-    same = ours == theirs or (path.nvlinks and path.nccl is Nccl.NVL)
-    return ours if same else f"{ours} (NCCL {theirs})"
+    """Return nvidia-smi's word, and NCCL's if it differs: "NODE (NCCL PHB)"."""
+    smi, nccl = smi_word(path), nccl_word(path)
+    same = smi == nccl or (path.nvlinks and path.nccl is Nccl.NVL)
+    return smi if same else f"{smi} (NCCL {nccl})"
 
 
 def path_tone(path: Path) -> Tone:
-    """Good below a switch or by NVLink, a warning through the CPU, bad across sockets."""
-    if path.nvlinks or (not isinstance(path.nccl, Unknown) and path.nccl in (Nccl.P2C, Nccl.C2C)):
+    """Return good below a switch or over NVLink, warning through the CPU, bad across sockets."""
+    if path.nvlinks or path.nccl in (Nccl.P2C, Nccl.C2C):
         return Tone.GOOD
     return Tone.DIM if isinstance(path.smi, Unknown) else _TONES[path.smi]
 
 
 def shown_word(path: Path) -> str:
-    """The word in the matrix: nvidia-smi's, or where that cannot be told NCCL's."""
-    if isinstance(path.smi, Unknown) and not path.nvlinks and not isinstance(path.nccl, Unknown):
-        return path.nccl.value
-    return smi_word(path)
+    """Return the word in the matrix: nvidia-smi's, or NCCL's if that is unknown."""
+    word = smi_word(path)
+    return nccl_word(path) if word == UNKNOWN_MARK else word
 
 
 def _cell_tone(path: Path, is_best: bool) -> Tone:
-    """A far NIC is a fault only where there is no nearer one; most cells of a matrix are far by design."""
+    """Return a bad tone only if no NIC is nearer: most cells of a matrix are far by design."""
     tone = path_tone(path)
     if is_best or tone is Tone.GOOD:
         return tone
@@ -73,17 +77,16 @@ def _cell_tone(path: Path, is_best: bool) -> Tone:
 
 
 def column_headings(labels: Sequence[str]) -> tuple[str, list[str]]:
-    """What stands above the columns: numbers where all names are one prefix and a number, as mlx5_0 ….
+    """Return a common prefix and the numbers after it if all labels are like mlx5_0, else "" and the labels.
 
-    GPUs are numbers too; names of other shapes stand whole, long ones cut.
+    Long labels are cut.
     """
     split = [re.fullmatch(r"(.*?)(\d+)", label) for label in labels]
     prefixes = {match.group(1) for match in split if match}
     if len(prefixes) == 1 and all(split):
         return prefixes.pop(), [match.group(2) for match in split if match]
-    return "", [
-        label if len(label) <= LONGEST_HEADING else "…" + label[1 - LONGEST_HEADING :] for label in labels
-    ]
+    longest = LONGEST_HEADING
+    return "", [label if len(label) <= longest else "…" + label[1 - longest :] for label in labels]
 
 
 def draw(
@@ -91,89 +94,79 @@ def draw(
     width: int,
     rows: Sequence[Endpoint] | None = None,
     columns: Sequence[Endpoint] | None = None,
-    lit: Lit | None = None,
+    highlights: Highlights | None = None,
 ) -> list[Line]:
-    """GPU rows by NIC columns (GPU by GPU where there is no NIC); more columns than fit go below.
+    """Draw GPUs by NICs (GPUs by GPUs if there is no NIC); columns that do not fit go below.
 
-    A GPU's best NICs are marked `•`.
+    A GPU's best NIC is marked `•`.
     """
-    lit = lit or Lit()
+    highlights = highlights or Highlights()
     rows = topology.gpus if rows is None else rows
     columns = (topology.nics or topology.gpus) if columns is None else columns
     if not rows or not columns:
-        return wrapped("No pair of GPU and NIC here.", width, Tone.DIM)
+        return wrapped("There is no pair of GPU and NIC.", width, Tone.DIM)
     prefix, headings = column_headings([end.label for end in columns])
-    label_width = max(len(end.label) for end in rows)
-    label_width = max(label_width, len(prefix))
-    cell = max(5, max(len(heading) for heading in headings)) + 1  # "NODE•" and a space
-    per_block = max(1, (width - label_width) // cell)
+    label_width = max(len(prefix), *(len(end.label) for end in rows))
+    cell = max(5, *map(len, headings)) + 1  # "NODE•" and a space
+    across = max(1, (width - label_width) // cell)
+    pairs = list(zip(columns, headings, strict=True))
     lines: list[Line] = []
-    for start in range(0, len(columns), per_block):
+    for start in range(0, len(pairs), across):
         if lines:
             lines.append(())
-        block = list(zip(columns, headings, strict=True))[start : start + per_block]
-        lines.append(
-            (
-                Run(f"{prefix:<{label_width}}", Tone.DIM),
-                *(Run(f" {heading:<{cell - 1}}", lit.tone(end.id, Tone.TITLE)) for end, heading in block),
-            )
-        )
+        block = pairs[start : start + across]
+        head = [
+            Run(f" {heading:<{cell - 1}}", highlights.tone(end.id, Tone.TITLE)) for end, heading in block
+        ]
+        lines.append((Run(f"{prefix:<{label_width}}", Tone.DIM), *head))
         for row in rows:
-            best = topology.best_nics.get(row.id, ())[:1]
-            cells: list[Run] = [Run(f"{row.label:<{label_width}}", lit.tone(row.id, Tone.TITLE), row.id)]
-            for end, _ in block:
-                if end.id == row.id:
-                    cells.append(Run(f" {'X':<{cell - 1}}", Tone.DIM))
-                    continue
-                path = topology.path(row.id, end.id)
-                is_bent = (row.id, end.id) in lit.detours
-                mark = DETOUR_MARK if is_bent else ""
-                word = shown_word(path) + (BEST_MARK if end.id in best else "") + mark
-                on_way = {row.id, end.id} <= {lit.selected, *lit.partners}
-                tone = Tone.WARNING if is_bent else _cell_tone(path, end.id in best)
-                cells.append(Run(f" {word:<{cell - 1}}", Tone.CURSOR if on_way else tone))
-            lines.append(tuple(cells))
+            label = Run(f"{row.label:<{label_width}}", highlights.tone(row.id, Tone.TITLE), row.id)
+            cells = (_cell(topology, row.id, end.id, highlights) for end, _ in block)
+            lines.append((label, *(Run(f" {text:<{cell - 1}}", tone) for text, tone in cells)))
     return lines
 
 
-def legend(topology: Topology, width: int, lit: Lit | None = None) -> list[Line]:
-    """What the words mean that are in the matrix, and where NCCL calls a path otherwise."""
+def _cell(topology: Topology, row: str, column: str, highlights: Highlights) -> tuple[str, Tone]:
+    if row == column:
+        return "X", Tone.DIM
+    path = topology.path(row, column)
+    is_best = column in topology.best_nics.get(row, ())[:1]
+    is_detour = (row, column) in highlights.detours
+    text = shown_word(path) + BEST_MARK * is_best + DETOUR_MARK * is_detour
+    if {row, column} <= {highlights.selected, *highlights.partners}:
+        return text, Tone.CURSOR
+    return text, Tone.WARNING if is_detour else _cell_tone(path, is_best)
+
+
+def legend(topology: Topology, width: int, highlights: Highlights | None = None) -> list[Line]:
+    """Explain the words that are in the matrix, and where NCCL's word for a path differs."""
     pairs = [topology.path(gpu.id, nic.id) for gpu in topology.gpus for nic in topology.nics]
     if not pairs:
         return []
-    counts: dict[str, dict[str, int]] = {}
-    nccl_only = False
-    for path in pairs:
-        theirs = UNKNOWN_MARK if isinstance(path.nccl, Unknown) else path.nccl.value
-        nccl_only = nccl_only or (isinstance(path.smi, Unknown) and theirs != UNKNOWN_MARK)
-        of = counts.setdefault(shown_word(path), {})
-        of[theirs] = of.get(theirs, 0) + 1
-    words = [f"{word} {meaning}" for word, meaning in _MEANINGS.items() if word in counts]
-    words.insert(0, f"{BEST_MARK} best NIC")
-    if lit is not None and lit.detours:
-        words.insert(1, f"{DETOUR_MARK} via CPU")
-    lines = _flowed(words, width)
-    if nccl_only:
-        lines.extend(
-            wrapped("These are NCCL's words. nvidia-smi's are unknown: no NUMA node.", width, Tone.DIM)
-        )
-        return lines
-    for ours in sorted(counts, key=lambda word: ([*_MEANINGS, word].index(word), word)):
-        of = counts[ours]
-        others = [f"{theirs} ({count} pairs)" for theirs, count in sorted(of.items()) if theirs != ours]
+    counts = Counter((shown_word(path), nccl_word(path)) for path in pairs)
+    shown = {word for word, _ in counts}
+    words = [f"{BEST_MARK} best NIC"]
+    if highlights is not None and highlights.detours:
+        words.append(f"{DETOUR_MARK} via CPU")
+    lines = _flowed([*words, *(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)], width)
+    if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path in pairs):
+        text = "These are NCCL's words. nvidia-smi's are unknown: no NUMA node."
+        return [*lines, *wrapped(text, width, Tone.DIM)]
+    for word in sorted(shown, key=lambda word: ([*_MEANINGS, word].index(word), word)):
+        others = sorted((nccl, count) for (smi, nccl), count in counts.items() if word == smi != nccl)
         if others:
-            lines.extend(wrapped(f"NCCL calls {ours} {' or '.join(others)}", width, Tone.DIM))
+            names = " or ".join(f"{nccl} ({plural(count, 'pair')})" for nccl, count in others)
+            lines.extend(wrapped(f"NCCL calls {word} {names}", width, Tone.DIM))
     return lines
 
 
 def _flowed(words: Sequence[str], width: int) -> list[Line]:
-    """Entries of a legend in as few lines as hold them whole."""
+    """Put the entries of a legend in as few lines as hold them whole."""
     lines: list[str] = []
     for word in words:
         if lines and len(lines[-1]) + 2 + len(word) <= width:
             lines[-1] += f"  {word}"
         else:
             lines.append(word)
-    return [
-        fit((Run(text, Tone.DIM),), width) if len(text) > width else (Run(text, Tone.DIM),) for text in lines
-    ]
+    runs: list[Line] = [(Run(text, Tone.DIM),) for text in lines]
+    return [fit(line, width) if width_of(line) > width else line for line in runs]

@@ -1,19 +1,17 @@
-"""A path element by element, with its weakest link; a detour through the root complex is drawn as one."""
+"""One path, element by element, with its weakest link; a detour through the root complex is drawn as such."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from probes.base.unknown import Unknown, known
-from probes.facts.pci.functions import PciFacts
-from probes.facts.pci.link_speed import carried, describe
 from probes.topology.endpoints import Endpoint
+from probes.topology.graph import DOWNSTREAM, INTERNAL, NO_LINK, NUMA_NODE, UPSTREAM, chain_of, root_port
 from probes.topology.hops import Hop
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import gbps
-from widgets.base.lines import Line, Run, Tone, fit, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 from widgets.node.matrix import both_words, path_tone, smi_word
-from widgets.node.topology import root_port_above
 
 _NAME_CELLS = 17
 
@@ -30,15 +28,15 @@ class _Element:
 
 
 def label_of(topology: Topology, id: str) -> str:  # noqa: A002 - an Endpoint's own word
-    """The short name of an endpoint."""
+    """Return the short name of an endpoint."""
     ends: tuple[Endpoint, ...] = (*topology.gpus, *topology.nics)
     return next((end.label for end in ends if end.id == id), id)
 
 
 def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) -> list[Line]:
-    """Both words, what the weakest link carries, and one row each for device, switch, bridge and link.
+    """Draw both words, what the weakest link carries, and a row for each device, switch, bridge and link.
 
-    `is_detour`: GPU and NIC are below one switch, and their traffic passes the root complex all the same.
+    `is_detour`: GPU and NIC are below one switch, but their traffic goes through the root complex.
     """
     a, b = label_of(topology, path.a), label_of(topology, path.b)
     lines: list[Line] = [(Run(f"{a} → {b}  "), Run(both_words(path), path_tone(path)))]
@@ -52,7 +50,7 @@ def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) ->
         lines.append((Run("PCIe at most "), Run(gbps(path.gbps)), Run(" each way", Tone.DIM)))
     elements = _elements(topology, path)
     if is_detour:
-        elements = _bent(topology, path, elements)
+        elements = _with_detour(topology, path, elements)
     for element in elements:
         if element.link:
             tone = Tone.WARNING if element.is_weakest or element.tone is Tone.WARNING else Tone.DIM
@@ -64,12 +62,12 @@ def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) ->
 
 
 def _cut(of: Line, width: int) -> Line:
-    """The line, cut with … where it is wider than `width`."""
-    return fit(of, width) if sum(len(run.text) for run in of) > width else of
+    """Cut the line with … if it is wider than `width`."""
+    return fit(of, width) if width_of(of) > width else of
 
 
 def _elements(topology: Topology, path: Path) -> list[_Element]:
-    """The hops, with the ports of one switch as one element."""
+    """Return the hops, with the ports of one switch as one element."""
     bdfs = {known(end.bdf, ""): end.label for end in (*topology.gpus, *topology.nics)}
     differ = len({hop.gbps for hop in path.hops if not isinstance(hop.gbps, Unknown)}) > 1
     found: list[_Element] = []
@@ -77,27 +75,27 @@ def _elements(topology: Topology, path: Path) -> list[_Element]:
     at = 0
     while at < len(hops):
         first, ports = hops[at], [hops[at]]
-        while _is_switch_port(hops[at]) and at + 1 < len(hops) and hops[at + 1].link == "internal":
+        while _is_switch_port(hops[at]) and at + 1 < len(hops) and hops[at + 1].link == INTERNAL:
             if not _is_switch_port(hops[at + 1]):
                 break
             at += 1
             ports.append(hops[at])
         link, is_weakest = _link(first), differ and hops.index(first) == path.weakest
         if len(ports) > 1:
-            upstream = next((port for port in ports if port.kind == "upstream port"), first)
+            upstream = next((port for port in ports if port.kind == UPSTREAM), first)
             others = [_short(port.id) for port in ports if port is not upstream]
             found.append(_Element(f"switch {_short(upstream.id)}", " → ".join(others), link, is_weakest))
         else:
             label = bdfs.get(first.id, "")
-            name = label or (first.id if first.kind == "NUMA node" else first.kind)
-            place = "" if first.kind == "NUMA node" else _short(first.id)
+            name = label or (first.id if first.kind == NUMA_NODE else first.kind)
+            place = "" if first.kind == NUMA_NODE else _short(first.id)
             found.append(_Element(name, place, link, is_weakest))
         at += 1
     return found
 
 
 def _is_switch_port(hop: Hop) -> bool:
-    return hop.kind in ("upstream port", "downstream port")
+    return hop.kind in (UPSTREAM, DOWNSTREAM)
 
 
 def _short(bdf: str) -> str:
@@ -105,23 +103,22 @@ def _short(bdf: str) -> str:
 
 
 def _link(hop: Hop) -> str:
-    """The link that leads to a hop: "Gen5 x16 504 Gb/s"; "" inside one chip."""
-    if hop.link in ("", "internal"):
+    """Return the link that leads to a hop: "Gen5 x16 504 Gb/s"; "" inside one chip."""
+    if hop.link in ("", INTERNAL):
         return ""
     carries = "" if isinstance(hop.gbps, Unknown) else f" {gbps(hop.gbps)}"
     kind = "" if hop.link == "PCIe" else f"{hop.link} "
     return f"{kind}{hop.text}{carries}"
 
 
-def _bent(topology: Topology, path: Path, elements: list[_Element]) -> list[_Element]:
-    """The same path up to the root port and back, in place of the turn in the switch."""
+def _with_detour(topology: Topology, path: Path, elements: list[_Element]) -> list[_Element]:
+    """Return the path with the way up to the root port and back, in place of the turn in the switch."""
     gpu = next((end.id for end in topology.gpus if end.id in (path.a, path.b)), "")
-    root = root_port_above(topology, gpu)
-    turn = next((at for at, one in enumerate(elements) if one.name.startswith("switch ")), None)
-    if turn is None or not root:
+    root = root_port(topology.graph, gpu)
+    switches = [at for at, element in enumerate(elements) if element.name.startswith("switch ")]
+    if not switches or not root:
         return elements
-    # With several switches below one another the turn is in the uppermost, the middle one.
-    switches = [at for at, one in enumerate(elements) if one.name.startswith("switch ")]
+    # With several switches below each other, the turn is in the uppermost: the middle one of the path.
     turn = switches[len(switches) // 2]
     uplink = _uplink(topology, gpu)
     switch = elements[turn]
@@ -132,26 +129,21 @@ def _bent(topology: Topology, path: Path, elements: list[_Element]) -> list[_Ele
 
 
 def _uplink(topology: Topology, gpu: str) -> str:
-    """The link between the root port above a GPU and the switch below it."""
-    functions = topology.node.pci.functions if isinstance(topology.node.pci, PciFacts) else {}
-    chain = functions[gpu].chain if gpu in functions else ()
-    if len(chain) < 2 or chain[0] not in functions or chain[1] not in functions:
+    """Return the link between the root port above a GPU and the switch below that port."""
+    chain = chain_of(topology.graph, gpu)
+    link = topology.graph.get_edge_data(*chain[:2]) if len(chain) > 1 else None
+    if link is None:
         return "PCIe"
-    upper, lower = functions[chain[0]].link, functions[chain[1]].link
-    rate = carried(lower, upper, False)
-    return f"{describe(lower, upper)}{'' if isinstance(rate, Unknown) else f' {gbps(rate)}'}, shared"
+    rate = link.get("gbps", NO_LINK)
+    return f"{link['text']}{'' if isinstance(rate, Unknown) else f' {gbps(rate)}'}, shared"
 
 
 def partners_line(topology: Topology, id: str, width: int) -> list[Line]:  # noqa: A002
-    """Which NICs are a GPU's best, or which GPUs take this NIC first."""
+    """Name the NICs nearest to a GPU, or the GPUs that this NIC is the best of."""
     if id in topology.best_nics:
         best = topology.best_nics[id]
         names = ", ".join(f"{label_of(topology, nic)} {smi_word(topology.path(id, nic))}" for nic in best[:4])
         return wrapped(f"Nearest NICs of {label_of(topology, id)}: {names or 'none'}", width)
-    takers = [label_of(topology, gpu) for gpu, nics in topology.best_nics.items() if nics[:1] == (id,)]
-    told = (
-        f"{label_of(topology, id)} is the best NIC of {', '.join(takers)}"
-        if takers
-        else f"{label_of(topology, id)} is no GPU's first choice"
-    )
-    return wrapped(told, width)
+    gpus = [label_of(topology, gpu) for gpu, nics in topology.best_nics.items() if nics[:1] == (id,)]
+    text = f"is the best NIC of {', '.join(gpus)}" if gpus else "is not the best NIC of any GPU"
+    return wrapped(f"{label_of(topology, id)} {text}", width)

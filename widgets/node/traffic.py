@@ -12,7 +12,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.topology.paths import Topology
 from widgets.base.figures import gbps, in_gbps, share, short, sparkline
 from widgets.base.lines import Line, Run, Tone, fit
-from widgets.node.endpoint_lines import Live, port_state
+from widgets.node.endpoint_lines import LiveFigures, port_state
 
 SPARK_SECONDS = 120.0
 TOTALS = ("NIC ↑", "NIC ↓", "GPU ↑", "GPU ↓")
@@ -20,7 +20,7 @@ _HEAD_CELLS = 22  # "NIC ↑ 2.36 Tb/s  73% "
 _PEAK_CELLS = 10  # " peak 100%"
 
 
-def totals(live: Live) -> dict[str, float]:
+def totals(live: LiveFigures) -> dict[str, float]:
     """Gb/s (10^9 bits) summed over what was read: NICs sent and received, GPU PCIe from and to."""
     sums: dict[str, float] = {}
 
@@ -37,7 +37,7 @@ def totals(live: Live) -> dict[str, float]:
     return sums
 
 
-def line_rates(node: Node, topology: Topology, live: Live) -> dict[str, float]:
+def line_rates(node: Node, topology: Topology, live: LiveFigures) -> dict[str, float]:
     """What all ACTIVE ports, and all GPUs' PCIe links, carry each way, in Gb/s; "NIC" and "GPU"."""
     rates = {"NIC": 0.0, "GPU": 0.0}
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
@@ -59,7 +59,10 @@ def _gpu_link_gbps(topology: Topology, gpu: str) -> float:
 
 
 def draw(
-    live: Live, history: Mapping[str, History], width: int, line_rate: Mapping[str, float] | None = None
+    live: LiveFigures,
+    history: Mapping[str, History],
+    width: int,
+    line_rate: Mapping[str, float] | None = None,
 ) -> list[Line]:
     """The totals with two minutes of history, scaled to the line rate (`line_rate` of `line_rates`)."""
     sums = totals(live)
@@ -92,7 +95,7 @@ def _brief(rate_gbps: float) -> str:
 
 def draw_ports(
     node: Node,
-    live: Live,
+    live: LiveFigures,
     history: Mapping[tuple[str, int], tuple[History, History]],
     width: int,
     marks: Mapping[str, Run] | None = None,

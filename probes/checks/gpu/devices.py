@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
@@ -41,8 +41,7 @@ _ALL_ONES = "all ones"
 
 def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
     """Return the node's GPUs."""
-    facts = examination.node.gpus
-    return facts if isinstance(facts, Unknown) else facts.gpus
+    return map_known(examination.node.gpus, lambda facts: facts.gpus)
 
 
 def need_gpus(examination: Examination) -> tuple[Gpu, ...]:
@@ -81,7 +80,7 @@ def gpus_with(
     missing: Outcome | None = None
     others: list[Evidence] = []
     for gpu in need_gpus(examination):
-        answer = gpu.nvml if isinstance(gpu.nvml, Unknown) else fact(gpu.nvml)
+        answer = map_known(gpu.nvml, fact)
         if isinstance(answer, Unknown):
             missing = missing or unknown(needs_nvml(gpu, answer))
         elif answer:
@@ -134,7 +133,7 @@ def without_driver(examination: Examination) -> Outcome:
         fix=Plan(
             "Load the driver",
             (
-                Step("Load the driver where it is not loaded", ("modprobe", "nvidia")),
+                Step("Load the driver if it is not loaded", ("modprobe", "nvidia")),
                 instruction("If it is loaded, search the kernel log for NVRM lines about this GPU"),
             ),
         ),
@@ -178,7 +177,7 @@ def nouveau(examination: Examination) -> Outcome:
     "A GPU is reserved for a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
     ok="No GPU is reserved for a virtual machine",
-    impact="Programs of this node cannot use this GPU.",
+    impact="Programs on this node cannot use this GPU.",
 )
 def passed_through(examination: Examination) -> Outcome:
     """Find GPUs bound to a driver that passes them to virtual machines."""
@@ -227,7 +226,7 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
         where = tuple(dict.fromkeys([*lost, *named]))
         return found(
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
-            + (" It answers again now." if back else ""),
+            + (" It responds again." if back else ""),
             *first_n(evidence),
             fix=Plan(
                 "Power-cycle the node",
@@ -257,7 +256,7 @@ def _config(examination: Examination, bdf: str) -> object:
     Severity.CRITICAL,
     "A GPU with a driver is missing from NVML",
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
-    ok="NVML answers for every GPU that has a driver",
+    ok="NVML lists every GPU that has a driver",
     impact="CUDA does not see this GPU.",
     part_of=("xid-79-fell-off-bus", "gpu-driver-start-failed"),
 )
@@ -326,7 +325,7 @@ _NEAR = (Smi.PIX, Smi.PXB)
     Severity.WARNING,
     "Some GPUs have no NIC below their PCIe switch",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
-    ok="All GPUs are equally near to a NIC",
+    ok="All GPUs are equally close to a NIC",
     impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
     data_path=True,
 )
@@ -354,10 +353,10 @@ def without_near_nic(examination: Examination) -> Outcome:
         ]
         return found(
             f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
-            "NCCL uses GPUDirect RDMA below one switch only (PXB).",
+            "NCCL uses GPUDirect RDMA only below a common PCIe switch (PXB).",
             *first_n(best),
             fix=Plan(
-                "Give these GPUs a near NIC",
+                "Give these GPUs a nearby NIC",
                 (
                     instruction("Move a NIC below the GPU's switch if the chassis allows it", False),
                     instruction("Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure", False),

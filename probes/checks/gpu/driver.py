@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.plan import Plan, instruction, plan_or_none
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.gpu.devices import answer_now, bdfs_of, gpus_of, gpus_with, names_of, reported_in_log
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.log import LogKind
@@ -22,7 +22,7 @@ AREA = Area("gpu")
 _MISMATCH = "driver/library version mismatch"
 _DAEMON = "nvidia-persistenced"
 _PERSISTENCE = "NVIDIA driver persistence, https://docs.nvidia.com/deploy/driver-persistence/index.html"
-_SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and settings get lost."
+_SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU settings are lost."
 
 
 @AREA.check(
@@ -32,14 +32,13 @@ _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and settin
     "NVIDIA Management Library, NVML_ERROR_LIB_RM_VERSION_MISMATCH, "
     "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
     ok="The driver's libraries match the loaded kernel driver",
-    impact="New CUDA programs and nvidia-smi fail. Running programs go on.",
+    impact="New CUDA programs and nvidia-smi fail. Programs that are already running are not affected.",
 )
 def library_mismatch(examination: Examination) -> Outcome:
     """Compare NVML's answer and the versions of the driver's libraries with the kernel driver."""
     driver = need(examination.node.gpus, "the driver's version", quote=False).driver
-    if isinstance(driver.version, Unknown) and driver.version.reason is Reason.NOT_THERE:
-        return passed(Evidence("/sys/module/nvidia", "the driver is not loaded"))
-    version = need(driver.version, "the driver's version", quote=False)
+    not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
+    version = need(driver.version, "the driver's version", absent=not_loaded, quote=False)
     loaded = Evidence("/sys/module/nvidia/version", version)
     files = _nvml_libraries(examination)
     shown = tuple(Evidence(path, installed) for path, installed in files)
@@ -52,14 +51,14 @@ def library_mismatch(examination: Examination) -> Outcome:
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
             fix=Plan(
-                "Load the driver that is installed",
+                "Load the installed driver",
                 (
                     instruction("Drain the node and reboot"),
                     instruction("Or stop everything that uses the GPUs, and reload the modules"),
                 ),
                 needs_reboot=True,
                 disturbs="every job on this node",
-                note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only",
+                note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only.",
             ),
             devices=("nvidia",),
         )
@@ -103,11 +102,11 @@ def start_failed(examination: Examination) -> Outcome:
         ),
         disturbs="every job on this node",
     )
-    cause = "RmInitAdapter or probe failed"
+    rest = " once. The GPU responds now." if back else ". The numbers in the message show where."
     outcome = found_in_log(
         examination,
         messages,
-        f"{cause} once. The GPU answers now." if back else f"{cause}. The numbers in the message say where.",
+        f"RmInitAdapter or probe failed{rest}",
         fix,
         Severity.NOTE if back else None,
     )
@@ -129,7 +128,7 @@ def _daemon_runs(examination: Examination) -> bool:
 
 def _not_persistent(examination: Examination) -> list[Gpu]:
     def is_off(nvml: NvmlGpu) -> Maybe[bool]:
-        return nvml.persistence if isinstance(nvml.persistence, Unknown) else not nvml.persistence
+        return map_known(nvml.persistence, lambda is_on: not is_on)
 
     return gpus_with(examination, is_off, "persistence mode off")
 
@@ -166,7 +165,7 @@ def persistence_off(examination: Examination) -> Outcome:
     Severity.NOTE,
     "nvidia-persistenced runs without persistence mode",
     _PERSISTENCE,
-    ok="nvidia-persistenced has enabled persistence mode, or does not run",
+    ok="nvidia-persistenced has enabled persistence mode, or is not running",
     impact=_SLOW_START,
 )
 def persistence_mode_off(examination: Examination) -> Outcome:

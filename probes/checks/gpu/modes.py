@@ -39,7 +39,7 @@ def mig(examination: Examination) -> Outcome:
     """Read NVML's MIG mode."""
     chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG mode")
     return found(
-        f"{names_of(chosen)}: MIG suits many small jobs, not training over several GPUs.",
+        f"{names_of(chosen)}: MIG is for many small jobs, not for training on several GPUs.",
         *first_n(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
         fix=mig_off(chosen),
         devices=bdfs_of(chosen),
@@ -60,7 +60,7 @@ def vgpu(examination: Examination) -> Outcome:
     chosen = [gpu for gpu in gpus if is_vgpu(gpu) is True and not _has_support(examination, gpu)]
     if chosen:
         return found(
-            f"{names_of(chosen)}: the hypervisor shares this GPU, and its vGPU profile decides.",
+            f"{names_of(chosen)}: the hypervisor shares this GPU. Its vGPU profile decides.",
             *first_n(_name(gpu) for gpu in chosen),
             fix=Plan(
                 "Ask the hypervisor's admin for another profile",
@@ -171,9 +171,9 @@ def read_off(examination: Examination) -> Outcome:
 @AREA.check(
     "confidential-computing-on",
     Severity.NOTE,
-    "Confidential computing is on, which excludes GPUDirect RDMA",
+    "Confidential computing is enabled, which rules out GPUDirect RDMA",
     "NVIDIA confidential computing documents, https://docs.nvidia.com/confidential-computing/",
-    ok="Confidential computing is off",
+    ok="Confidential computing is disabled",
     impact="All traffic goes through bounce buffers in host memory.",
 )
 def confidential(examination: Examination) -> Outcome:
@@ -185,11 +185,11 @@ def confidential(examination: Examination) -> Outcome:
     if not need(facts.driver.confidential_computing, "NVML", quote=False):
         return passed(Evidence(source, "OFF"))
     return found(
-        "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is on.",
+        "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
         fix=Plan(
-            "Turn confidential computing off, if the data allow it",
-            (instruction("Turn it off with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
+            "Disable confidential computing if your data allow it",
+            (instruction("Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
             needs_reboot=True,
             disturbs="every job on this node",
         ),
@@ -227,7 +227,7 @@ def c2c(examination: Examination) -> Outcome:
             if condition in has_variable
         ]
         by_jobs = any(nccl.source.startswith("/proc/") for nccl in old)
-        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27."
+        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default from 2.27 on."
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
@@ -235,7 +235,7 @@ def c2c(examination: Examination) -> Outcome:
                 "Use NCCL 2.27 or later",
                 (instruction("Use an image or package with NCCL 2.27 or later", False), *until_then),
                 disturbs=RESTARTS,
-                note="Do not change ACS or the SMMU here, as advice for x86 does not apply",
+                note="Do not change ACS or the SMMU: advice for x86 does not apply here.",
             ),
             devices=bdfs_of(joined),
             data_path=by_jobs,

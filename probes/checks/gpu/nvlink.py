@@ -53,9 +53,9 @@ def _state(name: str, value: str) -> Evidence:
 @AREA.check(
     "fabric-manager-down",
     Severity.CRITICAL,
-    "Fabric Manager does not run",
+    "Fabric Manager is not running",
     _FABRIC,
-    ok="Fabric Manager runs, or there is no NVSwitch",
+    ok="Fabric Manager is running, or there is no NVSwitch",
     impact=_NO_CUDA,
 )
 def fabric_manager_down(examination: Examination) -> Outcome:
@@ -69,7 +69,7 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     if state is ServiceState.ACTIVE:
         return passed(_state(_MANAGER, "active"))
     return found(
-        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up."
+        f"This machine has {len(switches)} NVSwitches. Only Fabric Manager configures them."
         + (" Its service failed." if state is ServiceState.FAILED else ""),
         _state(_MANAGER, state.value),
         fix=Plan(
@@ -102,18 +102,18 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
     switches = _switches(examination)
     service = _service(examination, _MANAGER)
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
-        return passed(Evidence(known(service.path, "a process of Fabric Manager"), "installed"))
+        return passed(Evidence(known(service.path, "a Fabric Manager process"), "installed"))
     if service.path.reason is not Reason.NOT_THERE:
         need(service.path, _SERVICES, quote=False)
     if in_container(examination.node.platform):
         return unknown(_NEEDS_HOST)
     return found(
-        f"This machine has {len(switches)} NVSwitches, and only Fabric Manager sets them up.",
+        f"This machine has {len(switches)} NVSwitches. Only Fabric Manager configures them.",
         Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
         fix=Plan(
             "Install Fabric Manager",
             (
-                instruction(f"Install the package {_MANAGER} of exactly the driver's version"),
+                instruction(f"Install the package {_MANAGER} in exactly the driver's version"),
                 _start_manager(),
             ),
         ),
@@ -133,10 +133,9 @@ def fabric_manager_version(examination: Examination) -> Outcome:
     """Compare Fabric Manager's version with the driver's."""
     switches = _switches(examination)
     gpus = need(examination.node.gpus, "the driver's version", quote=False)
-    maybe_manager = need(examination.tools, _TOOLS, quote=False).fabric_manager
-    if isinstance(maybe_manager, Unknown) and maybe_manager.reason is Reason.NOT_THERE:
-        return passed(Evidence("nv-fabricmanager --version", "not installed here"))
-    manager = need(maybe_manager, _TOOLS, quote=False)
+    tools = need(examination.tools, _TOOLS, quote=False)
+    not_here = Evidence("nv-fabricmanager --version", "not installed here")
+    manager = need(tools.fabric_manager, _TOOLS, absent=not_here, quote=False)
     driver = need(gpus.driver.version, "the driver's version", quote=False)
     seen = (
         Evidence("nv-fabricmanager --version", manager),
@@ -157,7 +156,7 @@ def fabric_manager_version(examination: Examination) -> Outcome:
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
         severity=Severity.WARNING if runs else None,
-        impact="After the next start of Fabric Manager or the driver CUDA fails with error 802."
+        impact="CUDA fails with error 802 after the next start of Fabric Manager or the driver."
         if runs
         else "",
         devices=switches,
@@ -168,10 +167,10 @@ def fabric_manager_version(examination: Examination) -> Outcome:
 @AREA.check(
     "imex-down",
     Severity.WARNING,
-    "IMEX does not run, so there is no NVLink to other nodes",
+    "IMEX is not running, so there is no NVLink to other nodes",
     _IMEX,
-    ok="IMEX runs, or something else starts it for jobs",
-    impact="NCCL jobs over several nodes of one NVLink domain end with ncclSystemError (“MNNVL … is available"
+    ok="IMEX is running, or something else starts it for jobs",
+    impact="NCCL jobs on several nodes of one NVLink domain fail with ncclSystemError (“MNNVL … is available"
     " but not working on this system”).",
 )
 def imex_down(examination: Examination) -> Outcome:
@@ -196,7 +195,7 @@ def imex_down(examination: Examination) -> Outcome:
     else:
         state = need(service.state, _SERVICES, quote=False).value
     return found(
-        "The nvidia-imex service does not run. Single-node jobs are not affected, nor are jobs whose Slurm"
+        "The nvidia-imex service is not running. Single-node jobs are not affected, nor are jobs whose Slurm"
         " prolog starts IMEX.",
         _state("nvidia-imex", state),
         fix=start_imex(examination),
@@ -209,7 +208,7 @@ def imex_down(examination: Examination) -> Outcome:
     "A GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
     ok="All GPUs of one model have the same number of NVLinks",
-    impact="Jobs over several GPUs run at the speed of the slowest GPU, or do not start.",
+    impact="Jobs on several GPUs run at the speed of the slowest GPU, or do not start.",
 )
 def nvlink_down(examination: Examination) -> Outcome:
     """Compare the active NVLinks of GPUs of one model."""

@@ -53,12 +53,12 @@ def gsp_timeout(examination: Examination) -> Outcome:
         ),
         disturbs=_DRAIN,
     )
-    cause = "the GSP did not answer the driver in time."
+    cause = "the GSP did not respond to the driver in time."
     if answer_now(examination, {message.bdf for message in messages}):
         outcome = found_in_log(
-            examination, messages, f"{cause} The GPU answers now.", fix, Severity.WARNING
+            examination, messages, f"{cause} The GPU responds now.", fix, Severity.WARNING
         )
-        return replace(outcome, impact="Jobs of that time died or hung. It often happens again.")
+        return replace(outcome, impact="Jobs that ran at that time died or hung. It often happens again.")
     return found_in_log(examination, messages, cause, fix)
 
 
@@ -69,10 +69,10 @@ add_log_check(
     "A GPU has memory errors",
     _XIDS,
     ok="No GPU memory error in the kernel log",
-    impact="Jobs may have died of it.",
+    impact="Jobs may have died because of it.",
     kind=LogKind.XID,
     wanted=_xids(*_MEMORY),
-    cause="a remapped row takes effect with the next reset of the GPU.",
+    cause="row remapping takes effect at the next reset of the GPU.",
     fix=Plan(
         "Reset the GPU",
         (
@@ -90,7 +90,7 @@ add_log_check(
     "An NVLink has errors",
     _XIDS,
     ok="No NVLink error in the kernel log",
-    impact="Jobs over several GPUs die or slow down.",
+    impact="Jobs on several GPUs die or slow down.",
     kind=LogKind.XID,
     wanted=_xids(*_NVLINK),
     cause="the driver reported errors of an NVLink.",
@@ -108,13 +108,13 @@ add_log_check(
     AREA,
     "xid-of-a-program",
     Severity.NOTE,
-    "A program's error ended its work on a GPU",
+    "A program failed on a GPU",
     _XIDS,
     ok="No program error in the kernel log",
     impact="That program ended. Other jobs are not affected.",
     kind=LogKind.XID,
     wanted=_xids(*_PROGRAM),
-    cause="usually a bug of the program, or its peers died. If many programs have it, suspect the hardware.",
+    cause="usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
 )
 
 
@@ -145,7 +145,7 @@ def other_xids(examination: Examination) -> Outcome:
     "An NVSwitch reported errors",
     _FABRIC,
     ok="No NVSwitch error in the kernel log",
-    impact="After a fatal SXid CUDA returns error 802 until a reset.",
+    impact="After a fatal SXid, CUDA returns error 802 until a reset.",
 )
 def sxids(examination: Examination) -> Outcome:
     """Find SXids of NVSwitches; a note if all of them are non-fatal."""

@@ -27,7 +27,7 @@ AREA = Area("nccl")
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file from the point of view of the process."""
     facts = need(examination.topology_files, "the topology files", quote=False)
-    gone = [
+    missing = [
         Evidence(file.path, "not there")
         for file in facts.files
         if file.pid is not None
@@ -36,7 +36,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     ]
     return conclude(
         jobs_of(examination),
-        gone,
+        missing,
         "NCCL does not report the missing file. In a container the path must exist inside the container.",
         fix=without_variable(VARIABLE, "or mount the file into the container"),
     )
@@ -70,8 +70,8 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
             evidence.append(Evidence(file.path, shown))
     if evidence:
         default = [line for line in evidence if line.source == VIRTUAL]
-        step = instruction("Create the file again for this machine, or remove it (bare metal needs none)")
-        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start")
+        step = instruction("Generate the file again for this machine, or remove it (bare metal needs none)")
+        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start.")
         return found(
             f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
             " NICs from this file instead of sysfs.",
@@ -106,7 +106,7 @@ add_variable_check(
     "NCCL ignores lines of nccl.conf",
     NCCL_VARIABLES + " (configuration files)",
     ok="Every line of nccl.conf sets a variable",
-    impact="These settings have no effect, and NCCL does not report it.",
+    impact="These settings have no effect, and NCCL does not warn about them.",
 )
 def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     """Find lines with a leading blank, "export", or blanks around the “=”."""
@@ -120,13 +120,13 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     ]
     if evidence:
         return found(
-            "NCCL takes blanks and the word “export” as part of a variable's name, so these lines set no"
-            " variable that it knows.",
+            "NCCL treats blanks and the word “export” as part of the variable's name, so these lines set"
+            " nothing.",
             *first_distinct(evidence),
             fix=Plan(
                 "Correct the lines",
                 (instruction("Write NAME=value, without blanks and without “export”"),),
-                note="Jobs read the file when they start",
+                note="Jobs read the file when they start.",
             ),
         )
     jobs = jobs_of(examination)

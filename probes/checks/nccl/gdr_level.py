@@ -116,7 +116,7 @@ add_variable_check(
     impact="None, if the number means what was intended.",
     variable=_LEVEL,
     wrong=_number,
-    cause="0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and more SYS. The distances in NCCL's log use other numbers, "
+    cause="0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS. The distances in NCCL's log use other numbers, "
     "which change between versions.",
     instead="or write the word",
     part_of=("nccl-gdr-level-off", "nccl-gdr-level-too-low"),

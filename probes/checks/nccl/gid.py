@@ -121,7 +121,7 @@ def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
         examination,
         is_v1,
         Severity.WARNING,
-        "These GIDs are of RoCE v1, which routers do not forward.",
+        "These are RoCE v1 GIDs, which routers do not forward.",
     )
 
 

@@ -93,7 +93,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
         else "The only other path is nvidia-peermem, which is not usable here.",
         fix=without_variable(_DMABUF),
         severity=Severity.NOTE if served or dmabuf is False else None,
-        impact="None, as nvidia-peermem serves the job." if served else "",
+        impact="None. The job can use nvidia-peermem." if served else "",
     )
 
 
@@ -124,7 +124,7 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     ]
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)
-    cause = "NCCL uses DMA-BUF since 2.13.4, and nvidia-peermem is not usable here."
+    cause = "NCCL supports DMA-BUF from 2.13.4 on, and nvidia-peermem is not usable here."
     return conclude(jobs, evidence, cause, _NEWER)
 
 
@@ -280,7 +280,7 @@ def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         evidence,
-        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. Where it finds none, it only writes a line to"
+        "NCCL searches LD_LIBRARY_PATH for libnccl-net-NAME.so. If there is none, it only writes a line to"
         " its log.",
         fix=without_variable(name, "or add the plugin's directory to LD_LIBRARY_PATH"),
     )

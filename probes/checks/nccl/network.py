@@ -310,10 +310,10 @@ def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
             near = min(known_ranks, key=lambda nic: (known_ranks[nic], nic), default=None)
             best = min((known_ranks[nic] for nic in chosen if nic in known_ranks), default=None)
             if near is not None and best is not None and best > known_ranks[near]:
-                evidence.append(settings.evidence(HCA, f"{gpu.label} is nearest to {near}"))
+                evidence.append(settings.evidence(HCA, f"{near} is nearest to {gpu.label}"))
     return _conclude_lists(
         examination,
         evidence,
-        "The list selects farther NICs for these GPUs only.",
+        "For these GPUs the list selects only NICs that are farther away.",
         "or add the NIC that is shown",
     )

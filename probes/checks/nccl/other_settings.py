@@ -125,7 +125,7 @@ add_variable_check(
     "UCX_NET_DEVICES names a port that this node does not have",
     _UCX + "#network-capabilities",
     ok="Every port in UCX_NET_DEVICES exists",
-    impact="UCX uses fewer ports. Where none is left, it uses TCP or fails.",
+    impact="UCX uses fewer ports. If none is left, it uses TCP or fails.",
     data_path=True,
 )
 def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
@@ -172,7 +172,7 @@ def nvshmem_needs_peermem(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [] if is_loaded else [Evidence(f"/proc/{user.pid}/maps", "libnvshmem_host") for user in users],
-        "Such a version prints “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
+        "Older versions print “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
         " versions use DMA-BUF.",
         fix=_LOAD_PEERMEM if peermem is not True else None,
         devices=("nvidia_peermem",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
 from probes.queries.evidence_list import first_n
@@ -15,7 +15,7 @@ _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
 
 
 def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
-    return port.health if isinstance(port.health, Unknown) else port.health.errors
+    return map_known(port.health, lambda health: health.errors)
 
 
 @AREA.check(
@@ -24,7 +24,7 @@ def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
     "An error counter is full",
     _ABI,
     ok="No error counter is full",
-    impact="The counter does not count further: new errors of this kind do not show.",
+    impact="The counter has stopped, so new errors of this kind do not show up.",
 )
 def counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that are at their maximum."""

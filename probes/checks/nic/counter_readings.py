@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PortHealth
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, ErrorCounter, PortHealth
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Evidence, Outcome, passed, unknown_without
 from probes.queries.ports import NO_PORTS, Port, need_ports
@@ -90,16 +90,14 @@ def read_counters(
 
 
 def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Maybe[int]]]:
-    if isinstance(health, Unknown):
-        return health
     if hardware:
-        return health.hw_errors
-    if isinstance(health.errors, Unknown):
-        return health.errors
-    return {
-        name: counter if isinstance(counter, Unknown) else counter.value
-        for name, counter in health.errors.items()
-    }
+        return map_known(health, lambda facts: facts.hw_errors)
+    errors = map_known(health, lambda facts: facts.errors)
+    return map_known(errors, lambda counters: {name: map_known(c, _value) for name, c in counters.items()})
+
+
+def _value(counter: ErrorCounter) -> int:
+    return counter.value
 
 
 def health_before(examination: Examination, port: Port) -> PortHealth | None:

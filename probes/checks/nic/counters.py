@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nic.counter_readings import (
     CounterReading,
     all_fine,
@@ -41,23 +41,23 @@ FEW_CARRIER_CHANGES = 10  # bringing a port up takes some
 _CABLE = Plan(
     "Find the bad cable or optic",
     (
-        instruction("Show optics and raw error rate: mlxlink -d BDF -m -c -e."),
-        instruction("Clean, reseat or replace cable and optics.", False),
+        instruction("Show optics and raw error rate: mlxlink -d BDF -m -c -e"),
+        instruction("Clean, reseat or replace cable and optics", False),
     ),
     disturbs="jobs that use this port while the cable is out",
 )
 _LOSS = Plan(
     "Find the hop that loses packets",
     (
-        instruction("Check drops and pause frames of the switch ports on the path.", False),
-        instruction("Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV."),
+        instruction("Check drops and pause frames of the switch ports on the path", False),
+        instruction("Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV"),
     ),
 )
 _PEER = Plan(
     "Check the peer first",
     (
-        instruction("Look for an Xid, a reboot or a link down on the remote nodes at that time.", False),
-        instruction("NCCL_IB_TIMEOUT=22 bridges short interruptions, but repairs nothing.", False),
+        instruction("Look for an Xid, a reboot or a link down on the remote nodes at that time", False),
+        instruction("NCCL_IB_TIMEOUT=22 bridges short interruptions, but repairs nothing", False),
     ),
 )
 
@@ -84,7 +84,7 @@ class _Counters:
         if fast:
             return _found(fast, self.rising, self.fix, self.severity)
         if risen:
-            cause = f"{self.standing} They rise, but slower than a bad link's."
+            cause = f"{self.standing} They rise, but more slowly than on a bad link."
             return _found(risen, cause, self.fix, Severity.NOTE)
         if above:
             return _found(above, f"{self.standing} {_since_when(above)}", self.fix, Severity.NOTE)
@@ -93,7 +93,7 @@ class _Counters:
 
 def _since_when(readings: list[CounterReading]) -> str:
     if any(reading.is_full for reading in readings):
-        return "A counter is full, so that new events do not show."
+        return "A counter is full, so new events do not show up."
     if all(reading.rise == 0 for reading in readings):
         return "None since the last check."
     return "A second check shows whether they still rise."
@@ -131,7 +131,7 @@ AREA.check(
     _Counters(
         tuple(_SIGNAL_PER_HOUR),
         hardware=False,
-        rising="errors rise faster than a good link's. Cable, connector or optics are marginal.",
+        rising="errors rise faster than on a good link. Cable, connector or optics are marginal.",
         standing="signal errors since the counters began. Some are normal on HDR and faster links.",
         fix=_CABLE,
         per_hour=_SIGNAL_PER_HOUR,
@@ -171,7 +171,7 @@ def carrier_changes(examination: Examination) -> Outcome:
     readings: list[CounterReading] = []
     missing: Outcome | None = None
     for port in need_ports(examination):
-        changes = port.health if isinstance(port.health, Unknown) else port.health.carrier_changes
+        changes = map_known(port.health, lambda health: health.carrier_changes)
         if isinstance(changes, Unknown):
             # A port without a netdev has no carrier.
             if changes.reason is not Reason.NOT_THERE:
@@ -207,7 +207,7 @@ def _same_flaps(carriers: list[CounterReading], downs: list[CounterReading]) -> 
     "Packets arrive out of order",
     _HW_REFERENCE,
     ok="No packets arrive out of order",
-    impact="Lost packets are sent again: jobs are slower and jitter.",
+    impact="Lost packets are sent again, so jobs slow down and jitter.",
     data_path=True,
 )
 def out_of_sequence(examination: Examination) -> Outcome:
@@ -240,9 +240,9 @@ AREA.check(
     _Counters(
         _TIMEOUTS,
         hardware=True,
-        rising="timeouts rise. A peer died, its link flaps, or packets are lost; it is seldom this node's "
+        rising="timeouts rise. A peer died, its link flaps, or packets are lost; it is rarely this node's "
         "NIC.",
-        standing="acknowledgements were missing at some time since the counters began.",
+        standing="some acknowledgments did not arrive since the counters began.",
         fix=_PEER,
     ).judge
 )
@@ -263,7 +263,7 @@ _DISCARDS = (
         "port_xmit_discards",
         "packets are dropped instead of sent. The fabric is congested without flow control, or the port was "
         "down while it had packets to send.",
-        "Dropped packets are sent again: jobs are slower and jitter.",
+        "Dropped packets are sent again, so jobs slow down and jitter.",
         Severity.WARNING,
     ),
     _Discards(
@@ -288,7 +288,7 @@ _DISCARDS = (
     "A port discards packets",
     _ABI,
     ok="No port discards packets",
-    impact="Discarded packets are sent again: jobs are slower and jitter.",
+    impact="Discarded packets are sent again, so jobs slow down and jitter.",
     data_path=True,
 )
 def discards(examination: Examination) -> Outcome:
@@ -315,13 +315,13 @@ AREA.check(
     "A receiver had no buffer ready (RNR)",
     _HW_REFERENCE,
     ok="Every receiver had buffers ready",
-    impact="The sender waits and tries again, which slows the transfer down.",
+    impact="The sender waits and tries again, which slows down the transfer.",
 )(
     _Counters(
         ("rnr_nak_retry_err",),
         hardware=True,
         rising="refusals rise. The receiving program is too slow, or its host is overloaded.",
-        standing="receivers were not ready at some time since the counters began.",
+        standing="some receivers were not ready since the counters began.",
         fix=None,
         severity=Severity.NOTE,
     ).judge

@@ -57,7 +57,8 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     "A NIC has no driver",
     _DRIVER,
     ok="Every NIC has a driver",
-    impact="No program can use this NIC: one rail less, and none for GPUs that have no other near NIC.",
+    impact="No program can use this NIC. Jobs have one rail less, and GPUs without another NIC nearby have "
+    "none.",
     data_path=True,
     part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
@@ -77,7 +78,7 @@ def without_driver(examination: Examination) -> Outcome:
                 (
                     Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
                     instruction(
-                        "If it is loaded, look in the kernel log why it left the device, then reboot."
+                        "If it is loaded, search the kernel log for the reason, then reboot"
                     ),
                 ),
             ),
@@ -126,14 +127,14 @@ def without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
-    taken = {device.bdf for device in devices}
+    with_rdma = {device.bdf for device in devices}
     # The second port of a bond has no RDMA device of its own: the bond's is on the first.
     bonded = {known(device.bdf, "").rpartition(".")[0] for device in devices if _is_bond(device)}
     bare = [
         nic
         for nic in functions
         if known(nic.driver, "") in ("mlx5_core", "mlx4_core")
-        and nic.bdf not in taken
+        and nic.bdf not in with_rdma
         and nic.bdf.rpartition(".")[0] not in bonded
     ]
     rdma = examination.node.rdma
@@ -182,7 +183,7 @@ def without_rdma_device(examination: Examination) -> Outcome:
     "NICs of one board run different firmware",
     "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
     ok="NICs of one board run the same firmware",
-    impact="One rail can behave differently from the others: other features, rates or timeouts.",
+    impact="One rail may behave differently from the others (features, rates, timeouts).",
 )
 def firmware_differs(examination: Examination) -> Outcome:
     """Compare the firmware of NICs of one board (PSID)."""
@@ -208,11 +209,11 @@ def firmware_differs(examination: Examination) -> Outcome:
                     Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
                     instruction(
                         "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
-                        "power cycle."
+                        "power cycle"
                     ),
                 ),
                 reversible=False,
-                disturbs="processes that use these NICs, which they lose during the reset",
+                disturbs="processes that use these NICs, which disappear during the reset",
             ),
             devices=tuple(device.name for device in odd),
         )
@@ -237,7 +238,7 @@ def _is_bond(device: RdmaDevice) -> bool:
     "An RDMA device is a bond",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION",
     ok="No RDMA device is a bond",
-    impact="One connection uses one port of the bond: with one queue pair per connection NCCL gets half the "
+    impact="A connection uses one port of the bond. With one queue pair per connection, NCCL gets half the "
     "bond's rate.",
 )
 def bond(examination: Examination) -> Outcome:
@@ -250,7 +251,7 @@ def bond(examination: Examination) -> Outcome:
             *first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
             fix=Plan(
                 "Let NCCL use both ports",
-                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure.", False),),
+                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure", False),),
                 disturbs="the job, which has to be restarted",
             ),
             devices=tuple(device.name for device in bonds),

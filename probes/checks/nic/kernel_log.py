@@ -59,7 +59,7 @@ add_log_check(
         (
             instruction(
                 "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the "
-                "optics."
+                "optics"
             ),
         ),
     ),
@@ -122,7 +122,7 @@ add_log_check(
         "Exclude this NIC from monitoring",
         (
             instruction(
-                "Exclude the device in the exporter that reads its counters (its pid is in the line).", False
+                "Exclude the device in the exporter that reads its counters (its pid is in the line)", False
             ),
         ),
     ),

@@ -19,7 +19,7 @@ AREA = Area("nic")
     "The kernel does not know a link's speed and shows it as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
     ok="The kernel knows the speed of every link",
-    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may compute with that.",
+    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may rely on that figure.",
 )
 def rate_shown_as_sdr(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""
@@ -99,7 +99,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
             best = max(best, fastest) if slower else best
     if slow:
         return found(
-            f"{port_names(slow)}: the same board reaches {best:g} Gb/s on another port.",
+            f"{port_names(slow)}: another port of the same board runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
             fix=Plan(
                 "Find what limits the link",
@@ -112,7 +112,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
                         if not isinstance(port.device.bdf, Unknown)
                     ),
                     instruction(
-                        "Compare cable, optics and the speed of the switch port with the others.", False
+                        "Compare cable, optics and the speed of the switch port with the others", False
                     ),
                 ),
             ),
@@ -152,7 +152,7 @@ def one_lane(examination: Examination) -> Outcome:
                         for port in narrow[:4]
                         if not isinstance(port.device.bdf, Unknown)
                     ),
-                    instruction("Clean, reseat or replace cable and optics.", False),
+                    instruction("Clean, reseat or replace cable and optics", False),
                 ),
                 disturbs="jobs that use this port while the cable is out",
             ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
@@ -17,13 +19,30 @@ from probes.queries.ports import (
     devices_of,
     need_ports,
     port_names,
-    ports_of,
 )
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 _ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband"
-_IBPORTSTATE = "ibportstate(8) of infiniband-diags"
+
+
+def _state(port: Port) -> Evidence:
+    return Evidence(f"{port.path}/state", known(port.facts.state, "unknown"))
+
+
+def _physical_state(port: Port) -> Evidence:
+    return Evidence(f"{port.path}/phys_state", known(port.facts.physical_state, "unknown"))
+
+
+def _netdev_flags(port: Port) -> Evidence:
+    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
+
+
+# Impact of every port that is down; how much it is depends on the GPUs near it.
+_LOST = (
+    "The port carries no traffic: one rail less. GPUs near it share another NIC, or lose GPUDirect RDMA if "
+    "there is none."
+)
 
 
 def _ports_in(examination: Examination, wanted: Condition) -> list[Port]:
@@ -40,163 +59,122 @@ def _ports_in(examination: Examination, wanted: Condition) -> list[Port]:
     return chosen
 
 
-def _state(port: Port) -> Evidence:
-    return Evidence(f"{port.path}/state", known(port.facts.state, "unknown"))
+def _add_check(
+    name: str,
+    title: str,
+    reference: str,
+    *,
+    ok: str,
+    condition: Condition,
+    cause: str,
+    evidence: Callable[[Port], Evidence],
+    fix: Callable[[list[Port]], Plan],
+) -> None:
+    """Add a check that finds ports in a condition; its severity depends on the GPUs that need them."""
+
+    @AREA.check(name, Severity.CRITICAL, title, reference, ok=ok, impact=_LOST, data_path=True)
+    def judge(examination: Examination) -> Outcome:
+        ports = _ports_in(examination, condition)
+        is_wrong_layer = condition is Condition.NO_SIGNAL and _have_wrong_layer(examination, ports)
+        return found(
+            f"{port_names(ports)}: {cause}",
+            *first_n(evidence(port) for port in ports),
+            *((_state(ports[0]),) if condition is Condition.NO_SUBNET_MANAGER else ()),
+            fix=fix(ports),
+            severity=cost_of_loss(examination, ports),
+            devices=devices_of(ports),
+            part_of=("link-layer-wrong",) if is_wrong_layer else (),
+        )
 
 
-def _physical(port: Port) -> Evidence:
-    return Evidence(f"{port.path}/phys_state", known(port.facts.physical_state, "unknown"))
+def _have_wrong_layer(examination: Examination, ports: list[Port]) -> bool:
+    """Say whether all of these ports are down because they use the wrong link layer."""
+    wrong = {port.name for port in _ports_of_wrong_layer(need_ports(examination))}
+    return {port.name for port in ports} <= wrong
 
 
-# Impact of every port that is down; how much it is depends on the GPUs near it.
-_LOST = (
-    "The port carries no traffic: one rail less. GPUs near it share another NIC, or lose GPUDirect RDMA if "
-    "there is none."
-)
-
-
-@AREA.check(
-    "ib-port-not-active",
-    Severity.CRITICAL,
-    "An RDMA port has no link",
-    _ABI,
-    ok="Every enabled RDMA port has a link",
-    impact=_LOST,
-    data_path=True,
-)
-def port_without_signal(examination: Examination) -> Outcome:
-    """Find ports that are down although they are enabled."""
-    chosen = _ports_in(examination, Condition.NO_SIGNAL)
-    show = [
+def _check_cable(ports: list[Port]) -> Plan:
+    steps = [
         Step(f"Show cable, optics and signal of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m"))
-        for port in chosen
+        for port in ports
         if not isinstance(port.device.bdf, Unknown)
-    ][:2]
-    return found(
-        f"{port_names(chosen)}: no signal from the other end. The cable, optics or switch port is faulty, or "
-        "nothing is plugged in.",
-        *first_n(_physical(port) for port in chosen),
-        fix=Plan(
-            "Bring the link up",
-            (*show, instruction("Reseat or replace the cable, and check the switch port.", needs_root=False)),
-            note="If the port is not meant to be used, exclude this check with --skip.",
-        ),
-        severity=cost_of_loss(examination, chosen),
-        devices=devices_of(chosen),
-        part_of=("link-layer-wrong",) if _are_wrong(examination, chosen) else (),
+    ]
+    return Plan(
+        "Bring the link up",
+        (*steps[:2], instruction("Reseat or replace the cable, and check the switch port", False)),
+        note="If the port is not meant to be used, exclude this check with --skip.",
     )
 
 
-def _are_wrong(examination: Examination, chosen: list[Port]) -> bool:
-    """Whether all of these ports are down because they use the wrong link layer."""
-    ports = ports_of(examination)
-    wrong = set() if isinstance(ports, Unknown) else {port.name for port in _of_another_layer(ports)}
-    return {port.name for port in chosen} <= wrong
-
-
-@AREA.check(
-    "ib-port-not-active-disabled",
-    Severity.CRITICAL,
-    "An InfiniBand port is disabled",
-    _IBPORTSTATE,
-    ok="No InfiniBand port is disabled",
-    impact=_LOST,
-    data_path=True,
-)
-def port_disabled(examination: Examination) -> Outcome:
-    """Find InfiniBand ports whose physical state is Disabled."""
-    chosen = _ports_in(examination, Condition.DISABLED)
-    return found(
-        f"{port_names(chosen)}: disabled by an admin, on this node or at the switch.",
-        *first_n(_physical(port) for port in chosen),
-        fix=Plan("Enable the port", enable_steps(chosen)),
-        severity=cost_of_loss(examination, chosen),
-        devices=devices_of(chosen),
-    )
-
-
-@AREA.check(
-    "ib-port-not-active-netdev-down",
-    Severity.CRITICAL,
-    "A RoCE port is down because its netdev is",
-    "ip-link(8) of iproute2",
-    ok="The netdev of every RoCE port is up",
-    impact=_LOST,
-    data_path=True,
-)
-def netdev_down(examination: Examination) -> Outcome:
-    """Find RoCE ports whose netdev is set down."""
-    chosen = _ports_in(examination, Condition.NETDEV_DOWN)
-    return found(
-        f"{port_names(chosen)}: a RoCE port follows its netdev, and the netdev is set down.",
-        *first_n(
-            Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
-            for port in chosen
-        ),
-        fix=Plan("Set the netdev up", netdev_steps(chosen), note=sentences(KEEP)),
-        severity=cost_of_loss(examination, chosen),
-        devices=devices_of(chosen),
-    )
-
-
-@AREA.check(
-    "ib-port-not-active-no-subnet-manager",
-    Severity.CRITICAL,
-    "An InfiniBand port has no subnet manager",
-    "opensm(8)",
-    ok="Every InfiniBand port knows a subnet manager",
-    impact=_LOST,
-    data_path=True,
-)
-def no_subnet_manager(examination: Examination) -> Outcome:
-    """Find ports in state INIT without a subnet manager."""
-    chosen = _ports_in(examination, Condition.NO_SUBNET_MANAGER)
-    return found(
-        f"{port_names(chosen)}: the link is up, but no subnet manager has configured the port.",
-        *first_n(Evidence(f"{port.path}/sm_lid", "0x0") for port in chosen),
-        *first_n(_state(port) for port in chosen[:1]),
-        fix=_subnet_manager(chosen[0]),
-        severity=cost_of_loss(examination, chosen),
-        devices=devices_of(chosen),
-    )
-
-
-@AREA.check(
-    "ib-port-not-active-subnet-manager-stalled",
-    Severity.CRITICAL,
-    "The subnet manager has not finished configuring an InfiniBand port",
-    "opensm(8)",
-    ok="No InfiniBand port is half configured",
-    impact=_LOST,
-    data_path=True,
-)
-def subnet_manager_stalled(examination: Examination) -> Outcome:
-    """Find ports in state ARMED, or in INIT with a known subnet manager."""
-    chosen = _ports_in(examination, Condition.STALLED)
-    return found(
-        f"{port_names(chosen)}: the subnet manager stopped halfway, is overloaded or refuses this port.",
-        *first_n(_state(port) for port in chosen),
-        fix=_subnet_manager(chosen[0]),
-        severity=cost_of_loss(examination, chosen),
-        devices=devices_of(chosen),
-    )
-
-
-def _subnet_manager(port: Port) -> Plan:
+def _check_subnet_manager(ports: list[Port]) -> Plan:
+    port = ports[0]
     ask = Step(
         "Query the fabric's subnet manager",
         ("sminfo", "-C", port.device.name, "-P", str(port.facts.number)),
     )
     start = instruction(
-        "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node.", False
+        "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node", False
     )
     return Plan("Have the subnet manager configure the port", (ask, start))
+
+
+_add_check(
+    "ib-port-not-active",
+    "An RDMA port has no link",
+    _ABI,
+    ok="Every enabled RDMA port has a link",
+    condition=Condition.NO_SIGNAL,
+    cause="no signal from the other end. The cable, optics or switch port is faulty, or nothing is "
+    "plugged in.",
+    evidence=_physical_state,
+    fix=_check_cable,
+)
+_add_check(
+    "ib-port-not-active-disabled",
+    "An InfiniBand port is disabled",
+    "ibportstate(8) of infiniband-diags",
+    ok="No InfiniBand port is disabled",
+    condition=Condition.DISABLED,
+    cause="disabled by an admin, on this node or at the switch.",
+    evidence=_physical_state,
+    fix=lambda ports: Plan("Enable the port", enable_steps(ports)),
+)
+_add_check(
+    "ib-port-not-active-netdev-down",
+    "A RoCE port is down because its netdev is down",
+    "ip-link(8) of iproute2",
+    ok="The netdev of every RoCE port is up",
+    condition=Condition.NETDEV_DOWN,
+    cause="a RoCE port follows its netdev, and the netdev is set down.",
+    evidence=_netdev_flags,
+    fix=lambda ports: Plan("Set the netdev up", netdev_steps(ports), note=sentences(KEEP)),
+)
+_add_check(
+    "ib-port-not-active-no-subnet-manager",
+    "An InfiniBand port has no subnet manager",
+    "opensm(8)",
+    ok="Every InfiniBand port has a subnet manager",
+    condition=Condition.NO_SUBNET_MANAGER,
+    cause="the link is up, but no subnet manager has configured the port.",
+    evidence=lambda port: Evidence(f"{port.path}/sm_lid", "0x0"),
+    fix=_check_subnet_manager,
+)
+_add_check(
+    "ib-port-not-active-subnet-manager-stalled",
+    "The subnet manager has not finished configuring an InfiniBand port",
+    "opensm(8)",
+    ok="Every InfiniBand port is fully configured",
+    condition=Condition.STALLED,
+    cause="the subnet manager stopped halfway, is overloaded or refuses this port.",
+    evidence=_state,
+    fix=_check_subnet_manager,
+)
 
 
 @AREA.check(
     "link-layer-wrong",
     Severity.CRITICAL,
-    "A port has another link layer than the ports of the same board",
+    "A port has a different link layer than the other ports of its board",
     "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
     "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
     ok="No port is down because of its link layer",
@@ -206,7 +184,7 @@ def _subnet_manager(port: Port) -> Plan:
 def link_layer_wrong(examination: Examination) -> Outcome:
     """Find ports that are down and have another link layer than most ports of the same board."""
     ports = need_ports(examination)
-    odd = _of_another_layer(ports)
+    odd = _ports_of_wrong_layer(ports)
     if odd:
         layer = known(odd[0].facts.link_layer, "")
         return found(
@@ -225,13 +203,13 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     )
 
 
-def _of_another_layer(ports: tuple[Port, ...]) -> list[Port]:
+def _ports_of_wrong_layer(ports: tuple[Port, ...]) -> list[Port]:
     odd: list[Port] = []
     for board in by_board(ports).values():
         layers = [known(port.facts.link_layer, "") for port in board]
         usual = max(sorted(set(layers)), key=layers.count)
-        # Half and half is a plan: one fabric for compute, the other for storage.
+        # Half and half is intended: one fabric for compute, the other for storage.
         if usual and 2 * layers.count(usual) > len(board):
             odd += [port for port, layer in zip(board, layers, strict=True) if layer not in (usual, "")]
-    # One that works serves another fabric, and is meant to; one of the wrong type never comes up.
+    # A port that works is meant for another fabric. A port with the wrong link type never comes up.
     return [port for port in odd if not port.is_active]

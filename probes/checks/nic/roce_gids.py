@@ -64,7 +64,7 @@ def _address(port: Port) -> Plan:
             instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
             Step("Show the GID table", ("show_gids",), needs_root=False),
         ),
-        note="Leave NCCL_IB_GID_INDEX unset, as NCCL 2.21 and later find the entry themselves",
+        note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves.",
     )
 
 
@@ -130,7 +130,7 @@ def no_gid(examination: Examination) -> Outcome:
             "or is missing in this one.",
             *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
             fix=Plan(
-                "Put the netdev and the RDMA device into one namespace",
+                "Put the netdev and the RDMA device into the same namespace",
                 (
                     Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
                     instruction("Attach the RDMA network to the pod, or use the host's network", False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
 from probes.queries.evidence_list import SHOWN, first_n
@@ -33,7 +33,7 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
     mtus: dict[str, int] = {}
     missing: Outcome | None = None
     for port in ports:
-        mtu = port.health if isinstance(port.health, Unknown) else port.health.roce_mtu_bytes
+        mtu = map_known(port.health, lambda health: health.roce_mtu_bytes)
         if isinstance(mtu, Unknown):
             missing = unknown_without("the MTUs of the netdevs", mtu)
         else:
@@ -42,7 +42,7 @@ def _mtus(ports: tuple[Port, ...]) -> tuple[dict[str, int], Outcome | None]:
 
 
 def _netdev_mtu(port: Port) -> Maybe[int]:
-    return port.health if isinstance(port.health, Unknown) else port.health.netdev_mtu_bytes
+    return map_known(port.health, lambda health: health.netdev_mtu_bytes)
 
 
 def _wanted_mtu(examination: Examination, port: Port, ports: Sequence[Port]) -> int:
@@ -74,7 +74,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
         "Raise the MTU",
         tuple(steps),
         disturbs="each of these ports loses its link for a moment",
-        note="Set the switches and the peers to this MTU first; any MTU from 4200 bytes on will do. Set it "
+        note="Set the switches and the peers to this MTU first; any MTU of 4200 bytes or more works. Set it "
         "in netplan or NetworkManager too.",
     )
 
@@ -85,7 +85,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     "RoCE ports of one board have different MTUs",
     _MTU_REFERENCE,
     ok="RoCE ports of one board have the same MTU",
-    impact="Where two ends differ, small messages pass and large ones fail or slow down.",
+    impact="If two ends differ, small messages pass, and large ones fail or slow down.",
     data_path=True,
 )
 def mtu_differs(examination: Examination) -> Outcome:
@@ -121,8 +121,8 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     "A RoCE port carries less than 4096 bytes per packet",
     _MTU_REFERENCE,
     ok="RoCE ports carry 4096 bytes per packet",
-    impact="More packets for the same data: the headers take a larger share of the rate, and the NIC more "
-    "work.",
+    impact="The same data needs more packets, so headers take a larger share of the rate and the NIC has "
+    "more work.",
     data_path=True,
 )
 def mtu_small(examination: Examination) -> Outcome:
@@ -169,7 +169,7 @@ def ecn_off(examination: Examination) -> Outcome:
     off: list[Port] = []
     missing: Outcome | None = None
     for port in ports:
-        ecn = port.health if isinstance(port.health, Unknown) else port.health.ecn_priorities
+        ecn = map_known(port.health, lambda health: health.ecn_priorities)
         if isinstance(ecn, Unknown):
             # The kernel's own driver has them in debugfs (cc_params), which only root can read.
             missing = unknown("needs the NIC driver of OFED: the kernel's own shows ECN only in debugfs")
@@ -192,7 +192,7 @@ def ecn_off(examination: Examination) -> Outcome:
             ),
             devices=devices_of(off),
         )
-    return missing or passed(*first_n(_ecn(port, "1 for some priority") for port in ports))
+    return missing or passed(*first_n(_ecn(port, "1 for at least one priority") for port in ports))
 
 
 def _ecn(port: Port, value: str) -> Evidence:

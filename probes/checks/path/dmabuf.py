@@ -100,12 +100,13 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     not_loaded = Evidence(DRIVER_VERSION, "not there: the driver is not loaded")
     gpus = need(examination.node.gpus, DRIVER_VERSION, absent=not_loaded)
     flavour = need(gpus.driver.flavour, DRIVER_VERSION, absent=not_loaded)
-    seen = Evidence(DRIVER_VERSION, f"{flavour.value} kernel modules")
+    evidence = Evidence(DRIVER_VERSION, f"{flavour.value} kernel modules")
     if flavour is Flavour.OPEN:
-        return passed(seen)
+        return passed(evidence)
     old = _old_gpus(examination)
     if not isinstance(old, Unknown) and old and len(old) == len(gpus.gpus):
-        return passed(seen, Evidence("nvidia-smi --query-gpu=compute_cap", "too old for the open modules"))
+        too_old = Evidence("nvidia-smi --query-gpu=compute_cap", "too old for the open modules")
+        return passed(evidence, too_old)
     steps = (
         instruction(
             "Install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)"
@@ -114,7 +115,7 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     )
     return found(
         f"Only the open kernel modules can export CUDA memory as DMA-BUF.{_peermem_note(examination)}",
-        seen,
+        evidence,
         fix=Plan("Install the open kernel modules", steps, needs_reboot=True, disturbs=SWAP_ENDS_JOBS),
         severity=_severity(examination),
         impact=_impact(examination),
@@ -216,23 +217,23 @@ def _probe_evidence(nics: tuple[str, ...], answer: str) -> Evidence:
 )
 def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     """Check the release where no NIC supports DMA-BUF; 5.12 is enough, and OFED adds it to older kernels."""
-    seen = Evidence("/proc/sys/kernel/osrelease", release_of(examination))
+    release = Evidence("/proc/sys/kernel/osrelease", release_of(examination))
     supporting, refusing = _answering(examination, True), _answering(examination, False)
     if supporting:
-        return passed(_probe_evidence(supporting, "supported"), seen)
+        return passed(_probe_evidence(supporting, "supported"), release)
     if need(map_known(examination.node.kernel, lambda kernel: kernel.version), RELEASE) >= _FIRST_KERNEL:
-        return passed(seen)
+        return passed(release)
     if not refusing:
         for answer in _answers(examination).values():
-            need(answer, DMABUF, seen)
-        return unknown(f"needs {DMABUF}", seen)
+            need(answer, DMABUF, release)
+        return unknown(f"needs {DMABUF}", release)
     steps = (
         instruction("Boot kernel 5.12 or newer, or install an OFED that adds DMA-BUF to this one"),
         *_until_then(examination),
     )
     return found(
         f"The RDMA stack registers DMA-BUF memory from Linux 5.12 on.{_peermem_note(examination)}",
-        seen,
+        release,
         _probe_evidence(refusing, "not supported"),
         fix=Plan("Update the kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=_severity(examination),
@@ -290,11 +291,11 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     if not refusing:
         for answer in _answers(examination).values():
             need(answer, f"{DMABUF} on /dev/infiniband/uverbsN")
-        evidence = Evidence("/sys/class/infiniband", "no hardware RDMA device here")
+        good = Evidence("/sys/class/infiniband", "no hardware RDMA device here")
         if supporting:
-            evidence = _probe_evidence(supporting, "supported")
-        need(examination.node.rdma, RDMA_DEVICES, absent=evidence)
-        return passed(evidence)
+            good = _probe_evidence(supporting, "supported")
+        need(examination.node.rdma, RDMA_DEVICES, absent=good)
+        return passed(good)
     kernel = examination.node.kernel
     if not supporting and not isinstance(kernel, Unknown):
         version = kernel.version
@@ -303,7 +304,7 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
             return passed(
                 _probe_evidence(refusing, "not supported"), Evidence("kernel", "no DMA-BUF for any NIC")
             )
-    cause, plan, seen = _why_refused(examination, refusing)
+    cause, plan, evidence = _why_refused(examination, refusing)
     severity = _severity(examination)
     return found(
         f"{cause}{_peermem_note(examination)}",
@@ -313,7 +314,7 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
             )
             for nic in refusing[:SHOWN]
         ),
-        *seen,
+        *evidence,
         fix=plan,
         # While other NICs support it, this costs bandwidth, but GPUDirect RDMA works.
         severity=Severity.WARNING if supporting and severity is Severity.CRITICAL else severity,
@@ -345,10 +346,10 @@ def _why_refused(
             instruction(f"Boot a kernel that has {options}, or install OFED with its own mlx5_ib"),
             *_until_then(examination),
         )
-        seen = Evidence(f"/boot/config-{release_of(examination)}", f"not both of {options}")
+        evidence = Evidence(f"/boot/config-{release_of(examination)}", f"not both of {options}")
         cause = f"The kernel was built without {options}, and mlx5_ib needs both for DMA-BUF."
         plan = Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
-        return cause, plan, (seen,)
+        return cause, plan, (evidence,)
     steps = (
         instruction("Update the driver of this NIC, and rdma-core here and in the jobs' images"),
         instruction("Until then keep it out of NCCL_IB_HCA"),

@@ -51,9 +51,9 @@ def no_gdr_path(examination: Examination) -> Outcome:
     ]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
-    reasons = "; ".join(dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1]))
+    reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])
     return found(
-        f"A NIC reaches GPU memory by DMA-BUF or through nvidia-peermem. {reasons}.",
+        f"A NIC reaches GPU memory through DMA-BUF or nvidia-peermem, but {', and '.join(reasons)}.",
         *(evidence for state in states for evidence in _unmet(state)),
         fix=_load_peermem(examination, direct),
     )

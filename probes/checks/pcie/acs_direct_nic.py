@@ -85,8 +85,8 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
         if gpu.kind is not PciKind.GPU or gpu.root != dma.root:
             continue
         shared = 0
-        for mine, its in zip(dma.chain, gpu.chain, strict=False):
-            if mine != its:
+        for dma_port, gpu_port in zip(dma.chain, gpu.chain, strict=False):
+            if dma_port != gpu_port:
                 break
             shared += 1
         if 2 <= shared < min(len(dma.chain), len(gpu.chain)) - 1:

@@ -188,7 +188,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     """Check the link of each busy GPU; an idle GPU at 2.5 GT/s is no fault."""
     live = examination.reading.gpus
     tally = Tally()
-    idle = seen = 0
+    idle = judged = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
         now, best = link.speed, link.best[0]
@@ -199,7 +199,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
         number = generation(best)
         if number is None:
             continue
-        seen += 1
+        judged += 1
         running = _generation_now(reading, now)
         if isinstance(running, Unknown):
             tally.unknowns.append(running)
@@ -219,7 +219,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
                     ),
                     link.lower.bdf,
                 )
-    good = f"{plural(seen - idle, 'GPU')} at full speed"
+    good = f"{plural(judged - idle, 'GPU')} at full speed"
     if idle:
         good += f", {idle} idle at a lower speed to save power (judged under load only)"
     return tally.outcome(

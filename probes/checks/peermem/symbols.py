@@ -66,14 +66,14 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     symbols = () if isinstance(facts, Unknown) else facts.peer_memory
     rebuild = rebuild_steps(examination)
     if symbols:
-        seen = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
+        exporter = Evidence(symbols[0].path, f"{PEER_MEMORY_SYMBOL} is exported by {symbols[0].module}")
         cause = (
             "The driver was built before OFED was installed, so modprobe fails with `Invalid argument`. "
             "A rebuild finds the symbols of OFED."
         )
         plan = Plan("Build nvidia-peermem against OFED", rebuild, reversible=False)
     else:
-        seen = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
+        exporter = Evidence("Module.symvers of kernel and OFED", f"no {PEER_MEMORY_SYMBOL}")
         cause = (
             "This RDMA stack has no peer-memory interface, so modprobe fails with `Invalid argument`. OFED "
             "and the kernels of some distributions have it."
@@ -85,7 +85,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
         plan = Plan(
             "Install OFED, then build nvidia-peermem", steps, reversible=False, disturbs="every RDMA program"
         )
-    return peermem_fault(examination, cause, depends, seen, fix=plan)
+    return peermem_fault(examination, cause, depends, exporter, fix=plan)
 
 
 @AREA.check(

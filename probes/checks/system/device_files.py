@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,
@@ -46,8 +46,7 @@ def _expected(examination: Examination) -> tuple[str, ...]:
 
 def _rdma_files(examination: Examination) -> tuple[DeviceNode, ...] | None:
     """Return the files in /dev/infiniband, None without that directory, or end the check as unknown."""
-    nodes = examination.device_nodes
-    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
+    files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
     if isinstance(files, Unknown) and files.reason is Reason.NOT_THERE:
         return None
     return need(files, "/dev", quote=False)
@@ -55,10 +54,7 @@ def _rdma_files(examination: Examination) -> tuple[DeviceNode, ...] | None:
 
 def _need_rdma(examination: Examination) -> RdmaFacts:
     """Return the RDMA devices; without any, end the check."""
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
-        end_with(passed(NO_RDMA))
-    return need(rdma, RDMA_DEVICES, quote=False)
+    return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA, quote=False)
 
 
 @AREA.check(
@@ -102,7 +98,7 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
     "Some RDMA devices have no device file",
     _VERBS,
     ok="Every RDMA device has a device file",
-    impact="Programs here cannot use these NICs, and jobs have fewer of them.",
+    impact="Programs cannot use these NICs, so jobs have fewer of them.",
     data_path=True,
 )
 def dev_infiniband_incomplete(examination: Examination) -> Outcome:
@@ -112,15 +108,15 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     if files is None:  # dev-infiniband-missing reports that
         return passed(Evidence(INFINIBAND, "not there"))
     here = {file.path for file in files}
-    gone = [path for path in expected if path not in here]
-    if not gone or not here.intersection(expected):
+    missing = [path for path in expected if path not in here]
+    if not missing or not here.intersection(expected):
         return passed(Evidence(INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
     rdma = examination.node.rdma
     devices = () if isinstance(rdma, Unknown) else rdma.devices
-    without = [device for device in devices if device.uverbs in gone]
+    without = [device for device in devices if device.uverbs in missing]
     return found(
         "sysfs shows these NICs, but their device files are missing.",
-        *first_distinct(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in missing),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
         else verbs_files(examination, without, has_directory=True),
@@ -159,7 +155,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                     ),
                     instruction(f"To keep it, write {rule} to {path}"),
                 ),
-                note="Where only a group is meant to use them, add the user to the group instead",
+                note="If only a group should use them, add the user to that group instead.",
             ),
         )
     for file in verbs:
@@ -189,7 +185,7 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         [Evidence(f"/proc/{process.pid}/root{INFINIBAND}", "no uverbs file") for process in without],
-        "The host has the files, the container does not. Single-node jobs are not affected.",
+        "The host has the files, but the container does not. Single-node jobs are not affected.",
         fix=Plan("Pass the files into the container", _INTO_CONTAINER, disturbs=RESTARTS),
         part_of=("dev-infiniband-missing",),
         severity=None if any(maps(process, "libnccl") for process in without) else Severity.NOTE,
@@ -239,7 +235,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     return conclude(
         jobs,
         evidence,
-        "The container got device files of farther NICs only.",
+        "The container has device files of farther NICs only.",
         fix=Plan("Pass the near NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
     )
 
@@ -262,8 +258,8 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
     here = {node.path for node in need(nodes.gpu, "/dev", quote=False)}
     minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
     wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
-    gone = [path for path in wanted if path not in here]
-    if not gone:
+    missing = [path for path in wanted if path not in here]
+    if not missing:
         return passed(Evidence("/dev", f"{len(wanted)} files, all there"))
     inside = in_container(examination.node.platform)
     return found(
@@ -271,11 +267,11 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         if inside
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
-        *first_distinct(Evidence(path, "not there") for path in gone),
+        *first_distinct(Evidence(path, "not there") for path in missing),
         fix=Plan(
             "Pass the GPUs into the container",
             (instruction("Docker: add --gpus all", False), instruction("Pod: request nvidia.com/gpu", False)),
         )
         if inside
-        else nvidia_files(gone, minors),
+        else nvidia_files(missing, minors),
     )

@@ -48,7 +48,7 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
         fix=Plan(
             "Change the ClusterPolicy",
             (
-                Step("Show it", ("kubectl", "get", "clusterpolicy", "--output=yaml"), needs_root=False),
+                Step("Show the ClusterPolicy", ("kubectl", "get", "clusterpolicy", "--output=yaml"), False),
                 instruction("Set driver.kernelModuleType=open for DMA-BUF, or driver.rdma.enabled=true"),
             ),
             disturbs="every GPU job: driver pods restart and the node is drained",
@@ -172,7 +172,7 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
                 instruction("Otherwise use a newer driver image, or drain the node and reboot it"),
             ),
             needs_reboot=True,
-            disturbs="every GPU job: the node is drained",
+            disturbs="every GPU job, because the node is drained",
         ),
         severity=Severity.NOTE if dmabuf is True else None,
         devices=("nvidia_peermem",),

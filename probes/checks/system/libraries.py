@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
@@ -120,21 +120,20 @@ def old_userspace_abi(examination: Examination) -> Outcome:
 )
 def libibverbs_missing(examination: Examination) -> Outcome:
     """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
-    libraries, rdma = _libraries(examination), examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
-        return passed(Evidence("/sys/class/infiniband", "no RDMA device here"))
-    devices = need(rdma, RDMA_DEVICES, quote=False).devices
+    libraries = _libraries(examination)
+    no_rdma = Evidence("/sys/class/infiniband", "no RDMA device here")
+    devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma, quote=False).devices
     is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
-    gone = [soname for soname in wanted if not libraries[soname]]
-    if not gone or not devices:
+    missing = [soname for soname in wanted if not libraries[soname]]
+    if not missing or not devices:
         files = (file for soname in wanted for file in libraries[soname])
         return passed(*first_distinct(Evidence(file.path, "there") for file in files))
     return found(
-        "The loader's usual directories have none. ld.so.conf may name others.",
+        "The loader's usual directories do not have it. ld.so.conf may name others.",
         *(
             Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other usual directories")
-            for soname in gone
+            for soname in missing
         ),
         fix=Plan(
             "Install rdma-core",
@@ -192,10 +191,8 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
 def gdrdrv_device_missing(examination: Examination) -> Outcome:
     """Look for the device file of a loaded gdrdrv."""
     nodes = need(examination.device_nodes, "/dev", quote=False)
-    maybe_state = need(examination.node.modules, MODULES, quote=False).modules["gdrdrv"].state
-    if isinstance(maybe_state, Unknown) and maybe_state.reason is Reason.NOT_THERE:
-        return passed(Evidence("/proc/modules", "not there"))
-    state = need(maybe_state, MODULES, quote=False)
+    gdrdrv = need(examination.node.modules, MODULES, quote=False).modules["gdrdrv"]
+    state = need(gdrdrv.state, MODULES, absent=Evidence("/proc/modules", "not there"), quote=False)
     if state is not ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", state.value))
     node = next((file for file in need(nodes.gpu, "/dev", quote=False) if file.path == _GDRDRV), None)
@@ -210,7 +207,7 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
             "Provide the device file",
             (
                 instruction("Container: add --device=/dev/gdrdrv", needs_root=False),
-                instruction("Host: install GDRCopy's package of gdrdrv with its udev rule"),
+                instruction("Host: install GDRCopy's gdrdrv package, which has the udev rule"),
             ),
         ),
         devices=("gdrdrv",),

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from probes.base.plan import Plan, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
-from probes.facts.system.systemd_units import Setting
+from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
@@ -134,7 +134,7 @@ def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evi
     return _SYSTEMD_DEFAULT, Evidence(setting.source or name, shown)
 
 
-def _parsed(setting: Setting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
+def _parsed(setting: UnitSetting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
     limit = parse_unit_limit(setting.value)
     if isinstance(limit, Unknown):
         return limit
@@ -185,7 +185,7 @@ def memlock_scheduler(examination: Examination) -> Outcome:
     return _services(
         examination,
         _SCHEDULERS,
-        "Jobs inherit this limit. Slurm may replace it by the limit of the submitting shell"
+        "Jobs inherit this limit. Slurm may replace it with the limit of the submitting shell"
         " (PropagateResourceLimits).",
         part_of=(_JOB_LIMIT,) if _least(limited) < _LITTLE_BYTES else (),
     )
@@ -234,7 +234,7 @@ def memlock_login(examination: Examination) -> Outcome:
         return passed(*first_distinct(shown))
     evidence = _small_default(facts) if line is None else Evidence(line.where, _written(line))
     return found(
-        "Whatever is started over SSH inherits this limit.",
+        "Everything that starts over SSH inherits this limit.",
         evidence,
         fix=Plan(
             "Raise the limit of logins",
@@ -294,7 +294,7 @@ def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
     facts = examination.memlock
-    own = facts if isinstance(facts, Unknown) else facts.own
+    own = map_known(facts, lambda memlock: memlock.own)
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
     soft_bytes = need(own, "the limits of this shell", quote=False).soft_bytes
@@ -302,7 +302,7 @@ def memlock_shell(examination: Examination) -> Outcome:
     if math.isinf(soft_bytes):
         return passed(evidence)
     return found(
-        "The tests register their buffers, which counts against this limit.",
+        "The tests register their buffers, which count against this limit.",
         evidence,
         fix=Plan(
             "Raise the limit of this shell",
@@ -321,7 +321,7 @@ def memlock_shell(examination: Examination) -> Outcome:
     "Some processes that use GPUs are not visible here",
     "pid_namespaces(7)",
     ok="Every process that uses a GPU is visible",
-    impact="Limits and settings of these jobs cannot be checked.",
+    impact="gdrtop cannot check the limits and settings of these jobs.",
 )
 def pid_namespace_hides_users(examination: Examination) -> Outcome:
     """Find processes that NVML lists and /proc does not."""
@@ -331,14 +331,14 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
     named = need(named_by_nvml(examination), "NVML's list of processes", quote=False)
     if facts.left_out:
         return unknown(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
-    gone = sorted(named - {process.pid for process in facts.processes})
-    if not gone:
+    hidden = sorted(named - {process.pid for process in facts.processes})
+    if not hidden:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"
         return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
     return found(
         "NVML shows the process ids of the host. This is another PID namespace, or /proc is mounted with"
         " hidepid.",
-        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in gone),
+        *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
         fix=Plan(
             "Run gdrtop on the host",
             (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),

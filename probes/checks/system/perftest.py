@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import usable_paths
 from probes.snapshot.examination import Examination
 
@@ -21,21 +21,18 @@ _BUILD = Plan(
         Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
         instruction(f"In the directory perftest, run {PERFTEST_BUILD}"),
     ),
-    note="The perftest of DOCA, HPC-X and NVIDIA's containers is built with CUDA already",
+    note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA.",
 )
 
 
 def _perftest(examination: Examination) -> Maybe[Perftest]:
-    facts = examination.tools
-    return facts if isinstance(facts, Unknown) else facts.perftest
+    return map_known(examination.tools, lambda tools: tools.perftest)
 
 
 def _need_perftest(examination: Examination) -> Perftest:
     """Return the installed perftest; end the check without one, which perftest-missing reports."""
-    perftest = _perftest(examination)
-    if isinstance(perftest, Unknown) and perftest.reason is Reason.NOT_THERE:
-        end_with(passed(Evidence("command -v ib_write_bw", "not installed")))
-    return need(perftest, "perftest", quote=False)
+    absent = Evidence("command -v ib_write_bw", "not installed")
+    return need(_perftest(examination), "perftest", absent=absent, quote=False)
 
 
 @AREA.check(
@@ -44,7 +41,7 @@ def _need_perftest(examination: Examination) -> Perftest:
     "perftest is not installed",
     _PERFTEST,
     ok="perftest is installed",
-    impact="The bandwidth between NICs and GPUs cannot be measured here.",
+    impact="You cannot measure the bandwidth between NICs and GPUs here.",
 )
 def perftest_missing(examination: Examination) -> Outcome:
     """Look for ib_write_bw and the other programs of perftest."""
@@ -74,8 +71,8 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
     if need(perftest.cuda, "perftest", quote=False):
         return passed(Evidence(perftest.evidence, "built with CUDA"))
     return found(
-        "The packages of distributions are built without CUDA.",
-        Evidence(perftest.evidence, "no libcuda in it"),
+        "Distribution packages are built without CUDA.",
+        Evidence(perftest.evidence, "does not contain libcuda"),
         fix=_BUILD,
     )
 
@@ -100,7 +97,7 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
     only = dmabuf is True and peermem is False
     return found(
         "This perftest has no --use_cuda_dmabuf.",
-        Evidence(perftest.evidence, "no cuMemGetHandleForAddressRange in it"),
+        Evidence(perftest.evidence, "does not contain cuMemGetHandleForAddressRange"),
         fix=_BUILD,
         severity=Severity.WARNING if only else None,
         impact="A test with --use_cuda fails with error 14, as nvidia-peermem is not usable here."

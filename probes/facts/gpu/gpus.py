@@ -1,4 +1,4 @@
-"""GPUs: from sysfs even with no driver, with the driver's /proc files, with NVML where it answers."""
+"""GPUs: from sysfs, which needs no driver, from the driver's /proc files, and from NVML if it answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DriverFacts:
     flavour: Maybe[Flavour]
     parameters: Maybe[dict[str, str]]  # /proc/driver/nvidia/params
     cuda_version: Maybe[str]
-    nvml: str | None  # None: NVML answers; else the sentence why not ("driver/library version mismatch …")
+    nvml: str | None  # None: NVML answers; else why not ("driver/library version mismatch …")
     confidential_computing: Maybe[bool] = _NOT_ASKED
 
 
@@ -47,11 +47,11 @@ class Gpu:
     minor: Maybe[int]  # N of /dev/nvidiaN
     compute_capability: Maybe[tuple[int, int]]
     memory_total_bytes: Maybe[int]
-    bar1_total_bytes: Maybe[int]  # aperture for peers' reach: NVML, else the largest prefetchable BAR
+    bar1_total_bytes: Maybe[int]  # the window for peers: from NVML, else the largest prefetchable BAR
     c2c_links: Maybe[int]
     nvlinks: Maybe[int]
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (BDF of GPU or NVSwitch, links)
-    nvml: Maybe[NvmlGpu]  # Unknown also where the GPU has fallen off the bus
+    nvml: Maybe[NvmlGpu]  # also Unknown if the GPU has fallen off the bus
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GpuFacts:
 
     driver: DriverFacts
     gpus: tuple[Gpu, ...]
-    # GPUs that the driver knows (BDFs, of NVML or /proc/driver/nvidia/gpus) though the PCI bus shows none.
+    # BDFs of GPUs that the driver lists (NVML or /proc/driver/nvidia/gpus) while the PCI bus shows none.
     unplaced: tuple[str, ...] = ()
 
 
@@ -79,7 +79,7 @@ def is_vgpu(gpu: Gpu) -> Maybe[bool]:
 
 
 def parse_version(text: str) -> tuple[str, Flavour] | None:
-    """Return driver version and flavour of /proc/driver/nvidia/version (nv-procfs.c).
+    """Parse driver version and flavour from /proc/driver/nvidia/version (nv-procfs.c).
 
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release Build …", or
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  …".
@@ -92,7 +92,7 @@ def parse_version(text: str) -> tuple[str, Flavour] | None:
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """Return the "Name: value" lines of the driver's /proc files."""
+    """Parse the "Name: value" lines of the driver's /proc files."""
     fields = {}
     for line in text.splitlines()[:400]:
         name, colon, value = line.partition(":")
@@ -102,7 +102,7 @@ def parse_fields(text: str) -> dict[str, str]:
 
 
 def _why_not(nvml: Unknown) -> str:
-    """Return the sentence for an NVML that does not answer."""
+    """Return why NVML does not answer."""
     return nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
 
 
@@ -112,7 +112,7 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     flavour: Maybe[Flavour]
     if isinstance(text, Unknown):
         flavour = text
-        # A container may hide /proc/driver; the module still shows its version, but not its flavour.
+        # A container may hide /proc/driver. The module still shows its version, but not its flavour.
         version = host.read("/sys/module/nvidia/version")
         if not isinstance(version, Unknown):
             version = printable(version, 64)
@@ -140,9 +140,9 @@ def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[N
         if isinstance(text, Unknown):
             return text
         value = fields.get(word, "")
-        # The driver fills in what it has not asked the GPU yet: "GPU-????????-…", "Unknown" (nv-procfs.c).
+        # The driver prints placeholders until it has asked the GPU: "GPU-????????-…", "Unknown".
         if not value or "?" in value or value == "Unknown":
-            return Unknown(Reason.NOT_THERE, path, f"the driver has no {word} of this GPU yet")
+            return Unknown(Reason.NOT_THERE, path, f"the driver does not know this GPU's {word} yet")
         return value
 
     bars = () if isinstance(function.bars, Unknown) else function.bars
@@ -185,7 +185,7 @@ def _decimal(text: Maybe[str], path: str) -> Maybe[int]:
 
 
 def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[NvmlGpu]]:
-    """Return what NVML says, by BDF; a GPU without a BDF is the only one left."""
+    """Return NVML's answers by BDF; an answer without a BDF belongs to the only GPU left."""
     answers: dict[str, Maybe[NvmlGpu]] = {}
     nameless: list[Unknown] = []
     bdfs = {function.bdf for function in functions}
@@ -203,10 +203,10 @@ def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[Nv
 
 
 def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> GpuFacts:
-    """Join PCI functions, /proc/driver/nvidia and NVML; `nvml` is NVML's answer where it is known already.
+    """Join PCI functions, /proc/driver/nvidia and NVML; `nvml` is NVML's answer if it is known already.
 
-    NVML counts GPUs in BDF order; where some are hidden from this container its indices differ from the
-    places on the bus, and the GPUs that it does not list come after those that it does.
+    NVML numbers GPUs in BDF order. If some are hidden from this container, its indices differ from the
+    order on the bus, and the GPUs that it does not list get the indices after the listed ones.
     """
     if nvml is None:
         nvml = host.nvml()
@@ -225,7 +225,7 @@ def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> Gp
 
 
 def _unplaced(host: Host, nvml: Maybe[NvmlFacts]) -> tuple[str, ...]:
-    """Return what the driver lists where sysfs shows no GPU: a sandbox that hides /sys, a dump without vendors."""
+    """Return the driver's GPUs if sysfs shows none: a sandbox that hides /sys, or an incomplete dump."""
     listed = known(host.names(f"{_PROC}/gpus"), ())
     answered = () if isinstance(nvml, Unknown) else nvml.gpus
     named = (gpu.source if isinstance(gpu, Unknown) else gpu.bdf for gpu in answered)

@@ -1,8 +1,8 @@
-"""NCCL's configuration file, read as NCCL reads it.
+"""NCCL's configuration file, parsed in the same way as NCCL does.
 
-src/misc/param.cc, setEnvFile: a line that begins with # is a comment, everything before the first = is the
-name, everything behind it the value, blanks and later # included. What the environment sets already stays;
-then NCCL_CONF_FILE or ~/.nccl.conf counts before /etc/nccl.conf.
+src/misc/param.cc, setEnvFile: a line that begins with # is a comment. Everything before the first = is the
+name, everything after it the value, including blanks and later #. Variables of the environment take
+precedence, then NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ _VALUE_LIMIT = 256
 
 @dataclass(frozen=True)
 class NcclConf:
-    """One file."""
+    """The variables of one file."""
 
-    values: dict[str, str]  # NCCL_… variables, blanks of the values kept
-    ignored: tuple[
-        str, ...
-    ]  # lines that mean a variable and set none: " NCCL_DEBUG=INFO", "NCCL_DEBUG = INFO"
+    values: dict[str, str]  # NCCL_… variables, with the blanks of their values
+    ignored: tuple[str, ...]  # lines that set no variable: " NCCL_DEBUG=INFO", "NCCL_DEBUG = INFO"
 
 
 def read_nccl_conf(host: Host, path: str = NCCL_CONF) -> Maybe[NcclConf]:
-    """Return the file's variables; NOT_THERE: there is no such file."""
+    """Read the file's variables; NOT_THERE: there is no such file."""
     content = host.read_bytes(path)
     if isinstance(content, Unknown):
         return content
@@ -38,7 +36,7 @@ def read_nccl_conf(host: Host, path: str = NCCL_CONF) -> Maybe[NcclConf]:
 
 
 def parse_nccl_conf(text: str) -> NcclConf:
-    """Return the NAME=value lines; the first of a name counts, as with setenv that does not overwrite."""
+    """Parse the NAME=value lines; the first value of a name is used, as setenv does not overwrite it."""
     values: dict[str, str] = {}
     ignored: list[str] = []
     for line in text.split("\n"):

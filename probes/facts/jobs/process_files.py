@@ -20,10 +20,10 @@ class MappedLibrary:
 
     name: str  # "libnccl", "libnccl-net", "libibverbs", …
     path: str  # inside the process's own file system
-    version: Maybe[str]  # of the file's name, or of the Python package that it lies in
+    version: Maybe[str]  # from the file's name, or of the Python package that contains it
 
 
-# Nothing else of an environment is kept: it holds passwords and tokens.
+# No other variables are kept, because an environment contains passwords and tokens.
 FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
 SINGLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID")
 _LIBRARIES = re.compile(
@@ -39,9 +39,9 @@ _CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}
 
 
 def parse_program(cmdline: bytes) -> Maybe[str]:
-    """Return the base name of the program in a /proc/PID/cmdline, of an interpreter's script or module; no argument.
+    """Return the name of the program, or of an interpreter's script or module, without arguments.
 
-    A process may overwrite its command line with a title of many words, of which only the first counts.
+    A process may overwrite its command line with a title; then this is the first word of the title.
     """
     words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
     program = _base_name(words[0])
@@ -56,7 +56,7 @@ def _base_name(path: str) -> str:
 
 
 def _script(arguments: Sequence[str], interpreter: str) -> str:
-    """Return the script or module that an interpreter runs; "" where the code is an argument or standard input."""
+    """Return the script or module that an interpreter runs; "" if the code is an argument or stdin."""
     is_python = interpreter.startswith(("python", "pypy"))
     rest = iter(arguments)
     for argument in rest:
@@ -69,7 +69,7 @@ def _script(arguments: Sequence[str], interpreter: str) -> str:
                 return ""
             continue
         for number, letter in enumerate(argument[1:], 2):
-            if letter in "mWX":  # these take a value: the rest of the word, else the next one
+            if letter in "mWX":  # these take a value: the rest of the word, else the next word
                 value = argument[number:] or next(rest, "")
                 if letter == "m":
                     return _base_name(value)
@@ -103,7 +103,7 @@ class Status:
 
 
 def parse_status(text: str) -> Status:
-    """Return state, effective user, CAP_IPC_LOCK, parent; the kernel escapes a name that tries to forge a line."""
+    """Parse state, effective user, CAP_IPC_LOCK and parent. The kernel escapes newlines in process names."""
     uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
     state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
     capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
@@ -118,7 +118,7 @@ def parse_status(text: str) -> Status:
 
 
 def parse_environment(content: bytes) -> dict[str, str]:
-    """Return the variables of the families, of `NAME=value` pieces that end in NUL; values cut at 256 characters."""
+    """Parse NUL-terminated `NAME=value` strings; keep only known variables, values up to 256 characters."""
     found: dict[str, str] = {}
     for piece in content.split(b"\0"):
         name, equals, value = piece.partition(b"=")
@@ -133,9 +133,9 @@ def _keep(found: dict[str, str], name: str, value: str) -> None:
 
 
 def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
-    """Return the libraries of GPUs and RDMA among the mapped files, in the order of the addresses, each once.
+    """Return the GPU and RDMA libraries among the mapped files, each once, in address order.
 
-    A file that was replaced on disk since has " (deleted)" behind its name.
+    The kernel appends " (deleted)" to the name of a file that has been replaced on disk.
     """
     found: dict[str, MappedLibrary] = {}
     for line in content.split(b"\n"):
@@ -147,7 +147,7 @@ def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
         if match is None or path in found or len(path) > 1024:
             continue
         version = match["version"] or ""
-        # "libnccl.so.2" shows the interface, not the version.
+        # "libnccl.so.2" has only the version of the interface.
         known_version: Maybe[str] = version
         if "." not in version:
             known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")

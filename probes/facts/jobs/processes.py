@@ -1,9 +1,10 @@
-"""Processes that use GPUs or RDMA devices: what they run, their limits, settings and libraries.
+"""Processes that use GPUs or RDMA devices: program, CPU and memory use, limits, settings, libraries.
 
-Everything is read from /proc (proc(5)), user names from /etc/passwd. Only the owner and root can read a
-process's open files, environment and maps; everyone can read its command line, cgroup, limits and status. The
-environment is the one that the process was started with: what a program sets itself later (os.environ of a
-Python script) is not in it.
+Sources: /proc (proc(5)) and, for user, CPU, memory and CPU affinity, Host.process_usage. Open device files
+are read from /proc, because psutil lists only regular files. Only the owner and root can read a process's
+open files, environment and maps; every user can read its command line, cgroup, limits and status. The
+environment is the one that the process was started with, without variables that a program sets later
+(os.environ in Python).
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from probes.facts.jobs.process_files import (
     parse_status,
 )
 from probes.facts.system.memlock import MemlockLimit, parse_limits
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage
 
-MAX_PROCESSES = 256  # that are shown in full
-_MAX_LOOKED_AT = 32768
-_MAX_OPEN_FILES = 512  # of one process; devices are opened early and have low numbers
+MAX_PROCESSES = 256  # read completely
+_MAX_SCANNED = 32768
+_MAX_OPEN_FILES = 512  # per process; devices are opened early and have low numbers
 _MAPS_LIMIT_BYTES = 16 << 20
 _ENVIRONMENT_LIMIT_BYTES = 4 << 20  # ARG_MAX
 _COMMAND_LIMIT_BYTES = 256 << 10  # of training scripts with hundreds of options
 _PIDS_NAMED = 3
-_USAGE_SECONDS = 3.0
+_USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the rest
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process that has a GPU or an RDMA device open, or that NVML names."""
+    """One process that has a GPU or an RDMA device open, or that NVML lists."""
 
     pid: int
     comm: Maybe[str]
@@ -52,12 +53,12 @@ class Process:
     uverbs_files: Maybe[tuple[str, ...]]  # "/dev/infiniband/uverbs0"
     memlock: Maybe[MemlockLimit]
     ipc_lock: Maybe[bool]  # CAP_IPC_LOCK is effective: no memlock limit applies
-    environment: Maybe[dict[str, str]]  # of the families in FAMILIES only
+    environment: Maybe[dict[str, str]]  # only variables of FAMILIES and SINGLES
     libraries: Maybe[tuple[MappedLibrary, ...]]
     rdma_nodes: Maybe[tuple[str, ...]]  # /dev/infiniband as the process sees it; NOT_THERE: not passed in
     nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
-    is_ours: bool = False  # this program has started it, or what it has started has
-    program: Maybe[str] = _NOT_READ  # "train.py": the script or module of an interpreter, else the program
+    is_ours: bool = False  # a descendant of this gdrtop
+    program: Maybe[str] = _NOT_READ  # "train.py": an interpreter's script or module, else the program
     user: Maybe[str] = _NOT_READ
     usage: Maybe[ProcessUsage] = _NOT_READ  # CPU, memory, CPU affinity
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
@@ -65,10 +66,10 @@ class Process:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """The processes by pid, and how many could not be looked into."""
+    """The processes by pid, and how many could not be read."""
 
     processes: tuple[Process, ...]
-    hidden: Maybe[int]  # programs of other users whose open files only root may see; unknown with hidepid
+    hidden: Maybe[int]  # programs of other users whose open files only root may read; unknown with hidepid
     left_out: int  # users of these devices beyond MAX_PROCESSES
     nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
     taken_at: float = 0.0  # seconds since 1970, the host's clock
@@ -76,7 +77,7 @@ class ProcessFacts:
 
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
-_MAX_ANCESTORS = 16  # a test's end is below its keeper, which this program has started
+_MAX_ANCESTORS = 16  # a benchmark process is below its supervisor, which gdrtop has started
 _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist-info")
 
 
@@ -88,8 +89,8 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     names = host.names("/proc")
     if isinstance(names, Unknown):
         return names
-    pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_LOOKED_AT]
-    # Through NVML and the verbs probe this process has the same files open, and uses nothing.
+    pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_SCANNED]
+    # gdrtop itself has the same files open for NVML and the verbs probe, but it is no job.
     own = known(host.link("/proc/self"), "")
     wanted = set(also)
     found: list[tuple[int, Maybe[tuple[str, ...]]]] = []
@@ -99,7 +100,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
             continue
         files = _device_files(host, pid)
         if isinstance(files, Unknown):
-            if files.reason is Reason.NOT_THERE:  # it has ended since
+            if files.reason is Reason.NOT_THERE:  # the process has ended
                 continue
             hidden += _is_program(host, pid)
             if pid in wanted:
@@ -138,7 +139,7 @@ def name_of(process: Process) -> str:
 
 
 def names_of(processes: Iterable[Process]) -> str:
-    """Several processes, those of one program, user and job together: "train.py (alice, pids 41, 42)"."""
+    """Return processes, grouped by program, user and job: "train.py (alice, pids 41, 42)"."""
     groups: dict[tuple[str, str, str], list[Process]] = {}
     for process in processes:
         groups.setdefault((program_of(process), user_of(process), process.job), []).append(process)
@@ -169,10 +170,10 @@ def user_of(process: Process) -> str:
 
 
 def _without_first(host: Host) -> Unknown:
-    """Return why process 1 is not listed, and others may be missing with it: /proc is mounted with hidepid."""
+    """Return why process 1, and possibly others, are missing: /proc is mounted with hidepid."""
     if host.origin.source is Source.LIVE and not host.is_root():
-        return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid keeps the processes of others out")
-    return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing: others may be, too")
+        return Unknown(Reason.NEEDS_ROOT, "/proc", "hidepid hides the processes of other users")
+    return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing, so others may be missing too")
 
 
 def _is_pid(name: str) -> bool:
@@ -180,13 +181,13 @@ def _is_pid(name: str) -> bool:
 
 
 def _is_program(host: Host, pid: int) -> bool:
-    """Return whether this is no kernel thread: those have no command line."""
+    """Return whether this is a program: kernel threads have no command line."""
     cmdline = host.read_bytes(f"/proc/{pid}/cmdline", 4096)
     return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is Reason.MALFORMED
 
 
 def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
-    """Return the GPU and RDMA device files a process has open, each once."""
+    """Return the GPU and RDMA device files that a process has open, each once."""
     names = host.names(f"/proc/{pid}/fd")
     if isinstance(names, Unknown):
         return names
@@ -200,7 +201,7 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
 
 def _usages(host: Host, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
     """Read CPU and memory use in a thread: looking up a user hangs if the directory service is down."""
-    answers = begin(host, "process usage", lambda: host.process_usage(pids)).answer(_USAGE_SECONDS)
+    answers = start_probe(host, "process usage", lambda: host.process_usage(pids)).answer(_USAGE_SECONDS)
     if isinstance(answers, Unknown):
         return dict.fromkeys(pids, answers)
     missing = Unknown(Reason.TIMED_OUT, "process usage", "the previous check is still running")
@@ -250,7 +251,7 @@ def _process(
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
-    """Return whether process `own` is the parent, or a parent's parent."""
+    """Return whether process `own` is the parent or a further ancestor."""
     for _ in range(_MAX_ANCESTORS):
         if isinstance(parent, Unknown) or parent <= 1:
             return False
@@ -262,7 +263,7 @@ def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
 
 
 def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
-    # A container may put a device there under this name, and opening some devices acts: they have no size.
+    # A container may have a device with this name, and opening some devices has an effect. They have no size.
     size = host.size(path)
     if isinstance(size, Unknown):
         return size
@@ -280,7 +281,7 @@ def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:
 
 
 def _with_version(host: Host, pid: int, library: MappedLibrary) -> MappedLibrary:
-    """Of a library in a Python package (…/site-packages/nvidia/nccl/lib/), the version of the package."""
+    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/)."""
     site, inside, _ = library.path.partition("/nvidia/nccl/lib/")
     if not inside:
         return library

@@ -1,7 +1,6 @@
-"""What depmod wrote down about one kernel's modules: modules.dep, modules.symbols, modules.builtin.
+"""The files of depmod about one kernel's modules: modules.dep, modules.symbols, modules.builtin.
 
-The files are a megabyte together and more, and a handful of their lines is wanted: they stay bytes, and are
-searched, never split.
+They are more than a megabyte, and only a few lines matter, so they stay bytes and are searched, not split.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ SUFFIXES = (b"", b".gz", b".xz", b".zst")  # kmod's compressions
 
 @dataclass(frozen=True)
 class ModuleTree:
-    """The three files of `/lib/modules/RELEASE`, names in them with underscores."""
+    """The three files of `/lib/modules/RELEASE`."""
 
     directory: str
-    dependencies: Maybe[bytes]  # modules.dep as it is: paths keep their dashes
-    folded_dependencies: bytes  # the same, dashes made underscores, to be searched; b"" if unknown
+    dependencies: Maybe[bytes]  # modules.dep unchanged
+    folded_dependencies: bytes  # the same with underscores instead of dashes, for searching; b"" if unknown
     symbols: Maybe[bytes]
-    builtin: Maybe[bytes]  # dashes made underscores
+    builtin: Maybe[bytes]  # with underscores instead of dashes
 
 
 @dataclass(frozen=True)
-class ModuleFile:
+class DepmodEntry:
     """One module's line in modules.dep."""
 
     path: str  # absolute
-    relative: str  # below the tree's directory: its first parts say who put it there
+    relative: str  # below the tree's directory: its first parts show who installed it
     depends: tuple[str, ...]  # direct and indirect, in load order
 
 
 def read_tree(host: Host, release: Maybe[str]) -> ModuleTree:
-    """Return the files of the tree that modprobe would use for this release."""
+    """Read the files that modprobe would use for this release."""
     if isinstance(release, Unknown):
-        nothing = Unknown(Reason.NOT_RECORDED, release.source, "which kernel is running is not known")
+        nothing = Unknown(Reason.NOT_RECORDED, release.source, "the running kernel is unknown")
         return ModuleTree("", nothing, b"", nothing, nothing)
     directory = f"/lib/modules/{release}"
     dependencies = _read(host, f"{directory}/modules.dep")
@@ -51,11 +50,11 @@ def read_tree(host: Host, release: Maybe[str]) -> ModuleTree:
     return ModuleTree(directory, dependencies, folded, _read(host, f"{directory}/modules.symbols"), builtin)
 
 
-def find_module(tree: ModuleTree, name: str) -> Maybe[ModuleFile]:
+def find_module(tree: ModuleTree, name: str) -> Maybe[DepmodEntry]:
     """Return the .ko of module `name` (underscores) and what must be loaded before it.
 
-    A line of modules.dep is `PATH: PATH…`, the paths below the tree's directory, the last of them to be
-    loaded first (modules.dep(5)). NOT_THERE: depmod knows no such module; NOT_RECORDED: no modules.dep.
+    A line of modules.dep is `PATH: PATH…`, relative to the tree's directory; the last path is loaded first
+    (modules.dep(5)). NOT_THERE: depmod lists no such module; NOT_RECORDED: there is no modules.dep.
     """
     if isinstance(tree.dependencies, Unknown):
         return tree.dependencies
@@ -68,11 +67,11 @@ def find_module(tree: ModuleTree, name: str) -> Maybe[ModuleFile]:
     relative = printable(path.decode("utf-8", errors="replace"), 1024)
     absolute = relative if relative.startswith("/") else f"{tree.directory}/{relative}"
     before = rest.split(maxsplit=MAX_DEPENDENCIES)[:MAX_DEPENDENCIES]
-    return ModuleFile(absolute, relative, tuple(module_name(word) for word in reversed(before)))
+    return DepmodEntry(absolute, relative, tuple(module_name(word) for word in reversed(before)))
 
 
 def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:
-    """Return whether modules.builtin, one path a line, lists the module (Documentation/kbuild/kbuild.rst)."""
+    """Return whether modules.builtin, one path per line, has the module (Documentation/kbuild/kbuild.rst)."""
     if isinstance(tree.builtin, Unknown):
         return tree.builtin
     wanted = f"{name}.ko".encode("utf-8", errors="replace")
@@ -82,7 +81,7 @@ def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:
 def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
     """Return the module that exports a symbol, from the line `alias symbol:NAME MODULE` of modules.symbols.
 
-    NOT_THERE: the file is there and no module exports it; NOT_RECORDED: there is no such file.
+    NOT_THERE: no module exports it; NOT_RECORDED: there is no modules.symbols.
     """
     if isinstance(tree.symbols, Unknown):
         return tree.symbols
@@ -96,21 +95,21 @@ def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
     start = at + len(wanted)
     words = tree.symbols[start : start + 256].partition(b"\n")[0].split(maxsplit=1)
     if not words:
-        return Unknown(Reason.MALFORMED, source, f"no module behind {symbol}")
+        return Unknown(Reason.MALFORMED, source, f"no module after {symbol}")
     return printable(words[0].decode("utf-8", errors="replace").replace("-", "_"), 128)
 
 
 def module_name(path: bytes) -> str:
-    """Return the module in a file: `updates/dkms/nvidia-peermem.ko.zst` is nvidia_peermem."""
+    """Return the module's name: `updates/dkms/nvidia-peermem.ko.zst` is nvidia_peermem."""
     name = path.rpartition(b"/")[2].partition(b".ko")[0]
     return printable(name.decode("utf-8", errors="replace").replace("-", "_"), 128)
 
 
-def who_put_it(relative: str) -> str:
-    """Whose module it is, by where in the tree it lies: "kernel", "DKMS", "OFED", "extra", "updates".
+def origin_of(relative: str) -> str:
+    """Return who installed a module, by its directory: "kernel", "DKMS", "OFED", "extra", "updates".
 
-    Debian's and Ubuntu's DKMS uses updates/dkms, also for OFED's own packages; RPMs use extra/ (Red Hat)
-    or updates/ (SUSE) with a directory of the package's name.
+    DKMS on Debian and Ubuntu uses updates/dkms, also for OFED's packages. RPMs use extra/ (Red Hat) or
+    updates/ (SUSE) with a directory named after the package.
     """
     first, _, rest = relative.partition("/")
     if first == "kernel":
@@ -129,19 +128,19 @@ def _folded(content: bytes) -> bytes:
 def _read(host: Host, path: str) -> Maybe[bytes]:
     content = host.read_bytes(path, FILE_LIMIT_BYTES)
     if isinstance(content, Unknown) and content.reason is Reason.NOT_THERE:
-        # "Not there" is kept for what depmod has looked for and not found.
-        return Unknown(Reason.NOT_RECORDED, path, f"{path} is not there")
+        # NOT_THERE is reserved for modules that depmod does not list.
+        return Unknown(Reason.NOT_RECORDED, path, f"{path} is missing")
     return content
 
 
 def _line_of(folded: bytes, name: bytes) -> int:
-    """Return where the line about module `name` begins; -1: there is none."""
+    """Return the offset of the line for module `name`; -1: there is none."""
     wanted = name + b".ko"
     at = folded.find(wanted)
     while at >= 0:
         start = folded.rfind(b"\n", 0, at) + 1
         if at == start or folded[at - 1 : at] == b"/":
-            # Before the first colon of its line it is the module itself, behind it a dependency.
+            # Before the first colon of the line is the module itself, after it are dependencies.
             colon = folded.find(b":", start, at + len(wanted) + 5)
             if colon >= 0 and folded[at + len(wanted) : colon] in SUFFIXES and colon > at:
                 return start

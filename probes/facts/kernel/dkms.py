@@ -1,7 +1,7 @@
-"""What DKMS has built, and for which kernels: why a module is missing after a kernel update.
+"""What DKMS has built, and for which kernels: explains a module that is missing after a kernel update.
 
-dkms(8) keeps /var/lib/dkms/NAME/VERSION/KERNEL/ARCH/module/*.ko for what is built, a link
-/var/lib/dkms/NAME/kernel-KERNEL-ARCH for what is installed, and build/make.log of the last build that failed.
+dkms(8) stores built modules in /var/lib/dkms/NAME/VERSION/KERNEL/ARCH/module/*.ko, a link for each installed
+one in /var/lib/dkms/NAME/kernel-KERNEL-ARCH, and the log of the last failed build in build/make.log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from probes.host.protocol import Host
 
 DIRECTORY = "/var/lib/dkms"
 DRIVER_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "nvidia-current-open")
-"""DKMS packages of the GPU driver; nvidia-fs and nvidia-peer-memory are others'."""
+"""DKMS packages of the GPU driver; nvidia-fs and nvidia-peer-memory are separate packages."""
 _MAX_MODULES = 64
 _MAX_VERSIONS = 32
 _MAX_KERNELS = 64
@@ -29,7 +29,7 @@ class DkmsModule:
     version: str
     built: tuple[str, ...]  # kernels that it was built for
     installed: tuple[str, ...]  # kernels that it is installed for
-    failed_log: str | None  # log of a build that did not come to its end
+    failed_log: str | None  # log of a failed build
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DkmsFacts:
 
 
 def probe(host: Host) -> Maybe[DkmsFacts]:
-    """Read the tree of DKMS; NOT_THERE: no DKMS, modules come ready-made or from the kernel."""
+    """Read the tree of DKMS; NOT_THERE: no DKMS, so modules are prebuilt or part of the kernel."""
     names = host.names(DIRECTORY)
     if isinstance(names, Unknown):
         return names
@@ -74,7 +74,7 @@ def _version(host: Host, name: str, version: str, installed: dict[str, list[str]
         version=printable(version, 64),
         built=tuple(printable(kernel, 128) for kernel in kernels if _is_built(host, f"{base}/{kernel}")),
         installed=tuple(installed.get(version, ())),
-        # A build that succeeds takes its directory away and leaves its log with the modules.
+        # A successful build removes its directory and moves its log to the modules.
         failed_log=None if isinstance(host.size(log), Unknown) else printable(log, 256),
     )
 

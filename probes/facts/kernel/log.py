@@ -1,8 +1,8 @@
-"""What the kernel said about GPUs, NICs and the modules between them: its log, filtered and bounded.
+"""The kernel log's messages about GPUs, NICs and the modules between them.
 
-Asked of dmesg(1), and where kernel.dmesg_restrict keeps that from who is not root, of journalctl(1), which
-also answers the groups adm and systemd-journal. A log that cannot be read is unknown; only a log that was
-read can be silent, and a ring buffer forgets: `since_seconds` says how far back it goes.
+They come from dmesg(1). If kernel.dmesg_restrict denies it, they come from journalctl(1), which the groups
+adm and systemd-journal may also read. A log that cannot be read is unknown, which is not the same as a log
+without messages. The ring buffer drops old messages: `since_seconds` is the age of the oldest line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LogKind(Enum):
     """What a message is about."""
 
     XID = "Xid"  # a GPU's error; `number` is the Xid
-    SXID = "SXid"  # an NVSwitch's
+    SXID = "SXid"  # an NVSwitch's error
     GPU_LOST = "GPU fell off the bus"
     NVLINK = "NVLink links not detected"
     GPU_DRIVER = "GPU driver failed to start"
@@ -45,7 +45,7 @@ class LogKind(Enum):
 
 @dataclass(frozen=True)
 class KernelMessage:
-    """One message that means something to GPUDirect RDMA."""
+    """One message that is relevant to GPUDirect RDMA."""
 
     kind: LogKind
     seconds: Maybe[float]  # since boot
@@ -58,17 +58,17 @@ class KernelMessage:
 
 @dataclass(frozen=True)
 class KernelLogFacts:
-    """The messages in the order of the log, the latest of each kind and Xid, and how many there were."""
+    """The latest messages of each kind and Xid, in the order of the log, and the total counts."""
 
     source: str  # "dmesg --raw --kernel"
-    since_seconds: Maybe[float]  # time since boot of the oldest line: what was before is not known
+    since_seconds: Maybe[float]  # time since boot of the oldest line
     messages: tuple[KernelMessage, ...]
     counts: dict[LogKind, int] = field(default_factory=dict)
-    only_warnings: bool = False  # the whole log was too long: nothing below the level "warn" was read
+    only_warnings: bool = False  # the log was too long, so only warnings and errors were read
 
 
 KEPT_OF_EACH_KIND = 20  # and of each Xid
-_XIDS = 256  # the numbers that there may be
+_XIDS = 256  # upper bound of Xid numbers
 TEXT_LIMIT = 300
 _LINE_LIMIT = 1000
 _MAX_LINES = 200_000
@@ -89,7 +89,7 @@ _JOURNAL = (
 _RESTRICT = "/proc/sys/kernel/dmesg_restrict"
 
 # "<6>[    2.608284] text" of dmesg --raw, "[    2.608284] host kernel: text" of short-monotonic,
-# "[Sun Feb 23 16:24:18 2025] text" of dmesg -T, which tells no time since boot.
+# "[Sun Feb 23 16:24:18 2025] text" of dmesg -T, which has no time since boot.
 _LINE = re.compile(
     r"(?:<\d{1,4}>)?\[(?: {0,12}(\d{1,12}\.\d{1,9})|[^\]]{1,40})\](?:\[[^\]]{1,20}\])? ?"
     r"(?:\S{1,64} kernel: )?(.*)"
@@ -99,10 +99,10 @@ _BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
 _NAME = r"([\w.-]{1,64})"
-# Anchored at the start, so that no name of a process inside a message is taken for another message.
+# Anchored at the start, so that a process name inside a message cannot imitate another message.
 # Sources: NVIDIA's Xid manual and nv-dmabuf.c; kernel/module/{main,version,signing}.c; security/lockdown;
 # drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c; drivers/pci/pci.c __pcie_print_link_status;
-# drivers/pci/pcie/aer.c; drivers/iommu; kernel/hung_task.c. The first that fits counts.
+# drivers/pci/pcie/aer.c; drivers/iommu; kernel/hung_task.c. The first match wins.
 _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -164,7 +164,7 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             r"|firmware fatal|pci dead)",
         ),
         (LogKind.AER, rf"\S{{1,40}} (?P<bdf>{_BDF}): (?:AER: (?!enabled)|PCIe Bus Error: )"),
-        # VT-d names no domain, "Request device [3b:00.0]", and older AMD-Vi neither.
+        # VT-d and older AMD-Vi print no domain: "Request device [3b:00.0]".
         (
             LogKind.IOMMU_FAULT,
             rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{_SHORT_BDF})\]"
@@ -181,8 +181,8 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
         (LogKind.HUNG_TASK, r"INFO: task .{1,40} blocked for more than \d{1,6} seconds"),
     )
 )
-# One search decides for nearly every line that none of the above can fit.
-_CHANCE = re.compile(
+# Rules out nearly every irrelevant line with a single search.
+_RELEVANT = re.compile(
     r"NVRM: |SXid|symbol|version magic|is rejected|verification failed|Lockdown|peer[-_]?mem|nv_mem"
     r"|limited by|mlx[45]_core|AER: |Bus Error|DMAR|dmar|AMD-Vi|arm-smmu|reg mr failed|blocked for more"
 )
@@ -191,12 +191,12 @@ _CHANCE = re.compile(
 def probe(host: Host) -> Maybe[KernelLogFacts]:
     """Run dmesg, else journalctl.
 
-    NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host runs no commands (a dump).
+    NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host is a dump, which runs no commands.
     """
     answer = host.run(_DMESG, _SECONDS)
     argv: tuple[str, ...] = _DMESG
     if isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE:
-        # A big node keeps megabytes of log: the warnings alone rather than nothing.
+        # A big node has megabytes of log: read only the warnings rather than nothing.
         argv = (*_DMESG, _WARNINGS)
         answer = host.run(argv, _SECONDS)
     if not isinstance(answer, Unknown) and answer.exit_status == 0 and answer.stdout.strip():
@@ -210,7 +210,7 @@ def probe(host: Host) -> Maybe[KernelLogFacts]:
 
 
 def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
-    """Return the whole log's newest lines as dmesg prints them, the oldest first; unknown as in `probe`."""
+    """Return the newest lines as dmesg prints them, oldest first; unknown as in `probe`."""
     answer = host.run(_DMESG, _SECONDS)
     if isinstance(answer, Unknown):
         return answer
@@ -220,29 +220,29 @@ def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
 
 
 def _refusal(host: Host, name: str, stderr: str) -> Unknown:
-    told = printable(" ".join(stderr.split()), 160)
+    error = printable(" ".join(stderr.split()), 160)
     if host.is_root():
-        return Unknown(Reason.IO_ERROR, name, told or "no kernel message, even for root (a container?)")
+        return Unknown(Reason.IO_ERROR, name, error or "no kernel messages, even for root (a container?)")
     restrict = host.read(_RESTRICT, 4096)
     why = "kernel.dmesg_restrict is on; " if restrict == "1" else ""
-    return Unknown(Reason.NEEDS_ROOT, name, f"{why}root, or the groups adm and systemd-journal, may read it")
+    return Unknown(Reason.NEEDS_ROOT, name, f"{why}root and the groups adm and systemd-journal may read it")
 
 
 def parse_log(text: str, source: str = "", only_warnings: bool = False) -> KernelLogFacts:
-    """Return the messages in a kernel log, as dmesg or journalctl print it."""
+    """Parse a kernel log as dmesg or journalctl prints it."""
     counts: dict[LogKind, int] = {}
     kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
-    since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has its time since boot")
+    since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has a time since boot")
     for number, (seconds, line) in enumerate(_joined(_lines(text))):
         if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
             since = seconds
-        message = recognise(line, seconds)
+        message = recognize(line, seconds)
         if message is None:
             continue
         counts[message.kind] = counts.get(message.kind, 0) + 1
-        # A GPU that says Xid 31 all day must not push out the one Xid 79.
-        apart = message.number if message.kind is LogKind.XID and (message.number or 0) < _XIDS else None
-        of_kind = kept.setdefault((message.kind, apart), [])
+        # A GPU that logs Xid 31 all day must not push out the only Xid 79.
+        xid = message.number if message.kind is LogKind.XID and (message.number or 0) < _XIDS else None
+        of_kind = kept.setdefault((message.kind, xid), [])
         of_kind.append((number, message))
         del of_kind[:-KEPT_OF_EACH_KIND]
     ordered = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])
@@ -260,33 +260,33 @@ def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:
             yield (float(match[1]) if match[1] else unknown), match[2]
 
 
-# One message of the GPU driver in three lines (kernel-open/nvidia/nv-pci.c and nv.c).
+# The GPU driver prints this message in three lines (kernel-open/nvidia/nv-pci.c and nv.c).
 _BEGINS = re.compile(r"NVRM: The NVIDIA GPU [0-9a-fA-F:.]{1,20}")
 _MOST_JOINED = 3
 
 
 def _joined(lines: Iterable[tuple[Maybe[float], str]]) -> Iterator[tuple[Maybe[float], str]]:
-    """Return the lines, with the message "The NVIDIA GPU …" of several lines as one."""
-    held: list[tuple[Maybe[float], str]] = []
+    """Yield the lines, with the lines of the message "The NVIDIA GPU …" joined into one."""
+    pending: list[tuple[Maybe[float], str]] = []
     for seconds, line in lines:
-        if held and line.startswith("NVRM: ") and len(held) < _MOST_JOINED and not _BEGINS.match(line):
-            held.append((seconds, line.removeprefix("NVRM: ")))
+        if pending and line.startswith("NVRM: ") and len(pending) < _MOST_JOINED and not _BEGINS.match(line):
+            pending.append((seconds, line.removeprefix("NVRM: ")))
             continue
-        if held:
-            yield held[0][0], " ".join(part for _, part in held)
-            held = []
+        if pending:
+            yield pending[0][0], " ".join(part for _, part in pending)
+            pending = []
         if _BEGINS.fullmatch(line.rstrip()):
-            held = [(seconds, line.rstrip())]
+            pending = [(seconds, line.rstrip())]
         else:
             yield seconds, line
-    if held:
-        yield held[0][0], " ".join(part for _, part in held)
+    if pending:
+        yield pending[0][0], " ".join(part for _, part in pending)
 
 
-def recognise(line: str, seconds: Maybe[float]) -> KernelMessage | None:
-    """Return what a line, without its time, means to GPUDirect RDMA; None: nothing."""
+def recognize(line: str, seconds: Maybe[float]) -> KernelMessage | None:
+    """Return the message in a line (without its time) if it is relevant, else None."""
     line = line[:_LINE_LIMIT]
-    if _CHANCE.search(line) is None:
+    if _RELEVANT.search(line) is None:
         return None
     for kind, pattern in _PATTERNS:
         match = pattern.match(line)
@@ -307,7 +307,7 @@ def recognise(line: str, seconds: Maybe[float]) -> KernelMessage | None:
 
 
 def full_bdf(text: str) -> str:
-    """Return the BDF as sysfs has it, of "0000:9b:00", "00000000:9B:00.0", or "9b:00.0" in domain 0."""
+    """Return the BDF as sysfs writes it, from "0000:9b:00", "00000000:9B:00.0", or "9b:00.0" (domain 0)."""
     if re.fullmatch(r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]", text):
         text = f"0000:{text}"
     domain, _, rest = text.lower().partition(":")

@@ -1,7 +1,7 @@
 """Settings of modprobe and of the boot: blacklists, install and softdep lines, modules loaded at boot.
 
-Files are found and read as kmod does (libkmod-config.c, modprobe.d(5)) and as systemd does
-(modules-load.d(5)).
+Files are found and read in the same way as kmod (libkmod-config.c, modprobe.d(5)) and systemd
+(modules-load.d(5)) do it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CMDLINE = "/proc/cmdline"
 
 @dataclass(frozen=True)
 class InstallLine:
-    """A line `install PATTERN COMMAND`: the command runs instead of loading what fits the pattern."""
+    """A line `install PATTERN COMMAND`: the command runs instead of loading a module that matches."""
 
     pattern: str
     command: str
@@ -47,33 +47,33 @@ class InstallLine:
 
 @dataclass(frozen=True)
 class ModprobeConfig:
-    """The lines of modprobe.d that keep a module out or load it, in the order in which they count."""
+    """The lines of modprobe.d that prevent or cause loading, in order of precedence."""
 
     blacklist: dict[str, str] = field(default_factory=dict)  # module -> "/etc/modprobe.d/x.conf:3"
     install: tuple[InstallLine, ...] = ()
     softdeps: dict[str, str] = field(default_factory=dict)
-    """Module that another one brings -> "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem"."""
+    """Module that another one pulls in -> "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem"."""
 
 
 @dataclass(frozen=True)
 class BootBlacklist:
-    """Modules that the kernel's command line keeps out."""
+    """Modules that the kernel's command line blacklists."""
 
     modprobe: tuple[str, ...] = ()  # modprobe.blacklist=: as `blacklist` in modprobe.d
-    kernel: tuple[str, ...] = ()  # module_blacklist=: the kernel refuses them, however they are loaded
+    kernel: tuple[str, ...] = ()  # module_blacklist=: the kernel refuses them in any case
 
 
 @dataclass(frozen=True)
 class LoadingRules:
-    """All that decides, apart from the module itself, whether it gets loaded."""
+    """Everything apart from the module itself that decides whether it is loaded."""
 
     config: ModprobeConfig
     boot: BootBlacklist
     at_boot: dict[str, str]  # module -> the file that names it
-    unread: tuple[str, ...] = ()  # files that are there and could not be read: they may say anything
+    unread: tuple[str, ...] = ()  # existing files that could not be read
 
     def blacklisted(self, module: str) -> str | None:
-        """Return the place that blacklists the module, the strongest first."""
+        """Return the strongest line that blacklists the module."""
         if module in self.boot.kernel:
             return f"{CMDLINE}: module_blacklist={module}"
         if module in self.config.blacklist:
@@ -81,12 +81,12 @@ class LoadingRules:
         return f"{CMDLINE}: modprobe.blacklist={module}" if module in self.boot.modprobe else None
 
     def install_line(self, module: str) -> InstallLine | None:
-        """Return the first line whose pattern fits: the one that counts (kmod_module_get_install_commands)."""
+        """Return the first line that matches, which is the one used (kmod_module_get_install_commands)."""
         return next((line for line in self.config.install if fnmatchcase(module, line.pattern)), None)
 
 
 def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
-    """Return the rules in force, and which files could not be read."""
+    """Read the rules in force, and which files could not be read."""
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
     softdeps: dict[str, str] = {}
@@ -95,11 +95,11 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
         if isinstance(text, Unknown):
             unread.append(printable(path))
             continue
-        one = parse_modprobe(text, printable(path))
-        for module, where in one.blacklist.items():
+        config = parse_modprobe(text, printable(path))
+        for module, where in config.blacklist.items():
             blacklist.setdefault(module, where)
-        install.extend(one.install)
-        for module, where in one.softdeps.items():
+        install.extend(config.install)
+        for module, where in config.softdeps.items():
             softdeps.setdefault(module, where)
     boot = BootBlacklist() if isinstance(cmdline, Unknown) else parse_cmdline(cmdline)
     at_boot: dict[str, str] = {}
@@ -113,7 +113,7 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
 
 
 def parse_modprobe(text: str, path: str) -> ModprobeConfig:
-    """Parse the `blacklist`, `install` and `softdep` lines of one file; the others are ignored."""
+    """Parse the `blacklist`, `install` and `softdep` lines of one file."""
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
     softdeps: dict[str, str] = {}
@@ -129,18 +129,18 @@ def parse_modprobe(text: str, path: str) -> ModprobeConfig:
         elif words[0] == "install" and len(words) == 3 and len(module) <= 256:
             install.append(InstallLine(module, printable(words[2].strip(), 256), f"{path}:{number}"))
         elif words[0] == "softdep" and len(words) == 3 and len(module) <= 256:
-            brought = [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]
-            for name in brought:
+            pulled_in = [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]
+            for name in pulled_in:
                 where = printable(f"{path}:{number}: softdep {module} {words[2].strip()}", 256)
                 softdeps.setdefault(_underscored(name)[:256], where)
     return ModprobeConfig(blacklist, tuple(install), softdeps)
 
 
 def parse_cmdline(cmdline: str) -> BootBlacklist:
-    """`modprobe.blacklist=a,b` and `module_blacklist=a,b` of the kernel's command line.
+    """Parse `modprobe.blacklist=a,b` and `module_blacklist=a,b` of the kernel's command line.
 
-    modprobe takes either spelling of a name and adds up all its options; the kernel compares with the
-    underscored name alone, and its last option counts (kernel/module/main.c, blacklisted).
+    modprobe accepts names with dashes or underscores and adds up all its options. The kernel compares with
+    underscores only and uses its last option (kernel/module/main.c, blacklisted).
     """
     modprobe: list[str] = []
     kernel: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ def parse_cmdline(cmdline: str) -> BootBlacklist:
 
 
 def parse_load_list(text: str) -> tuple[str, ...]:
-    """Return the modules a file of modules-load.d or /etc/modules names: one a line, options behind it."""
+    """Parse a file of modules-load.d or /etc/modules: one module per line, followed by options."""
     modules = []
     for line in text.split("\n"):
         line = line.strip()
@@ -169,7 +169,7 @@ def _underscored(name: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Return lines with their numbers, those that end in a backslash joined with the next, comments as well."""
+    """Yield lines with their numbers, joined where a line ends in a backslash (comments too)."""
     joined, first = "", 0
     for number, line in enumerate(text.split("\n"), start=1):
         first = first or number
@@ -183,7 +183,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _files(host: Host, directories: tuple[str, ...]) -> Iterator[tuple[str, Maybe[str]]]:
-    """Return the files `*.conf` sorted by name; of two with one name, that of the earlier directory."""
+    """Yield the files `*.conf` sorted by name; the earlier directory wins if a name exists twice."""
     chosen: dict[str, str] = {}
     for directory in directories:
         names = host.names(directory)
@@ -207,12 +207,12 @@ def _load_files(host: Host) -> Iterator[tuple[str, Maybe[str]]]:
     debian = _text(host, "/etc/modules")
     if not isinstance(debian, Unknown) or debian.reason is not Reason.NOT_THERE:
         yield "/etc/modules", debian
-    # Loaded by rdma-load-modules@.service of rdma-core once there is an RDMA device.
+    # rdma-load-modules@.service of rdma-core loads these when an RDMA device appears.
     yield from _files(host, ("/etc/rdma/modules",))
 
 
 def _text(host: Host, path: str) -> Maybe[str]:
-    """Return a file's text with its lines where they are, so that they can be numbered."""
+    """Read a file's text without stripping it, so that line numbers are correct."""
     content = host.read_bytes(path)
     if isinstance(content, Unknown):
         return content

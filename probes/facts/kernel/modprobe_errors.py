@@ -1,4 +1,4 @@
-"""What the errors of modprobe and rmmod mean, by their own words and those in the kernel log.
+"""What the errors of modprobe, insmod and rmmod mean, by their own output and the kernel log.
 
 Sources: kmod tools/modprobe.c and libkmod; Linux kernel/module/{main,version,signing}.c; NVIDIA open kernel
 modules, kernel-open/nvidia-peermem/nvidia-peermem.c.
@@ -16,16 +16,16 @@ _INSERT = re.compile(r"could not insert (?:module )?'?(?P<module>[\w.\-/]{1,200}
 _PEERMEM = re.compile(r"nvidia[-_]peermem(?:\.ko)?$")
 _REMOVED_IN_USE = re.compile(r"Module (?P<module>[\w\-]{1,64}) is in use(?: by: (?P<users>.{1,200}))?")
 
-# By the kernel's words, the most telling first.
-_KERNEL_WORDS: tuple[tuple[str, str], ...] = (
+# Patterns of the kernel log, the most specific first.
+_KERNEL_LOG: tuple[tuple[str, str], ...] = (
     (
         r"disagrees about version of symbol module_layout|version magic '",
-        "the module file was built for another kernel: rebuild it for the running one (dkms autoinstall)",
+        "the module file was built for another kernel: rebuild it for the running kernel (dkms autoinstall)",
     ),
     (
         r"disagrees about version of symbol (?P<symbol>\w{1,100})",
-        "{module} was built against another version of {symbol} than the loaded module exports: OFED or the"
-        " kernel changed after the driver was built; rebuild the NVIDIA modules",
+        "{module} was built against another version of {symbol} than the one loaded: OFED or the kernel"
+        " changed after the driver was built; rebuild the NVIDIA modules",
     ),
     (
         r"Unknown symbol (?P<symbol>\w{1,100})",
@@ -34,28 +34,28 @@ _KERNEL_WORDS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"error while registering|memory_peers",
-        "the peer-memory interface refused the registration: another client has the name (is nv_peer_mem"
-        " loaded?)",
+        "the peer-memory interface refused the registration: another client uses the same name (is"
+        " nv_peer_mem loaded?)",
     ),
-    (r"invalid (?P<symbol>\w{1,60}) param value", "an options line of modprobe.d gives {symbol} a bad value"),
+    (r"invalid (?P<symbol>\w{1,60}) param value", "a modprobe.d options line has a bad value for {symbol}"),
     (
         r"Loading of (?:unsigned module|module with unavailable key) is rejected",
-        "this kernel accepts signed modules only, and no key that it trusts has signed {module}: enroll the"
-        " key (mokutil --import) or disable Secure Boot",
+        "this kernel accepts signed modules only, and {module} is not signed with a key it trusts: enroll"
+        " the key (mokutil --import) or disable Secure Boot",
     ),
     (r"Lockdown: ", "kernel lockdown is on (Secure Boot), so only signed modules can be loaded"),
-    (r"NVRM: .{0,200}(?:version|mismatch)", "the NVIDIA driver's parts are of different versions"),
+    (r"NVRM: .{0,200}(?:version|mismatch)", "the parts of the NVIDIA driver have different versions"),
 )
 _SILENT = (
-    "with nothing in the kernel log this means: nvidia_peermem was built without the peer-memory symbols of"
-    " OFED; install OFED first, then build the NVIDIA modules again"
+    "with nothing in the kernel log this means that nvidia_peermem was built without OFED's peer-memory"
+    " symbols; install OFED first, then rebuild the NVIDIA modules"
 )
-# By the words of kmod alone: strerror of what the kernel answered.
-_STRERRORS: tuple[tuple[str, str], ...] = (
+# Patterns of kmod's own output: strerror of the kernel's answer.
+_ERRNO_TEXTS: tuple[tuple[str, str], ...] = (
     (r"Key was rejected by service|Required key not available", "the kernel does not trust its signature"),
     (
         r"Operation not permitted",
-        "root is needed, or loading modules is forbidden (modules_disabled, lockdown)",
+        "loading needs root, or is forbidden (modules_disabled, lockdown)",
     ),
     (r"Exec format error|Invalid module format", "the module file was built for another kernel"),
     (r"Unknown symbol", "it needs a symbol that no loaded module exports, or has an unknown option"),
@@ -65,16 +65,16 @@ _STRERRORS: tuple[tuple[str, str], ...] = (
 )
 
 
-def explain(argv: Sequence[str], printed: Sequence[str], kernel_lines: Maybe[Sequence[str]]) -> str:
-    """One sentence for an admin; "" where their words say all there is to say."""
+def explain(argv: Sequence[str], output: Sequence[str], kernel_lines: Maybe[Sequence[str]]) -> str:
+    """Return one sentence for an admin; "" if the program's own output says everything."""
     if not argv or argv[0].rpartition("/")[2] not in _PROGRAMS:
         return ""
-    for line in printed[-50:]:
+    for line in output[-50:]:
         line = line[:1000]
-        used = _REMOVED_IN_USE.search(line)
-        if used:
-            by = f" by {used['users']}" if used["users"] else " (its refcnt shows by how many)"
-            return f"{used['module']} is in use{by}; it can be unloaded once nothing uses it"
+        in_use = _REMOVED_IN_USE.search(line)
+        if in_use:
+            users = f" by {in_use['users']}" if in_use["users"] else " (its refcnt shows by how many)"
+            return f"{in_use['module']} is in use{users}; it can be unloaded once nothing uses it"
         if re.search(r"Module \S{1,64} not found", line):
             return (
                 "no such module file for the running kernel: its package is missing, or was built for another"
@@ -88,21 +88,20 @@ def explain(argv: Sequence[str], printed: Sequence[str], kernel_lines: Maybe[Seq
 
 
 def _not_inserted(module: str, why: str, kernel_lines: Maybe[Sequence[str]]) -> str:
-    """Return why the kernel refused a module; `module` may be a dependency of what was asked for."""
+    """Return why the kernel refused a module; `module` may be a dependency of the requested one."""
     if not isinstance(kernel_lines, Unknown):
         for line in kernel_lines:
-            for pattern, told in _KERNEL_WORDS:
+            for pattern, text in _KERNEL_LOG:
                 match = re.search(pattern, line[:1000])
                 if match:
-                    return told.format(module=module, symbol=match.groupdict().get("symbol") or "")
+                    return text.format(module=module, symbol=match.groupdict().get("symbol") or "")
     if "Invalid argument" in why and _PEERMEM.search(module):
         if isinstance(kernel_lines, Unknown):
-            return (
-                f"the kernel log would say why, and cannot be read ({kernel_lines.reason.value}); {_SILENT}"
-            )
+            unread = f"the kernel log would say why, but cannot be read ({kernel_lines.reason.value})"
+            return f"{unread}; {_SILENT}"
         if not kernel_lines:
             return _SILENT
-    for pattern, told in _STRERRORS:
+    for pattern, text in _ERRNO_TEXTS:
         if re.search(pattern, why):
-            return told.format(module=module)
+            return text.format(module=module)
     return ""

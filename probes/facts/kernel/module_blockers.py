@@ -1,15 +1,15 @@
-"""What stands in a module's way: why it is not loaded, in one sentence."""
+"""Why a module of the ladder is not loaded, or cannot be loaded."""
 
 from __future__ import annotations
 
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, KernelModule, ModuleFacts, ModuleState
 
-_PEERS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
+_RIVALS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
 
 
 def explain(facts: ModuleFacts, name: str) -> str:
-    """One short sentence: why a module is not loaded, or what stands in its way."""
+    """Return the module's state; if it is not loaded, the reason in one short clause."""
     name = name.replace("-", "_")
     module = facts.modules.get(name)
     if module is None:
@@ -17,39 +17,39 @@ def explain(facts: ModuleFacts, name: str) -> str:
     if isinstance(module.state, Unknown):
         return f"state unknown: {module.state}"
     if module.state is ModuleState.NOT_LOADED:
-        return _obstacle(facts, module)
+        return _why_not_loaded(facts, module)
     return "loaded" if module.state is ModuleState.LIVE else str(module.state.value)
 
 
-def bar(facts: ModuleFacts, module: KernelModule) -> str | None:
-    """Return why modprobe could not load this module by name; None: nothing seen here speaks against trying."""
+def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:
+    """Return why modprobe cannot load this module by name; None if nothing is known to prevent it."""
     if facts.loading_disabled:
         return "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     if module.kernel_forbids:
         return f"refused by the kernel: {module.blacklisted}"
     if module.install_line is not None and not loads_nothing(module.install_line):
-        return None  # the command loads it in a way of its own, as distributions' files do
+        return None  # the command loads the module, as in the files of distributions
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return f"no .ko for kernel {known(facts.kernel_release, 'unknown')}"
-        return f"not loaded; whether there is a .ko is unknown: {module.on_disk}"
+        return f"not loaded; .ko unknown ({module.on_disk})"
     if module.install_line is not None:
         return _replaced(module.install_line)
-    if module.name in _PEERS:
-        rival = facts.modules.get(_PEERS[module.name])
+    if module.name in _RIVALS:
+        rival = facts.modules.get(_RIVALS[module.name])
         if rival is not None and rival.state is ModuleState.LIVE:
             return f"{rival.name} is loaded, and only one of the two can be"
-        without = _without_peer_memory(facts, module)
-        if without is not None:
-            return f"built without peer-memory symbols: {without}"
+        reason = _lacks_peer_memory(facts, module)
+        if reason is not None:
+            return f"built without peer-memory symbols: {reason}"
     return None
 
 
-def _obstacle(facts: ModuleFacts, module: KernelModule) -> str:
-    """Return what keeps a module out, the hardest obstacle first."""
-    barred = bar(facts, module)
-    if barred is not None:
-        return barred
+def _why_not_loaded(facts: ModuleFacts, module: KernelModule) -> str:
+    """Return the strongest reason why a module is not loaded."""
+    blocker = blocker_of(facts, module)
+    if blocker is not None:
+        return blocker
     if module.install_line is not None:
         return _replaced(module.install_line)
     if module.blacklisted is not None:
@@ -66,18 +66,18 @@ def _replaced(install_line: str) -> str:
 
 
 def loads_nothing(install_line: str) -> bool:
-    """Return whether an install line's command is false(1) or true(1), as those are that keep a module out."""
+    """Return whether an install line runs false(1) or true(1), which prevents loading."""
     command = install_line.partition(": ")[2].split()[2:3]
     return bool(command) and command[0].rpartition("/")[2] in ("false", "true", ":")
 
 
-def _without_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:
-    """Return why a peer-memory module can only answer "Invalid argument"; None: nothing speaks for that."""
+def _lacks_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:
+    """Return why loading a peer-memory module fails with "Invalid argument"; None if nothing suggests it."""
     for symbol in facts.symbols:
         if symbol.symbol != PEER_MEMORY_SYMBOL:
             continue
         if not isinstance(symbol.provider, Unknown):
-            # Whoever was built with the symbol depends on the module that exports it.
+            # A module built with the symbol depends on the module that exports it.
             if not isinstance(module.depends, Unknown) and symbol.provider not in module.depends:
                 return f"it does not use {symbol.provider}, which exports {symbol.symbol} now"
             return None

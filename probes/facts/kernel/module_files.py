@@ -1,7 +1,8 @@
-"""What the module files on disk say of themselves, and against which RDMA stack a module can be built.
+"""The module files on disk, and the RDMA stack that a module would be built against.
 
-modinfo(8) reads the file that modprobe would load, compressed or not. Beside what is loaded (modules.py) it
-tells: replaced since boot (version, srcversion), built for another kernel (vermagic), signed by whom.
+modinfo(8) reads the file that modprobe would load, compressed or not. Compared with the loaded module
+(modules.py), it shows a file replaced since boot (version, srcversion), the kernel that it was built for
+(vermagic), and its signer.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _PEERMEM = re.compile(rb"nvidia[-_]peermem\.ko[.a-z0-9]{0,4}:")
 
 @dataclass(frozen=True)
 class ModuleFile:
-    """One file; NOT_THERE: it has no such field."""
+    """The fields of one file; NOT_THERE: it has no such field."""
 
     name: str  # with underscores
-    path: str  # "(builtin)" for what is part of the kernel
+    path: str  # "(builtin)" for a part of the kernel
     version: Maybe[str]
     srcversion: Maybe[str]
     license: Maybe[str]  # "NVIDIA", "Dual MIT/GPL"
@@ -47,12 +48,12 @@ class ExportedSymbol:
 
 @dataclass(frozen=True)
 class ModuleFileFacts:
-    """The files by module, and who would let peer-memory modules be built."""
+    """The files by module, and the RDMA stacks that peer-memory modules can be built against."""
 
-    files: Maybe[dict[str, ModuleFile]]  # modules that have none are missing here
-    peer_memory: tuple[ExportedSymbol, ...]  # ib_register_peer_memory_client, in the order the driver looks
-    unread: tuple[str, ...]  # Module.symvers that are there and could not be read
-    elsewhere: tuple[str, ...] = ()  # other kernels that have nvidia_peermem, where the running one has none
+    files: Maybe[dict[str, ModuleFile]]  # without modules that have no file
+    peer_memory: tuple[ExportedSymbol, ...]  # ib_register_peer_memory_client, in the driver's search order
+    unread: tuple[str, ...]  # existing Module.symvers that could not be read
+    elsewhere: tuple[str, ...] = ()  # other kernels with nvidia_peermem, if the running kernel has none
 
 
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
@@ -62,7 +63,7 @@ _FIELD = re.compile(r"([a-z_]{1,20}):\s+(\S.*)")
 
 
 def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> ModuleFileFacts:
-    """Run modinfo once; looks into the Module.symvers of the kernel `release` and of OFED."""
+    """Run modinfo once, and read the Module.symvers of the kernel `release` and of OFED."""
     symbols: list[ExportedSymbol] = []
     unread: list[str] = []
     if not isinstance(release, Unknown) and _RELEASE.fullmatch(release):
@@ -92,11 +93,11 @@ def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
 
 
 def _symvers(host: Host, release: str) -> list[str]:
-    """Return where the driver's build looks for the symbols, in that order (kernel-open/conftest.sh)."""
-    below = ["x86_64", "aarch64"]
+    """Return the files that the driver's build searches, in order (kernel-open/conftest.sh)."""
+    architectures = ["x86_64", "aarch64"]
     directories = [
         f"/lib/modules/{release}/build",
-        *(f"/usr/src/ofa_kernel/{architecture}/{release}" for architecture in below),
+        *(f"/usr/src/ofa_kernel/{architecture}/{release}" for architecture in architectures),
         f"/usr/src/ofa_kernel/{release}",
         "/usr/src/ofa_kernel/default",
     ]
@@ -112,13 +113,13 @@ def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
         return answer
     files = parse_modinfo(answer.stdout)
     if not files and "not found" not in answer.stderr:
-        told = printable(" ".join(answer.stderr.split()), 120)
-        return Unknown(Reason.IO_ERROR, "modinfo", told or "it printed nothing")
+        error = printable(" ".join(answer.stderr.split()), 120)
+        return Unknown(Reason.IO_ERROR, "modinfo", error or "modinfo printed nothing")
     return files
 
 
 def parse_modinfo(text: str) -> dict[str, ModuleFile]:
-    """Return the modules in the output of modinfo: blocks of "field:  value" that begin with "filename:"."""
+    """Parse the output of modinfo: blocks of "field:  value" that begin with "filename:"."""
     found: dict[str, ModuleFile] = {}
     fields: dict[str, str] = {}
     name = ""
@@ -131,7 +132,7 @@ def parse_modinfo(text: str) -> dict[str, ModuleFile]:
             if fields:
                 file = _module_file(fields)
                 found[file.name] = file
-            # What is built in has its name before its "filename".
+            # A built-in module has its name before its "filename".
             fields = {"name": name} if name else {}
         elif name:
             fields.setdefault("name", name)
@@ -150,7 +151,7 @@ def _module_file(fields: dict[str, str]) -> ModuleFile:
         return Unknown(Reason.NOT_THERE, path, f"no field {name}")
 
     vermagic = field("vermagic")
-    # Modules of kernels before 4.13 do not tell their names.
+    # Modules of kernels before 4.13 have no name field.
     name = fields.get("name") or path.rpartition("/")[2].partition(".ko")[0]
     depends = fields.get("depends", "").split(",")
     return ModuleFile(
@@ -166,7 +167,7 @@ def _module_file(fields: dict[str, str]) -> ModuleFile:
 
 
 def parse_symvers(content: bytes, symbol: str, path: str = "") -> ExportedSymbol | None:
-    """Return the line "0xCRC, symbol, module, EXPORT_SYMBOL…" of a Module.symvers, its columns parted by tabs."""
+    """Find a symbol in a Module.symvers: tab-separated lines "0xCRC, symbol, module, EXPORT_SYMBOL…"."""
     pattern = rb"^0x([0-9a-fA-F]{1,8})\t" + re.escape(symbol.encode()) + rb"\t([^\t\n]{1,256})\tEXPORT_SYMBOL"
     match = re.search(pattern, content, re.M)
     if match is None:

@@ -1,4 +1,4 @@
-"""Kernel modules of the ladder: what is loaded, what could be, and why not."""
+"""The kernel modules of the ladder: which are loaded, and which can be loaded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from probes.facts.kernel.depmod import (
     find_module,
     find_provider,
     is_builtin,
+    origin_of,
     read_tree,
-    who_put_it,
 )
 from probes.facts.kernel.modprobe_config import LoadingRules, read_rules
 from probes.facts.kernel.release import (
@@ -53,24 +53,24 @@ class KernelModule:
     taint: Maybe[str]
     parameters: dict[str, Maybe[str]]
     on_disk: Maybe[str]  # path of the .ko for the running kernel; NOT_THERE: none or built in;
-    #                      NOT_RECORDED: there is no modules.dep to look in
-    origin: Maybe[str]  # "kernel", "DKMS", "OFED", "extra", "updates": who put it there, from its path
+    #                      NOT_RECORDED: there is no modules.dep
+    origin: Maybe[str]  # who installed it, from its path: "kernel", "DKMS", "OFED", "extra", "updates"
     depends: Maybe[tuple[str, ...]]  # direct and indirect, from modules.dep, load order
     blacklisted: str | None  # "/etc/modprobe.d/x.conf:3", the line that blacklists it
-    install_line: str | None  # "/etc/modprobe.d/x.conf:3: install nvidia /bin/false" replaces its loading
-    persistent: str | None  # file of modules-load.d that names it
+    install_line: str | None  # "/etc/modprobe.d/x.conf:3: install nvidia /bin/false": runs instead of loading
+    persistent: str | None  # file of modules-load.d that loads it at boot
     kernel_forbids: bool = False  # module_blacklist= of the kernel's command line: the kernel refuses it
-    softdep: str | None = None  # "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem" loads it
+    softdep: str | None = None  # "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem": loads it
 
 
 @dataclass(frozen=True)
 class SymbolProvider:
-    """Which module really exports a symbol that the next one needs."""
+    """The module that exports a symbol which another module needs."""
 
     symbol: str  # "ib_register_peer_memory_client"
     needed_by: str
-    provider: Maybe[str]  # module name, "vmlinux" not included; NOT_THERE: no module on disk exports it;
-    #                       NOT_RECORDED: there is no modules.symbols to look in
+    provider: Maybe[str]  # module name, never "vmlinux"; NOT_THERE: no module on disk exports it;
+    #                       NOT_RECORDED: there is no modules.symbols
 
 
 @dataclass(frozen=True)
@@ -78,23 +78,23 @@ class Rung:
     """One step of the ladder, in load order."""
 
     module: str
-    needs: tuple[str, ...]  # modules of the ladder that must be there before (as modules.dep says)
-    why: str  # one line for the admin: what is lost without it
-    core: bool  # one of the six of the ladder proper; others are companions
+    needs: tuple[str, ...]  # modules of the ladder that must be loaded first (modules.dep)
+    why: str  # one line for the admin: what does not work without it
+    core: bool  # part of the ladder proper; the others are companions
 
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """The ladder in load order, and what is behind it."""
+    """The ladder in load order, and the facts behind it."""
 
     kernel_release: Maybe[str]
     modules: dict[str, KernelModule]  # every module of LADDER
     ladder: tuple[Rung, ...]
     symbols: tuple[SymbolProvider, ...]
     memory_peers: Maybe[tuple[str, ...]]  # clients below /sys/kernel/mm/memory_peers
-    rules_unread: tuple[str, ...] = ()  # files of modprobe.d, modules-load.d that are there, but not readable
-    loading_disabled: bool = False  # kernel.modules_disabled: nothing is loaded or unloaded until a reboot
-    signed_only: bool = False  # module.sig_enforce, lockdown: a module without a trusted signature is refused
+    rules_unread: tuple[str, ...] = ()  # files of modprobe.d and modules-load.d that could not be read
+    loading_disabled: bool = False  # kernel.modules_disabled: no loading or unloading until a reboot
+    signed_only: bool = False  # module.sig_enforce, lockdown: modules need a trusted signature
 
 
 CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
@@ -116,11 +116,11 @@ LADDER = (
     "gdrdrv",
     "nvidia_fs",
 )
-"""All of them in load order: what a module needs comes before it."""
+"""All modules in load order: a module comes after those it needs."""
 
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
 
-# What the modules need of each other where there is no modules.dep to say so.
+# Dependencies for a node without modules.dep.
 _USUAL_NEEDS = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
@@ -221,7 +221,7 @@ def _family(device_id: int) -> str:
 
 
 def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
-    """Fit the ladder to the cards on the bus: ConnectX-3 needs mlx4, and a node without one shows none."""
+    """Fit the ladder to the cards on the bus: mlx4 is shown only if a card (ConnectX-3) needs it."""
     if isinstance(pci, Unknown):
         return facts
     cards = {family: bool(cards_of(pci, family)) for family in ("mlx4", "mlx5")}
@@ -238,10 +238,10 @@ def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
 
 
 def parse_proc_modules(text: str, names: tuple[str, ...] = LADDER) -> dict[str, LoadedModule]:
-    """Return the lines of /proc/modules about `names`: `name size refcnt users state address (taints)`.
+    """Parse the lines of /proc/modules for `names`: `name size refcnt users state address (taints)`.
 
-    The fourth column lists who uses the module, not what it depends on, with a comma behind each and
-    `[permanent]` for what cannot be unloaded (kernel/module/procfs.c, m_show).
+    The fourth column lists the users of the module (not its dependencies), each followed by a comma, and
+    `[permanent]` if it cannot be unloaded (kernel/module/procfs.c, m_show).
     """
     found = {}
     for line in text.split("\n"):
@@ -270,7 +270,7 @@ def _loaded_module(words: list[str]) -> LoadedModule:
     elif words[2].isascii() and words[2].isdecimal() and len(words[2]) < 12:
         refcnt = int(words[2])
     users = (user for user in words[3].split(",") if user not in ("", "-", "[permanent]"))
-    # "(OE+)": a plus while it loads, a minus while it goes.
+    # "(OE+)": a plus while it loads, a minus while it is unloaded.
     taint = printable(words[-1].strip("()+-"), 32) if words[-1].startswith("(") else ""
     return LoadedModule(
         _STATES.get(words[4], malformed), refcnt, tuple(printable(user, 64) for user in users), taint
@@ -313,7 +313,7 @@ def _module(
         taint=taint,
         parameters=_parameters(host, f"{directory}/parameters") if absent is None else {},
         on_disk=file if isinstance(file, Unknown) else file.path,
-        origin=file if isinstance(file, Unknown) else who_put_it(file.relative),
+        origin=file if isinstance(file, Unknown) else origin_of(file.relative),
         depends=file if isinstance(file, Unknown) else file.depends,
         blacklisted=rules.blacklisted(name),
         install_line=None if install is None else str(install),
@@ -326,14 +326,14 @@ def _module(
 def _state_without_line(
     host: Host, name: str, loaded: Maybe[dict[str, LoadedModule]], tree: ModuleTree
 ) -> Maybe[ModuleState]:
-    """Return the state of a module that /proc/modules does not list, or where there is no such file."""
+    """Return the state of a module that /proc/modules does not list, or of any without that file."""
     listed = is_builtin(tree, name)
     if not isinstance(listed, Unknown):
         if listed:
             return ModuleState.BUILTIN
         if not isinstance(loaded, Unknown):
             return ModuleState.NOT_LOADED
-    # What is built in has a directory only if it has parameters or a version, and never an initstate.
+    # A built-in module has a directory only if it has parameters or a version, and never an initstate.
     initstate = host.read(f"/sys/module/{name}/initstate")
     if not isinstance(initstate, Unknown):
         return _INIT_STATES.get(
@@ -359,7 +359,7 @@ def _integer(host: Host, path: str) -> Maybe[int]:
 
 
 def _parameters(host: Host, directory: str) -> dict[str, Maybe[str]]:
-    """Return the parameters that may be read; of many, the first by name."""
+    """Read the readable parameters, at most MAX_PARAMETERS."""
     names = host.names(directory)
     values: dict[str, Maybe[str]] = {}
     for name in known(names, ())[:MAX_PARAMETERS]:

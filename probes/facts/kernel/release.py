@@ -13,7 +13,7 @@ from probes.host.protocol import Host
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 CONFIG_LIMIT_BYTES = 4 * 1024 * 1024  # a distribution's config is about 300 KB
 
-# Part of a path from here on: no slash, and no leading dot.
+# It becomes part of a path, so it has no slash and no leading dot.
 _RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _CHOSEN = re.compile(r"\[([a-z_]{1,40})\]")
@@ -22,7 +22,7 @@ _NOT_READ = Unknown(Reason.NOT_RECORDED, "kernel config")
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """The kernel and what it allows."""
+    """The kernel and its restrictions."""
 
     release: Maybe[str]  # "6.8.0-45-generic"
     version: Maybe[tuple[int, int]]  # (6, 8)
@@ -34,11 +34,11 @@ class KernelFacts:
     modules_disabled: Maybe[bool]  # kernel.modules_disabled sysctl
     dma_shared_buffer: Maybe[bool]  # CONFIG_DMA_SHARED_BUFFER
     mlx5_dmabuf: Maybe[bool] = _NOT_READ
-    """CONFIG_INFINIBAND_USER_MEM and _ON_DEMAND_PAGING: without both, mlx5 takes no dma-buf (mlx5/mr.c)."""
+    """CONFIG_INFINIBAND_USER_MEM and _ON_DEMAND_PAGING; mlx5 needs both for DMA-BUF (mlx5/mr.c)."""
 
 
 def probe(host: Host) -> KernelFacts:
-    """Read /proc and /sys, and the kernel's config file where there is one."""
+    """Read /proc and /sys, and the kernel's config file if there is one."""
     release = read_release(host)
     config = _config(host, release)
     return KernelFacts(
@@ -56,19 +56,19 @@ def probe(host: Host) -> KernelFacts:
 
 
 def read_signatures_enforced(host: Host) -> Maybe[bool]:
-    """Return whether only signed modules are loaded (Documentation/admin-guide/module-signing.rst)."""
+    """Return whether the kernel loads only signed modules (Documentation/admin-guide/module-signing.rst)."""
     return _switch(host, "/sys/module/module/parameters/sig_enforce")
 
 
 def read_modules_disabled(host: Host) -> Maybe[bool]:
-    """Return whether no module can be loaded or unloaded any more (Documentation/admin-guide/sysctl/kernel.rst)."""
+    """Return whether modules can no longer be loaded or unloaded (admin-guide/sysctl/kernel.rst)."""
     return _switch(host, "/proc/sys/kernel/modules_disabled")
 
 
 def read_release(host: Host) -> Maybe[str]:
-    """Return the kernel's release, `uname -r`, safe to be used as a part of a path.
+    """Read the kernel's release (`uname -r`) in a form that is safe in a path.
 
-    /proc/sys/kernel/osrelease, else the third word of /proc/version.
+    Source: /proc/sys/kernel/osrelease, else the third word of /proc/version.
     """
     source = "/proc/sys/kernel/osrelease"
     text = host.read(source)
@@ -83,7 +83,7 @@ def read_release(host: Host) -> Maybe[str]:
 
 
 def parse_banner(banner: str) -> str:
-    """Return the release in "Linux version 6.8.0-45-generic (buildd@…) …"; empty if it is none."""
+    """Return the release in "Linux version 6.8.0-45-generic (buildd@…) …"; "" if there is none."""
     words = banner.split(maxsplit=3)
     return words[2] if len(words) > 2 and words[:2] == ["Linux", "version"] else ""
 
@@ -99,19 +99,19 @@ def parse_version(release: Maybe[str]) -> Maybe[tuple[int, int]]:
 
 
 def read_cmdline(host: Host) -> Maybe[str]:
-    """Return the command line the kernel was booted with, one line."""
+    """Read the kernel's command line, as one line."""
     text = host.read("/proc/cmdline")
     return text if isinstance(text, Unknown) else printable(text)
 
 
 def parse_lockdown(text: str) -> Maybe[str]:
-    """Return the chosen word of "none [integrity] confidentiality" (kernel security/lockdown/lockdown.c)."""
+    """Return the word in brackets of "none [integrity] confidentiality" (security/lockdown/lockdown.c)."""
     match = _CHOSEN.search(text)
     return match[1] if match else Unknown(Reason.MALFORMED, "lockdown", "no word in brackets")
 
 
 def parse_switch(text: str) -> Maybe[bool]:
-    """Return a kernel switch: Y or 1, N or 0."""
+    """Parse a kernel switch: Y or 1, N or 0."""
     word = text.strip()
     if word in ("Y", "y", "1"):
         return True
@@ -121,7 +121,7 @@ def parse_switch(text: str) -> Maybe[bool]:
 
 
 def parse_secure_boot(variable: bytes) -> Maybe[bool]:
-    """Return the SecureBoot variable: four bytes of attributes, then 1 or 0 (efivarfs, UEFI 3.3)."""
+    """Parse the SecureBoot variable: four bytes of attributes, then 1 or 0 (efivarfs, UEFI 3.3)."""
     if len(variable) == 5 and variable[4] in (0, 1):
         return variable[4] == 1
     return Unknown(Reason.MALFORMED, SECURE_BOOT, f"{len(variable)} bytes instead of 5, or neither 0 nor 1")
@@ -130,7 +130,7 @@ def parse_secure_boot(variable: bytes) -> Maybe[bool]:
 def parse_config(config: bytes, option: str) -> Maybe[bool]:
     """Return whether a boolean option is set in a kernel's config file.
 
-    An option without a prompt, such as DMA_SHARED_BUFFER, leaves no line behind when it is off.
+    An option without a prompt, such as DMA_SHARED_BUFFER, has no line if it is disabled.
     """
     lines = b"\n" + config
     if b"\nCONFIG_" not in lines:
@@ -139,7 +139,7 @@ def parse_config(config: bytes, option: str) -> Maybe[bool]:
 
 
 def unpack(packed: bytes, limit: int = CONFIG_LIMIT_BYTES) -> bytes:
-    """Return a gzip file's content, empty if it is damaged, cut short or longer than `limit`."""
+    """Return a gzip file's content; empty if it is damaged, truncated or longer than `limit`."""
     stream = zlib.decompressobj(wbits=31)
     try:
         content = stream.decompress(packed, limit)

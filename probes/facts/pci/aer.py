@@ -1,8 +1,8 @@
-"""PCIe errors as the kernel counts them for each function: Advanced Error Reporting.
+"""The kernel's PCIe error counts for each function (Advanced Error Reporting).
 
-Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; readable for everybody, and nothing is asked of the
-function. Zero is not health: an error that no root port reports is not counted (config_space.py reads the
-sticky bits).
+Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats. Every user can read them, and reading does not
+access the function. A count of zero does not prove health: an error that no root port reports is not counted
+(config_space.py reads the sticky bits).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class ErrorCounts:
     """The counts of one severity."""
 
     total: int
-    by_name: dict[str, int]  # "BadTLP", "RxErr", …; those above zero
+    by_name: dict[str, int]  # "BadTLP", "RxErr", …; only counts above zero
 
 
 @dataclass(frozen=True)
 class PcieErrors:
-    """The counts of one function since it was found; NOT_THERE: it has no AER, or the firmware keeps it."""
+    """The counts of one function since it was enumerated; NOT_THERE: no AER, or the firmware owns it."""
 
     bdf: str
     correctable: Maybe[ErrorCounts]
@@ -41,13 +41,13 @@ class PcieErrors:
 
 @dataclass(frozen=True)
 class PcieErrorFacts:
-    """BDF -> counts, for the functions asked after."""
+    """BDF -> counts, for the requested functions."""
 
     functions: dict[str, PcieErrors]
 
 
 def probe(host: Host, bdfs: Iterable[str]) -> PcieErrorFacts:
-    """Read aer_dev_* of the functions, of at most 512."""
+    """Read aer_dev_* of at most 512 functions."""
     chosen = [bdf for bdf in dict.fromkeys(bdfs) if _BDF.fullmatch(bdf)][:MAX_FUNCTIONS]
     return PcieErrorFacts({bdf: _function(host, bdf) for bdf in chosen})
 
@@ -66,7 +66,7 @@ def _counts(host: Host, path: str) -> Maybe[ErrorCounts]:
 
 
 def parse_counts(text: str, path: str = "") -> Maybe[ErrorCounts]:
-    """Return the lines "RxErr 3" … "TOTAL_ERR_COR 3" of an aer_dev_ file."""
+    """Parse the lines "RxErr 3" … "TOTAL_ERR_COR 3" of an aer_dev_ file."""
     total: int | None = None
     by_name: dict[str, int] = {}
     for line in text.split("\n")[:_MAX_NAMES]:

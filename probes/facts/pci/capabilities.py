@@ -1,7 +1,7 @@
-"""The capabilities in a PCI function's configuration space: where they are, and what their registers say.
+"""Parsers of the capabilities in a PCI function's configuration space.
 
-Offsets and bits: include/uapi/linux/pci_regs.h. No bytes stop these parsers: a list that loops comes to an
-end, and what ends outside of what was read is malformed.
+Offsets and bits: include/uapi/linux/pci_regs.h. The parsers survive any bytes: a list that loops ends, and a
+capability that extends beyond the bytes read is malformed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from enum import Enum
 
 from probes.base.unknown import Maybe, Reason, Unknown
 
-HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: what everyone may read
+HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: readable by every user
 CONVENTIONAL_BYTES = 256  # PCI_CFG_SPACE_SIZE
 WHOLE_BYTES = 4096  # PCI_CFG_SPACE_EXP_SIZE
 
 
 class PortType(Enum):
-    """What a PCIe function is: PCI_EXP_FLAGS_TYPE."""
+    """The type of a PCIe function: PCI_EXP_FLAGS_TYPE."""
 
     ENDPOINT = "endpoint"
     LEGACY_ENDPOINT = "legacy endpoint"
@@ -32,7 +32,7 @@ class PortType(Enum):
 
 @dataclass(frozen=True)
 class AcsFlags:
-    """One bit for each service of Access Control Services, in the order of the register (PCI_ACS_SV …)."""
+    """One bit per service of Access Control Services, in register order (PCI_ACS_SV …)."""
 
     source_validation: bool
     translation_blocking: bool
@@ -44,7 +44,7 @@ class AcsFlags:
 
     @property
     def redirects(self) -> bool:
-        """Whether traffic between peers is sent up to the root complex: RR, CR or UF."""
+        """Whether peer-to-peer traffic is sent up to the root complex: RR, CR or UF."""
         return self.request_redirect or self.completion_redirect or self.upstream_forwarding
 
     def __str__(self) -> str:
@@ -54,12 +54,12 @@ class AcsFlags:
 
 @dataclass(frozen=True)
 class Acs:
-    """The ACS capability of one port: what it can do, and what is switched on."""
+    """The ACS capability of one port: the supported and the enabled services."""
 
     offset: int  # of the capability; its control register is at +6
     able: AcsFlags
     on: AcsFlags
-    control: int  # the control register as it is, 16 bits
+    control: int  # the control register, 16 bits
 
 
 @dataclass(frozen=True)
@@ -71,28 +71,27 @@ class PciExpress:
     max_payload_supported_bytes: Maybe[int]
     max_payload_bytes: Maybe[int]
     max_read_request_bytes: Maybe[int]  # MRRS
-    relaxed_ordering: bool  # the function may set the attribute; whether it does is the driver's choice
+    relaxed_ordering: bool  # the function may set the attribute; the driver decides
     extended_tags: bool
     no_snoop: bool
     ten_bit_tags: Maybe[bool]  # requester enable; NOT_THERE: capability of version 1
     aspm: Maybe[str]  # "off", "L0s", "L1", "L0s L1"; NOT_THERE: a function without a link
-    detected: tuple[
-        str, ...
-    ]  # of ERRORS, since somebody cleared them: also what never reached the kernel's AER
+    # Of ERRORS, since they were last cleared; includes errors that never reached the kernel's AER.
+    detected: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ResizableBar:
-    """One BAR whose size can be chosen."""
+    """One BAR with a selectable size."""
 
     index: int
     size_bytes: int
-    largest_bytes: Maybe[int]  # what the function offers at most
+    largest_bytes: Maybe[int]  # the largest size that the function offers
 
 
 @dataclass(frozen=True)
 class ConfigSpace:
-    """What the configuration space of one function says; NOT_THERE: it has no such capability."""
+    """The configuration space of one function; NOT_THERE: it has no such capability."""
 
     bdf: str
     source: str  # the file
@@ -127,12 +126,12 @@ _ASPM = ("off", "L0s", "L1", "L0s L1")
 
 
 def is_gone(content: bytes) -> bool:
-    """Return whether nobody answered: that reads as ones (PCI_ERROR_RESPONSE), and no vendor is 0xffff."""
+    """Return whether no device answered: it reads as all ones (PCI_ERROR_RESPONSE); no vendor is 0xffff."""
     return content[:4] == b"\xff\xff\xff\xff"
 
 
 def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe[ConfigSpace]:
-    """Return the capabilities in a configuration space of 256 or 4096 bytes, whatever is in it."""
+    """Parse a configuration space of 256 or 4096 bytes; it accepts any content."""
     if len(content) < HEADER_BYTES:
         return Unknown(Reason.MALFORMED, source, f"{len(content)} bytes are no PCI header")
     if is_gone(content):
@@ -143,8 +142,8 @@ def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe
         express = _express(content, standard[_EXPRESS], source)
     without: Unknown | None = None
     if len(content) <= CONVENTIONAL_BYTES and _EXPRESS in standard:
-        # A PCIe function always has 4096 bytes; the kernel falls back to 256 where it cannot reach them.
-        without = Unknown(Reason.IO_ERROR, source, "extended config space out of reach (no MMCONFIG)")
+        # A PCIe function always has 4096 bytes; the kernel falls back to 256 if it cannot reach the rest.
+        without = Unknown(Reason.IO_ERROR, source, "extended config space is not accessible (no MMCONFIG)")
     extended = extended_capabilities(content)
 
     def missing(name: str) -> Unknown:
@@ -161,7 +160,7 @@ def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe
 
 
 def capabilities(content: bytes) -> dict[int, int]:
-    """Return capability id -> offset, of the list that begins at the byte at 0x34; a loop ends it."""
+    """Return capability ID -> offset, from the list whose first offset is at 0x34; a loop ends it."""
     if len(content) <= HEADER_BYTES or not _word(content, _STATUS) & _CAPABILITY_LIST_BIT:
         return {}
     if content[_HEADER_TYPE] & 0x7F > 1:  # CardBus has its pointer elsewhere
@@ -177,7 +176,7 @@ def capabilities(content: bytes) -> dict[int, int]:
 
 
 def extended_capabilities(content: bytes) -> dict[int, int]:
-    """Return extended capability id -> offset, of the list that begins at 0x100; a loop ends it."""
+    """Return extended capability ID -> offset, from the list that begins at 0x100; a loop ends it."""
     found: dict[int, int] = {}
     offset = CONVENTIONAL_BYTES
     for _ in range(_MOST_EXTENDED):
@@ -200,7 +199,7 @@ def _long(content: bytes, offset: int) -> int:
 
 
 def _cut(source: str, offset: int) -> Unknown:
-    return Unknown(Reason.MALFORMED, source, f"the capability at {offset:#x} ends outside of what was read")
+    return Unknown(Reason.MALFORMED, source, f"the capability at {offset:#x} extends beyond the bytes read")
 
 
 def _bytes_of(code: int, source: str) -> Maybe[int]:
@@ -247,7 +246,7 @@ def _acs(content: bytes, offset: int, source: str) -> Maybe[Acs]:
 
 
 def acs_flags(register: int) -> AcsFlags:
-    """Return the seven bits of an ACS capability or control register."""
+    """Parse the seven bits of an ACS capability or control register."""
     return AcsFlags(*(bool(register >> bit & 1) for bit in range(7)))
 
 
@@ -259,7 +258,7 @@ def _ats(content: bytes, offset: int, source: str) -> Maybe[bool]:
 
 
 def _rebar(content: bytes, offset: int) -> tuple[ResizableBar, ...]:
-    """PCI_REBAR_CAP at +4, PCI_REBAR_CTRL at +8, and so on for each; bit 4 of the first stands for 1 MiB."""
+    """PCI_REBAR_CAP at +4, PCI_REBAR_CTRL at +8, repeated for each BAR; bit 4 of the first means 1 MiB."""
     bars = []
     count = min(_long(content, offset + 8) >> 5 & 7, 6)
     for place in range(offset, offset + 8 * count, 8):

@@ -1,7 +1,7 @@
-"""PCI configuration space of chosen functions: what only the capabilities tell, such as ACS above a NIC.
+"""PCI configuration space of selected functions: facts that only capabilities show, such as ACS above a NIC.
 
-The file `config` gives 64 bytes to all, the rest to who has CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c,
-pci_read_config). Reading 4096 bytes takes about a millisecond: nothing for every second.
+Every user can read 64 bytes of the file `config`; the rest needs CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c,
+pci_read_config). Reading 4096 bytes takes about a millisecond, so it is not done every second.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True)
 class ConfigSpaceFacts:
-    """BDF -> configuration space, for the functions asked after."""
+    """BDF -> configuration space, for the requested functions."""
 
     functions: dict[str, Maybe[ConfigSpace]]
 
 
 def probe(host: Host, bdfs: Iterable[str]) -> ConfigSpaceFacts:
-    """Read `config` of the functions, of at most 512; each function fails for itself.
+    """Read `config` of at most 512 functions; a failure affects only its own function.
 
-    Unknown, by reason: NEEDS_ROOT and NOT_RECORDED (a dump) where there are 64 bytes only, NOT_THERE where
-    the function sleeps or is gone from sysfs, DRIVER_ERROR where it does not answer on the bus.
+    NEEDS_ROOT or NOT_RECORDED (a dump): only 64 bytes. NOT_THERE: the function sleeps or is gone from sysfs.
+    DRIVER_ERROR: it does not answer on the bus.
     """
     chosen = list(dict.fromkeys(bdfs))[:MAX_FUNCTIONS]
     return ConfigSpaceFacts({bdf: _function(host, bdf) for bdf in chosen})
 
 
 def path_functions(pci: PciFacts) -> tuple[str, ...]:
-    """Return the BDFs worth reading: GPUs, NICs, their DMA functions, NVSwitches, and every bridge above them.
+    """Return the BDFs of GPUs, NICs, their DMA functions, NVSwitches, and every bridge above them.
 
-    Virtual functions have no settings of their own there but ATS, and a node has hundreds of them.
+    Virtual functions are left out: a node has hundreds, and only their ATS setting is their own.
     """
     found: set[str] = set()
     for function in pci.functions.values():
@@ -70,13 +70,12 @@ def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
 
 
 def _asleep(host: Host, directory: str) -> Unknown | None:
-    """Return why a function must be left alone: reading its configuration wakes it (pci_config_pm_runtime_get)."""
+    """Return why a function is not read: reading would wake it up (pci_config_pm_runtime_get)."""
     for name, words in (("power/runtime_status", ("suspended", "suspending")), ("power_state", ("D3cold",))):
         state = known(host.read(f"{directory}/{name}", 4096), "")
         if state in words:
-            return Unknown(
-                Reason.NOT_THERE, f"{directory}/{name}", f"not read: {state}, reading would wake it"
-            )
+            detail = f"not read: {state}, and reading would wake it up"
+            return Unknown(Reason.NOT_THERE, f"{directory}/{name}", detail)
     return None
 
 
@@ -86,6 +85,6 @@ def _only_the_header(host: Host, path: str) -> Unknown:
         return Unknown(Reason.NOT_RECORDED, path, beyond)
     if host.is_root():
         return Unknown(
-            Reason.IO_ERROR, path, f"{beyond} is refused even to root: CAP_SYS_ADMIN is missing here"
+            Reason.IO_ERROR, path, f"{beyond} is denied even to root: CAP_SYS_ADMIN is missing"
         )
     return Unknown(Reason.NEEDS_ROOT, path, beyond)

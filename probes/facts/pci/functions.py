@@ -1,4 +1,4 @@
-"""PCI functions and bridges, from sysfs alone."""
+"""PCI functions and bridges, from sysfs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from probes.host.protocol import Host
 
 
 class PciKind(Enum):
-    """What a function is to gdrtop, by class code (and vendor)."""
+    """The kind of a function for gdrtop, by class code and vendor."""
 
     GPU = "GPU"  # NVIDIA, class 0x03…
     NIC = "NIC"  # class 0x02…
@@ -27,7 +27,7 @@ class PciKind(Enum):
 
 @dataclass(frozen=True)
 class PciLink:
-    """A PCIe link: speeds in GT/s a lane, widths in lanes; `max_` is what the function itself can do."""
+    """A PCIe link: speeds in GT/s per lane, widths in lanes; `max_` is what the function itself supports."""
 
     speed_gtps: Maybe[float]
     width: Maybe[int]
@@ -46,7 +46,7 @@ class PciBar:
 
 @dataclass(frozen=True)
 class PciFunction:
-    """One PCI function and where it sits."""
+    """One PCI function and its place in the tree."""
 
     bdf: str  # "0000:1b:00.0"
     sysfs_path: str  # resolved, "/sys/devices/pci0000:15/…/0000:1b:00.0"
@@ -59,15 +59,15 @@ class PciFunction:
     subsystem_vendor_id: Maybe[int]
     subsystem_device_id: Maybe[int]
     driver: Maybe[str]  # bound driver; NOT_THERE: none
-    numa_node: Maybe[int]  # NOT_THERE where the kernel says -1; from local_cpulist where it has no such file
-    local_cpulist: Maybe[str]  # asked only where no NUMA node is named: the CPUs the kernel holds to be near
-    # Read for GPUs, NICs, NVSwitches and bridges; NOT_THERE with the detail "not read" for others.
+    numa_node: Maybe[int]  # NOT_THERE: the kernel says -1; without the file, from local_cpulist
+    local_cpulist: Maybe[str]  # the CPUs near it; read only if the NUMA node is unknown
+    # Read for GPUs, NICs, NVSwitches and bridges; for others NOT_THERE with the detail "not read".
     link: PciLink
     # Read for GPUs, NICs and NVSwitches.
     bars: Maybe[tuple[PciBar, ...]]
     iommu_group: Maybe[int]
     iommu_type: Maybe[str]  # "DMA", "DMA-FQ", "identity", …
-    physical_function: str | None  # of an SR-IOV virtual function: the BDF of its physical function
+    physical_function: str | None  # BDF of the physical function, for an SR-IOV virtual function
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PciFacts:
     """Every PCI function of the node, by BDF, in BDF order."""
 
     functions: dict[str, PciFunction]
-    names: dict[str, str]  # BDF -> "NVIDIA GH100 [H100 SXM5 80GB]", for the kinds that are shown
+    names: dict[str, str]  # BDF -> "NVIDIA GH100 [H100 SXM5 80GB]", for all kinds but OTHER
 
 
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -84,21 +84,21 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NVIDIA = 0x10DE
 _DEVICES = "/sys/bus/pci/devices"
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
-_NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read where a NUMA node is named")
+_NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
 _PREFETCHABLE = 0x2000  # IORESOURCE_PREFETCH, include/linux/ioport.h
-_NO_NODE = "the firmware names no NUMA node (-1)"
+_NO_NODE = "the firmware reports no NUMA node (-1)"
 _SEPARATORS = re.compile(r"[:.]")
 
 
 def is_for_guests(driver: Maybe[str]) -> bool:
-    """Return whether a driver keeps a device for virtual machines: vfio-pci, mlx5_vfio_pci, nvgrace_gpu_vfio_pci."""
+    """Return whether a driver reserves a device for virtual machines, such as vfio-pci, mlx5_vfio_pci."""
     name = known(driver, "").replace("-", "_")
     return name.endswith("vfio_pci") or name == "pci_stub"
 
 
 def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
-    """Return what a function is, by its class code (pci_ids.h) and vendor."""
+    """Return the kind of a function, by its class code (pci_ids.h) and vendor."""
     if isinstance(class_code, Unknown):
         return PciKind.OTHER
     base, nvidia = class_code >> 16, vendor_id == _NVIDIA
@@ -112,10 +112,10 @@ def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
 
 
 def chain_of(sysfs_path: str) -> tuple[str, tuple[str, ...]]:
-    """Return host bridge and BDFs from the root port down, of a resolved sysfs path.
+    """Return the host bridge and the BDFs from the root port down, from a resolved sysfs path.
 
-    A host bridge below a device (VMD: "pci10000:e0" below "0000:00:0e.0") begins a chain of its own,
-    and so does a function below anything else that is no PCI function.
+    A host bridge below a device (VMD: "pci10000:e0" below "0000:00:0e.0") begins a new chain, and so does
+    a function below anything that is not a PCI function.
     """
     root = ""
     chain: list[str] = []
@@ -134,19 +134,19 @@ def chain_of(sysfs_path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def parse_uevent(text: str) -> dict[str, str]:
-    """Return the KEY=value lines of a uevent file."""
+    """Parse the KEY=value lines of a uevent file."""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
 def parse_speed(text: str) -> float | None:
-    """Return GT/s of "16.0 GT/s PCIe" (kernel ≥ 5.7) or "16 GT/s"; None for "Unknown" and anything else."""
+    """Parse "16.0 GT/s PCIe" (kernel ≥ 5.7) or "16 GT/s"; None for "Unknown" and anything else."""
     match = re.match(r"(\d{1,3}(?:\.\d{1,2})?) GT/s", text)
-    # No link runs at 0 GT/s: that, too, says that nobody knows.
+    # No link runs at 0 GT/s: this means unknown, too.
     return (float(match.group(1)) or None) if match else None
 
 
 def parse_resource(text: str) -> tuple[PciBar, ...]:
-    """Return the BARs in a `resource` file: lines of start, end, flags in hex; the first six are BARs."""
+    """Parse a `resource` file: lines of start, end and flags in hex, of which the first six are BARs."""
     bars = []
     for index, line in enumerate(text.splitlines()[:6]):
         try:
@@ -161,7 +161,7 @@ def parse_resource(text: str) -> tuple[PciBar, ...]:
 def _hex(text: Maybe[str], path: str) -> Maybe[int]:
     if isinstance(text, Unknown):
         return text
-    # A class has 24 bits, an id 16; uevent writes them without leading zeros of the class.
+    # A class has 24 bits, an ID 16; uevent writes the class without leading zeros.
     if not _HEX.fullmatch(text):
         return Unknown(Reason.MALFORMED, path, printable(text, 40))
     return int(text, 16)
@@ -179,7 +179,7 @@ def _link(host: Host, path: str) -> PciLink:
         text = host.read(f"{path}/{name}")
         if isinstance(text, Unknown):
             return text
-        # 0 and 255 are how the kernel says that there is no link, or that the device is gone.
+        # 0 and 255 mean that there is no link, or that the device is gone.
         if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) not in range(1, 65):
             return Unknown(Reason.NOT_THERE, f"{path}/{name}", printable(text, 40))
         return int(text)
@@ -227,7 +227,7 @@ def _iommu(host: Host, path: str) -> tuple[Maybe[int], Maybe[str]]:
 def _function(host: Host, bdf: str) -> PciFunction:
     target = host.link(f"{_DEVICES}/{bdf}")
     if isinstance(target, Unknown):
-        # Some dumps hold directories where the kernel has links.
+        # Some dumps have directories in place of the kernel's links.
         path = known(host.resolve(f"{_DEVICES}/{bdf}"), f"{_DEVICES}/{bdf}")
     else:
         path = posixpath.normpath(posixpath.join(_DEVICES, target))
@@ -277,63 +277,63 @@ def _function(host: Host, bdf: str) -> PciFunction:
 
 
 def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
-    """Name the NUMA node that holds all near CPUs, where the kernel has no `numa_node` file to ask.
+    """Fill in the NUMA node that contains all near CPUs, for functions without a `numa_node` file.
 
-    A `numa_node` of -1 stays unknown: NCCL and the driver go by it, whatever the CPUs say.
+    A `numa_node` of -1 stays unknown, because NCCL and the driver use it as it is.
     """
 
-    def unasked(one: PciFunction) -> bool:
-        node = one.numa_node
+    def has_no_file(function: PciFunction) -> bool:
+        node = function.numa_node
         return isinstance(node, Unknown) and node.reason is Reason.NOT_THERE and node.detail != _NO_NODE
 
-    if not any(map(unasked, functions.values())):
+    if not any(map(has_no_file, functions.values())):
         return functions
     facts = numa.probe(host)
     if isinstance(facts, Unknown):
         return functions
     cpus = {node.number: set(numa.parse_list(known(node.cpulist, "")) or ()) for node in facts.nodes}
     found = dict(functions)
-    for bdf, one in functions.items():
-        if not unasked(one):
+    for bdf, function in functions.items():
+        if not has_no_file(function):
             continue
-        near = set(numa.parse_list(known(one.local_cpulist, "")) or ())
+        near = set(numa.parse_list(known(function.local_cpulist, "")) or ())
         nodes = [number for number, own in cpus.items() if near and near <= own]
         if len(nodes) == 1:
-            found[bdf] = replace(one, numa_node=nodes[0])
+            found[bdf] = replace(function, numa_node=nodes[0])
     return found
 
 
-def _with_drivers_told(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
-    """In a dumped tree in which no function has a driver, drivers were not recorded."""
-    lost = [
-        isinstance(one.driver, Unknown) and one.driver.reason is Reason.NOT_THERE
-        for one in functions.values()
+def _without_recorded_drivers(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
+    """Mark the drivers as not recorded in a dumped tree in which no function has one."""
+    missing = [
+        isinstance(function.driver, Unknown) and function.driver.reason is Reason.NOT_THERE
+        for function in functions.values()
     ]
-    if host.origin.source is not Source.TREE or not all(lost):
+    if host.origin.source is not Source.TREE or not all(missing):
         return functions
-    told = Unknown(Reason.NOT_RECORDED, f"{_DEVICES}/*/driver", "this tree names no driver of any function")
-    return {bdf: replace(one, driver=told) for bdf, one in functions.items()}
+    unknown = Unknown(Reason.NOT_RECORDED, f"{_DEVICES}/*/driver", "this tree has no driver of any function")
+    return {bdf: replace(function, driver=unknown) for bdf, function in functions.items()}
 
 
 def sort_key(bdf: str) -> tuple[int, ...]:
-    """Order of BDFs by number: domains of more than four digits stand last, not among the others."""
+    """Return a sort key for BDFs by number: domains of more than four digits come last."""
     return tuple(int(part, 16) for part in _SEPARATORS.split(bdf))
 
 
 def probe(host: Host) -> Maybe[PciFacts]:
-    """Read /sys/bus/pci/devices; `config` is never read, for that wakes sleeping devices."""
+    """Read /sys/bus/pci/devices, but never `config`, because that wakes sleeping devices."""
     names = host.names(_DEVICES)
     if isinstance(names, Unknown):
         return names
     bdfs = sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key)
     functions = {bdf: _function(host, bdf) for bdf in bdfs}
-    functions = _with_drivers_told(host, _with_nodes_of_cpus(host, functions))
+    functions = _without_recorded_drivers(host, _with_nodes_of_cpus(host, functions))
     ids = {
-        bdf: (one.vendor_id, one.device_id)
-        for bdf, one in functions.items()
-        if one.kind is not PciKind.OTHER
-        and not isinstance(one.vendor_id, Unknown)
-        and not isinstance(one.device_id, Unknown)
+        bdf: (function.vendor_id, function.device_id)
+        for bdf, function in functions.items()
+        if function.kind is not PciKind.OTHER
+        and not isinstance(function.vendor_id, Unknown)
+        and not isinstance(function.device_id, Unknown)
     }
     found = names_of(host, set(ids.values()))
     return PciFacts(functions, {bdf: found[pair] for bdf, pair in ids.items()})

@@ -70,7 +70,7 @@ _DEVICES = {
 
 
 def names_of(host: Host, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return the names of (vendor, device) pairs; a device that nobody knows is named by its numbers."""
+    """Return the names of (vendor, device) pairs; an unknown device is named by its numbers."""
     wanted = set(wanted)
     if not wanted:
         return {}
@@ -86,13 +86,13 @@ def names_of(host: Host, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, i
 
 
 def built_in_name(vendor: int, device: int) -> str:
-    """Return the name that is the same on every node; one that is not known here by its numbers."""
+    """Return the name from the built-in table; an unknown device is named by its numbers."""
     maker = _VENDORS.get(vendor, f"{vendor:04x}")
     return f"{maker} {_DEVICES.get((vendor, device), f'device {device:04x}')}"
 
 
 def search(content: bytes, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return the wanted names in the text of a pci.ids file: vendors at the margin, devices indented."""
+    """Find names in a pci.ids file, in which devices are indented below their vendors."""
     sections: dict[int, tuple[str, bytes]] = {}
     found: dict[tuple[int, int], str] = {}
     for vendor, device in wanted:

@@ -1,8 +1,9 @@
-"""What rdma-core's `rdma_topo check` says of ACS on Direct NIC platforms (kernel-boot/rdma_topo).
+"""The answer of rdma-core's `rdma_topo check` about ACS on Direct NIC platforms (kernel-boot/rdma_topo).
 
-It judges machines whose ConnectX has a DMA function beside the GPU, and since 2026 those whose GPU is below
-the ConnectX's own switch or, like the NIC, below a root port (linux-rdma/rdma-core pull requests 1725, 1779).
-It reads the VPD of every function, which takes long: it is run only where it can have an answer.
+It supports machines whose ConnectX has a DMA function next to the GPU. Since 2026 it also supports machines
+whose GPU is below the ConnectX's own switch or, like the NIC, directly below a root port
+(linux-rdma/rdma-core pull requests 1725, 1779). It reads the VPD of every function, which is slow, so it runs
+only on machines that it can judge.
 """
 
 from __future__ import annotations
@@ -19,34 +20,35 @@ _SECONDS = 5.0
 _MOST_LINES = 256
 _MELLANOX, _DMA_FUNCTION = 0x15B3, 0x2100
 _NONE_HERE = "No supported topology"
+_UNSUPPORTED = "it does not support this platform"
 
 
 @dataclass(frozen=True)
 class RdmaTopoFacts:
-    """What it found right, and what it failed on: versions of 2025 end at the first failure."""
+    """The lines of its output; versions of 2025 stop at the first failure."""
 
     right: tuple[str, ...]
     failed: tuple[str, ...]
 
 
 def is_dma_function(function: PciFunction) -> bool:
-    """Return whether this is the DMA function of a ConnectX, which sits beside the GPU on a Direct NIC platform."""
+    """Return whether this is the DMA function of a ConnectX, next to the GPU on a Direct NIC platform."""
     return function.vendor_id == _MELLANOX and function.device_id == _DMA_FUNCTION
 
 
 def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
-    """Ask it; NOT_THERE: not installed, or no platform that it judges."""
+    """Run it; NOT_THERE: not installed, or it does not support this platform."""
     if not any(
-        is_dma_function(one) or (one.kind is PciKind.BRIDGE and one.vendor_id == _MELLANOX)
-        for one in pci.functions.values()
+        is_dma_function(function) or (function.kind is PciKind.BRIDGE and function.vendor_id == _MELLANOX)
+        for function in pci.functions.values()
     ):
-        return Unknown(Reason.NOT_THERE, " ".join(ARGV), "no platform that it judges")
+        return Unknown(Reason.NOT_THERE, " ".join(ARGV), _UNSUPPORTED)
     answer = host.run(ARGV, _SECONDS)
     return answer if isinstance(answer, Unknown) else parse(answer.stdout)
 
 
 def parse(output: str) -> Maybe[RdmaTopoFacts]:
-    """Return the lines "OK", "FAIL" and "E:" of its output; its exit status says no more."""
+    """Parse the lines "OK", "FAIL" and "E:" of its output; the exit status adds nothing."""
     source = " ".join(ARGV)
     right: list[str] = []
     failed: list[str] = []
@@ -55,7 +57,7 @@ def parse(output: str) -> Maybe[RdmaTopoFacts]:
         text = printable(text.strip(), 300)
         if word == "E:":
             if _NONE_HERE in text:
-                return Unknown(Reason.NOT_THERE, source, "no platform that it judges")
+                return Unknown(Reason.NOT_THERE, source, _UNSUPPORTED)
             reason = Reason.NEEDS_ROOT if "root" in text else Reason.DRIVER_ERROR
             return Unknown(reason, source, text)
         if word == "OK":

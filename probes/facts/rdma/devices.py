@@ -12,7 +12,7 @@ from probes.host.protocol import Host
 
 @dataclass(frozen=True)
 class Gid:
-    """One GID that is not empty."""
+    """One non-empty GID."""
 
     index: int
     gid: str  # "fe80:0000:0000:0000:…", 8 groups
@@ -41,9 +41,9 @@ class RdmaPort:
 class RdmaDevice:
     """One RDMA device (HCA): what ibv_devices lists."""
 
-    name: str  # cleaned for showing; the kernel's own name but for hostile characters
-    sysfs_path: str  # /sys/class/infiniband/NAME, with the name as it is
-    bdf: Maybe[str]  # of the PCI function it belongs to; NOT_THERE: software (rxe, siw), or no link to it
+    name: str  # the kernel's name, with control characters replaced
+    sysfs_path: str  # /sys/class/infiniband/NAME, with the original name
+    bdf: Maybe[str]  # of its PCI function; NOT_THERE: a software device (rxe, siw), or no link to it
     driver: Maybe[str]
     node_type: Maybe[str]  # "CA", "RNIC", …
     firmware: Maybe[str]
@@ -69,7 +69,7 @@ class RdmaFacts:
     devices: tuple[RdmaDevice, ...]
     # BDFs of NICs whose RDMA device exists in another network namespace, a pod's for example
     devices_elsewhere: tuple[str, ...] = ()
-    namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only where a device is elsewhere
+    namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only if a device is elsewhere
 
 
 _CLASS = "/sys/class/infiniband"
@@ -84,16 +84,16 @@ _NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
 _EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# rxe has 1024 entries a port, mlx5 256 on RoCE. The kernel puts a new GID into the first free entry
+# rxe has 1024 entries per port, mlx5 256 on RoCE. The kernel puts a new GID into the first free entry
 # (drivers/infiniband/core/cache.c, __ib_cache_gid_add), so a table fills from its start and has holes only
-# where addresses were removed: after so many empty ones in a row the rest is taken to be empty.
+# where addresses were removed. After this many empty entries in a row, the rest counts as empty.
 _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key by which mlx5_2 stands before mlx5_10."""
+    """Return a sort key that puts mlx5_2 before mlx5_10."""
     return tuple(
         (0, int(part), "") if part.isdecimal() else (1, 0, part)
         for part in re.split(r"(\d{1,9})", name)
@@ -102,15 +102,15 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def parse_numbered(text: str) -> str | None:
-    """Return the word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
+    """Parse the word of "4: ACTIVE", "5: LinkUp", "1: CA"; None for other text."""
     match = re.fullmatch(r"\d{1,3}: ?(.{1,40})", text)
     return match.group(1) if match else None
 
 
 def parse_rate(text: str) -> tuple[float, str] | None:
-    """Return Gb/s and the words behind, of "400 Gb/sec (4X NDR)".
+    """Parse the rate in Gb/s and the words in parentheses of "400 Gb/sec (4X NDR)".
 
-    A kernel prints a speed it does not know as SDR: an XDR link of an old one is "10 Gb/sec (4X SDR)"
+    A kernel prints an unknown speed as SDR: on an old kernel an XDR link is "10 Gb/sec (4X SDR)"
     (drivers/infiniband/core/sysfs.c, rate_show).
     """
     match = _RATE.fullmatch(text)
@@ -136,12 +136,12 @@ def _gid_netdev(host: Host, path: str) -> Maybe[str]:
     netdev = _word(host, path)
     if isinstance(netdev, Unknown) and netdev.reason is Reason.IO_ERROR:
         # EINVAL is how the kernel says "none" (core/sysfs.c, print_ndev).
-        return Unknown(Reason.NOT_THERE, path, "no netdev behind this GID")
+        return Unknown(Reason.NOT_THERE, path, "this GID has no netdev")
     return netdev
 
 
 def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
-    """Return the GIDs in index order; the reason where none could be read. Empty entries have no attributes."""
+    """Return the GIDs in index order; unknown if none could be read. Empty entries have no attributes."""
     gids: list[Gid] = []
     failure: Unknown | None = None
     missing = empty = 0
@@ -169,7 +169,7 @@ def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
 
 
 def _netdev(host: Host, parent: str, number: int, gids: Maybe[tuple[Gid, ...]]) -> Maybe[str]:
-    """RoCE: exactly, from the GID table; else the device's netdev whose dev_port is the port's."""
+    """Return a port's netdev: on RoCE from the GID table, else by the netdev's dev_port."""
     if not isinstance(gids, Unknown):
         for gid in gids:
             if not isinstance(gid.netdev, Unknown):
@@ -235,12 +235,12 @@ def _numa_node(host: Host, path: str) -> Maybe[int]:
     if re.fullmatch(r"\d{1,6}", text):
         return int(text)
     if text == "-1":
-        return Unknown(Reason.NOT_THERE, path, "the firmware names no NUMA node (-1)")
+        return Unknown(Reason.NOT_THERE, path, "the firmware reports no NUMA node (-1)")
     return Unknown(Reason.MALFORMED, path, printable(text, 40))
 
 
 def pci_function(path: str) -> str | None:
-    """Return the part of a resolved sysfs path that ends at its last PCI function.
+    """Return a resolved sysfs path up to its last PCI function.
 
     A subfunction's RDMA device is below an auxiliary device, …/0000:03:00.0/mlx5_core.sf.4
     (Documentation/networking/device_drivers/ethernet/mellanox/mlx5).
@@ -299,7 +299,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
 
 
 def _without_function(host: Host, name: str, path: str) -> str:
-    """Return why a device has no PCI function: rxe and siw are software, others are not fully recorded."""
+    """Return why a device has no PCI function: rxe and siw are software; others were recorded partially."""
     place = known(host.resolve(path), "")
     if name.startswith(_SOFTWARE) or place.startswith("/sys/devices/virtual/"):
         return "on no PCI function: a software device"
@@ -323,7 +323,7 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
 
 
 def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str, ...]:
-    """NICs that mlx5_ib drives and that have no RDMA device here: sysfs shows those of one namespace only.
+    """Return the NICs of mlx5_ib without an RDMA device here: sysfs shows only those of one namespace.
 
     The auxiliary bus is the same in every namespace (Linux 5.11, and OFED on older kernels).
     """
@@ -345,10 +345,10 @@ def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str
 
 
 def _namespace_mode(host: Host) -> Maybe[str]:
-    """Read whether a device is in one namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
+    """Return whether devices are in one namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
     answer = host.run(NAMESPACE_ARGV)
     if isinstance(answer, Unknown):
         return answer
     match = _NAMESPACE_MODE.search(answer.stdout)
-    told = "no netns mode in its output"
-    return match[1] if match else Unknown(Reason.MALFORMED, " ".join(NAMESPACE_ARGV), told)
+    detail = "no netns mode in its output"
+    return match[1] if match else Unknown(Reason.MALFORMED, " ".join(NAMESPACE_ARGV), detail)

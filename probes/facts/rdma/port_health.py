@@ -1,8 +1,8 @@
-"""How well each RDMA port is: error counters, subnet manager, MTU, and what RoCE needs of its netdev.
+"""The health of each RDMA port: error counters, subnet manager, MTU, and the netdev that RoCE depends on.
 
 Documentation/ABI/stable/sysfs-class-infiniband and drivers/infiniband/core/sysfs.c. State, rate and GIDs are
-in rdma.py, bytes in rates.py. A counter means something as a difference between two readings: the value alone
-counts from the last reset, and many are so narrow that they stick at their greatest value.
+in devices.py, bytes in rates.py. Only the difference between two readings of a counter is meaningful: the
+value counts from the last reset, and many counters are so narrow that they stop at their maximum.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_PMA = "N/A (no PMA)"
 _PRIORITIES = range(8)
 _IFF_UP = 1  # include/uapi/linux/if.h
 _ROCE_MTUS = (4096, 2048, 1024, 512, 256)
-# GRH, UDP, BTH, XRC, AtomicETH and ICRC: what iboe_get_mtu takes off (include/rdma/ib_addr.h).
+# GRH, UDP, BTH, XRC, AtomicETH and ICRC: what iboe_get_mtu subtracts (include/rdma/ib_addr.h).
 _ROCE_HEADER_BYTES = 40 + 8 + 12 + 4 + 28 + 4
 _IPV4_GID = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{2})([0-9a-f]{2}):([0-9a-f]{2})([0-9a-f]{2})")
 
@@ -50,7 +50,7 @@ class ErrorCounter:
     """One counter since its last reset."""
 
     value: int
-    is_full: bool  # it stands at its greatest value and counts no further
+    is_full: bool  # it has reached its maximum and no longer counts
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class PortHealth:
     sm_lid: Maybe[int]  # 0 on InfiniBand: no subnet manager
     netdev: Maybe[str]
     netdev_mtu_bytes: Maybe[int]
-    roce_mtu_bytes: Maybe[int]  # what RDMA makes of the netdev's; NOT_THERE: InfiniBand
+    roce_mtu_bytes: Maybe[int]  # the RDMA MTU that results from the netdev's; NOT_THERE: InfiniBand
     netdev_state: Maybe[str]  # "up", "down", "lowerlayerdown"
-    netdev_is_up: Maybe[bool]  # an admin has not set it down (IFF_UP)
-    carrier_changes: Maybe[int]  # ups and downs since the netdev came
-    ecn_priorities: Maybe[tuple[int, ...]]  # that react to congestion (RP); NOT_THERE: not OFED's driver
-    traffic_class: Maybe[int]  # that new connections get; NOT_THERE: not set, or not OFED's driver
+    netdev_is_up: Maybe[bool]  # administratively up (IFF_UP)
+    carrier_changes: Maybe[int]  # link-up and link-down events since the netdev was created
+    ecn_priorities: Maybe[tuple[int, ...]]  # those that react to congestion; NOT_THERE: not OFED's driver
+    traffic_class: Maybe[int]  # of new connections; NOT_THERE: not set, or not OFED's driver
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class PortHealthFacts:
 
 
 def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
-    """Read the counters of every port; each read asks the device's firmware: nothing for every second."""
+    """Read the counters of every port. Each read queries the device's firmware, so not every second."""
     return PortHealthFacts(
         {
             (device.name, port.number): _port(host, device, port)
@@ -92,16 +92,16 @@ def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
 
 @dataclass(frozen=True)
 class CounterValue:
-    """One counter of a port for showing: its value, and by how much it rose since an earlier reading."""
+    """One counter of a port as displayed: its value, and its rise since an earlier reading."""
 
     name: str
     value: int
     rise: int | None = None  # None: no earlier reading, or the counter was reset in between
-    is_full: bool = False  # it stands at its greatest value and counts no further
+    is_full: bool = False  # it has reached its maximum and no longer counts
 
 
 def counter_values(now: PortHealth, before: PortHealth | None = None) -> tuple[CounterValue, ...]:
-    """Return the counters of a port that are not 0, rising ones first; those that were not read are left out.
+    """Return the counters of a port that are not 0 and could be read, rising ones first.
 
     `before` is the same port at an earlier reading.
     """
@@ -113,7 +113,7 @@ def counter_values(now: PortHealth, before: PortHealth | None = None) -> tuple[C
         rise = None if was is None or was > value else value - was
         if value:
             found.append(CounterValue(name, value, rise, is_full))
-    return tuple(sorted(found, key=lambda one: -(one.rise or 0)))
+    return tuple(sorted(found, key=lambda counter: -(counter.rise or 0)))
 
 
 def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
@@ -128,13 +128,13 @@ def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
 
 
 def roce_mtu(netdev_mtu_bytes: int) -> int | None:
-    """Return the RDMA MTU on a netdev of this MTU; None: too small for any (ib_addr.h, iboe_get_mtu)."""
+    """Return the RDMA MTU for a netdev's MTU; None: too small for RoCE (ib_addr.h, iboe_get_mtu)."""
     payload = netdev_mtu_bytes - _ROCE_HEADER_BYTES
     return next((mtu for mtu in _ROCE_MTUS if payload >= mtu), None)
 
 
 def routable_gids(gids: tuple[Gid, ...]) -> tuple[tuple[int, str], ...]:
-    """Return (index, IPv4 address) of the GIDs that RoCE v2 can route: what NCCL_IB_GID_INDEX should point to."""
+    """Return (index, IPv4 address) of the GIDs that RoCE v2 can route: values for NCCL_IB_GID_INDEX."""
     found = []
     for gid in gids:
         match = _IPV4_GID.fullmatch(gid.gid)
@@ -193,10 +193,10 @@ def _roce_mtu(port: RdmaPort, netdev_mtu: Maybe[int]) -> Maybe[int]:
 
 
 def parse_counter(text: str, bits: int = 64) -> ErrorCounter | None:
-    """Return a counter of so many bits; None for text that is no number."""
+    """Parse a counter of this many bits; None for text that is not a number."""
     if not re.fullmatch(r"[0-9]{1,20}", text):
         return None
-    # Some drivers fill wider counters than the MAD has room for: those have not stopped.
+    # Some drivers provide wider counters than the MAD has room for; those have not stopped.
     return ErrorCounter(int(text), int(text) == (1 << bits) - 1)
 
 
@@ -212,9 +212,9 @@ def _errors(
             continue
         text = host.read(f"{directory}/{name}", 4096) if refused is None else refused
         found[name] = _counter(text, f"{directory}/{name}", bits)
-        # A device that refuses one refuses all, and writes a line into the kernel log for each.
+        # A device that refuses one counter refuses all, and logs a line to the kernel log for each.
         if isinstance(text, Unknown) and text.reason is Reason.IO_ERROR:
-            refused = Unknown(text.reason, text.source, text.detail or "not asked again after an error")
+            refused = Unknown(text.reason, text.source, text.detail or "not read again after an error")
     return found
 
 
@@ -232,7 +232,7 @@ def _hw_errors(
 ) -> Maybe[dict[str, Maybe[int]]]:
     if isinstance(names, Unknown):
         return names
-    # Of the port, or with some drivers of the device; rdma.py has listed the first that is there.
+    # Counters of the port or, with some drivers, of the device; devices.py lists the first that exists.
     directory = directories[1] if isinstance(host.names(directories[0]), Unknown) else directories[0]
     found: dict[str, Maybe[int]] = {}
     for name in [name for name in names if name not in _NO_ERRORS][:_MAX_HW_COUNTERS]:
@@ -254,7 +254,7 @@ def _number(host: Host, path: str) -> Maybe[int]:
 
 
 def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:
-    """Return the priorities of OFED's netdev directory ecn/roce_rp/enable/N that hold a 1."""
+    """Return the priorities N whose file ecn/roce_rp/enable/N (OFED) contains 1."""
     names = host.names(directory)
     if isinstance(names, Unknown):
         return names
@@ -262,9 +262,9 @@ def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:
 
 
 def _traffic_class(host: Host, path: str) -> Maybe[int]:
-    """OFED's tc/PORT/traffic_class: "Global tclass=106", empty where none is set."""
+    """Read OFED's tc/PORT/traffic_class: "Global tclass=106", or empty if none is set."""
     text = host.read(path, 4096)
     if isinstance(text, Unknown):
         return text
     match = re.search(r"Global tclass=([0-9]{1,3})\b", text)
-    return int(match[1]) if match else Unknown(Reason.NOT_THERE, path, "none is set")
+    return int(match[1]) if match else Unknown(Reason.NOT_THERE, path, "no traffic class is set")

@@ -1,6 +1,6 @@
-"""The CPUs and NUMA nodes that this process may use: what a job, a container or taskset leaves it.
+"""The CPUs and NUMA nodes that this process may use, as limited by a job, a container or taskset.
 
-Programs that it starts may use no others; libnuma uses these lines too (set_task_constraints).
+The programs that it starts have the same limits. libnuma reads the same lines (set_task_constraints).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def probe(host: Host) -> Maybe[CpusetFacts]:
 
 
 def parse_status(text: str) -> CpusetFacts:
-    """Return the lines "Cpus_allowed_list:" and "Mems_allowed_list:"."""
+    """Parse the lines "Cpus_allowed_list:" and "Mems_allowed_list:"."""
     return CpusetFacts(_list(text, "Cpus_allowed_list"), _list(text, "Mems_allowed_list"))
 
 

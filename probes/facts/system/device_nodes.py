@@ -1,7 +1,7 @@
-"""The device files of GPUs and RDMA: which are here, and whether this process may use them.
+"""The device files of GPUs and RDMA: which exist, and whether this process may use them.
 
-In a container /sys/class/infiniband shows every HCA, though none of their device files was passed in. The
-kernel may still refuse to open one that the mode allows: a device cgroup is not asked here.
+In a container /sys/class/infiniband shows every HCA, even if none of their device files was passed in. The
+kernel may still refuse to open a file that the mode allows, because device cgroups are not checked here.
 """
 
 from __future__ import annotations
@@ -33,17 +33,15 @@ class DeviceNode:
 class DeviceNodeFacts:
     """The device files, in order of name."""
 
-    rdma: Maybe[
-        tuple[DeviceNode, ...]
-    ]  # NOT_THERE: no /dev/infiniband (ib_uverbs not loaded, or not passed in)
+    rdma: Maybe[tuple[DeviceNode, ...]]  # NOT_THERE: no /dev/infiniband (no ib_uverbs, or not passed in)
     gpu: Maybe[tuple[DeviceNode, ...]]
 
 
 def probe(host: Host) -> DeviceNodeFacts:
-    """List /dev/infiniband and the NVIDIA files of /dev, and open none of them."""
+    """List /dev/infiniband and the NVIDIA files of /dev without opening them."""
     rdma, gpu = _nodes(host, _INFINIBAND, _RDMA), _nodes(host, "/dev", _GPU)
     names = host.names("/dev")
-    if not isinstance(names, Unknown) and "null" not in names:  # every system has it, so this is a dump
+    if not isinstance(names, Unknown) and "null" not in names:  # every system has /dev/null: this is a dump
         left_out = Unknown(Reason.NOT_RECORDED, "/dev", "the tree has no /dev/null")
         if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
             rdma = left_out

@@ -1,7 +1,7 @@
 """Traces of Kubernetes on a node: its pods, and the driver containers of the GPU and the Network Operator.
 
-The GPU driver's container shows its file system as /run/nvidia/driver; that of MOFED says by
-/run/mellanox/drivers/.driver-ready that its modules are loaded.
+The GPU driver's container mounts its file system at /run/nvidia/driver. The MOFED container creates
+/run/mellanox/drivers/.driver-ready when its modules are loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DRIVER = "/run/nvidia/driver"
 DRIVER_MODULES = f"{DRIVER}/lib/modules"
 MOFED = "/run/mellanox/drivers"
 MOFED_READY = f"{MOFED}/.driver-ready"
-# Modules of storage over RDMA that keep the IB core in use, so that the MOFED container cannot replace it.
+# Modules for storage over RDMA. They keep the IB core in use, so the MOFED container cannot replace it.
 STORAGE = ("rpcrdma", "ib_isert", "ib_iser", "nvme_rdma", "nvmet_rdma", "ib_srp")
 _MODULES_LIMIT_BYTES = 1 << 20
 # The control group of all pods: with the systemd driver and cgroupfs, v2 and v1.
@@ -32,12 +32,12 @@ _PODS = tuple(
 class DriverContainerFacts:
     """Traces of pods and driver containers."""
 
-    driver: Maybe[bool]  # a driver container runs, or has run since the boot
-    releases: Maybe[tuple[str, ...]]  # kernels that it has modules for
+    driver: Maybe[bool]  # a driver container is running, or has run since boot
+    releases: Maybe[tuple[str, ...]]  # kernels for which it has modules
     mofed: Maybe[bool]  # a MOFED container was started
     mofed_ready: Maybe[bool]
     storage_modules: Maybe[tuple[str, ...]]  # of STORAGE, loaded
-    kubelet: bool = False  # a kubelet runs here: pods have a control group
+    kubelet: bool = False  # a kubelet is running: pods have a control group
 
 
 def probe(host: Host) -> DriverContainerFacts:
@@ -55,7 +55,7 @@ def probe(host: Host) -> DriverContainerFacts:
         storage_modules=loaded
         if isinstance(loaded, Unknown)
         else tuple(name for name in STORAGE if re.search(rf"^{name} ", loaded, re.M)),
-        # Not listed: the names below are the pods' ids.
+        # Not listed, because the names in these directories are pod IDs.
         kubelet=any(not isinstance(host.access(path), Unknown) for path in _PODS),
     )
 
@@ -67,5 +67,5 @@ def _there(answer: Maybe[object]) -> Maybe[bool]:
 
 
 def _filled(names: Maybe[tuple[str, ...]]) -> Maybe[bool]:
-    # The operator makes the directory also where the host has its own driver; it stays empty then.
+    # The operator also creates the directory if the host has its own driver, but then it stays empty.
     return bool(names) if not isinstance(names, Unknown) else _there(names)

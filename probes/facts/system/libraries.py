@@ -1,7 +1,7 @@
-"""The libraries of GPU and RDMA programs, as the dynamic loader finds them on this node, with their versions.
+"""The libraries of GPU and RDMA programs that the dynamic loader finds on this node, with their versions.
 
-libnvidia-ml and libcuda belong to one driver: theirs has to be the version of the loaded module
-("Driver/library version mismatch"). What a container brings along is not here: processes.py has it.
+libnvidia-ml and libcuda must have the version of the loaded kernel module, else programs fail with
+"Driver/library version mismatch". Libraries inside containers are in processes.py.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ DIRECTORIES = (
 LIBRARIES = {
     "libnvidia-ml.so.1": "NVML",
     "libcuda.so.1": "CUDA driver",
-    # perftest of 2025 and later opens this name, which some packages leave out (src/cuda_loader.c).
+    # perftest since 2025 opens this name, which some packages leave out (src/cuda_loader.c).
     "libcuda.so": "CUDA driver, as perftest opens it",
     "libnccl.so.2": "NCCL",
-    "libnccl-net.so": "a network plugin that NCCL loads by itself",
+    "libnccl-net.so": "network plugin that NCCL loads automatically",
     "libibverbs.so.1": "verbs",
     "libmlx5.so.1": "verbs of ConnectX and BlueField",
     "libgdrapi.so.2": "GDRCopy",
 }
-"""The name that programs load → what it is."""
+"""Name that programs load → what it is."""
 
 _VERSION = re.compile(r"\.so\.([0-9]{1,4}(?:\.[0-9]{1,6}){1,4})$")
 
 
 @dataclass(frozen=True)
 class InstalledLibrary:
-    """One library file behind a name that programs load."""
+    """The file that a library name leads to."""
 
     soname: str  # "libnccl.so.2"
     path: str  # resolved
-    version: Maybe[str]  # "2.21.5", of the file's name; NOT_THERE: the name shows none
+    version: Maybe[str]  # "2.21.5", from the file's name; NOT_THERE: the name has none
 
 
 @dataclass(frozen=True)
 class LibraryFacts:
-    """Name that programs load -> files, in the loader's order of directories; () where there is none."""
+    """Name that programs load -> files, in the loader's search order; () if there are none."""
 
     found: dict[str, tuple[InstalledLibrary, ...]]
 
 
 def probe(host: Host) -> LibraryFacts:
-    """Follow the links in the loader's directories; what ld.so.conf adds to them is not followed."""
+    """Follow the links in the loader's default directories; ld.so.conf is not read."""
     return LibraryFacts({soname: _installed(host, soname) for soname in LIBRARIES})
 
 
@@ -70,9 +70,9 @@ def _installed(host: Host, soname: str) -> tuple[InstalledLibrary, ...]:
 
 
 def version_of(path: str) -> Maybe[str]:
-    """Return the version in the name of a library's file: "libnccl.so.2.21.5" is 2.21.5.
+    """Return the version in the name of a library file: "libnccl.so.2.21.5" is 2.21.5.
 
-    A number alone ("libnccl.so.2") is that of the interface.
+    A single number ("libnccl.so.2") is the version of the interface.
     """
     match = _VERSION.search(path)
     return match[1] if match else Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")

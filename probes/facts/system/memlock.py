@@ -1,6 +1,6 @@
-"""How much memory a process may lock: RLIMIT_MEMLOCK, and who sets it for logins and for services.
+"""How much memory a process may lock (RLIMIT_MEMLOCK), and what sets the limit for logins and services.
 
-Registering memory counts against it, and without CAP_IPC_LOCK fails with ENOMEM beyond it
+Registered memory counts toward the limit. Without CAP_IPC_LOCK, registering more fails with ENOMEM
 (drivers/infiniband/core/umem.c, ib_umem_get).
 """
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.system.systemd_units import Setting, manager_setting, unit_setting
+from probes.facts.system.systemd_units import UnitSetting, manager_setting, unit_setting
 from probes.host.protocol import Host
 
 LIMITS = "/etc/security/limits.conf"
 LIMITS_DIRECTORY = "/etc/security/limits.d"
-# Services below which jobs and containers begin; each has a memlock limit of its own.
+# Services that start jobs and containers; each has its own memlock limit.
 STARTERS = (
     "slurmd.service",
     "containerd.service",
@@ -52,25 +52,25 @@ class LimitsLine:
     where: str  # "/etc/security/limits.d/rdma.conf:2"
 
 
-_SSHD_COUNTS = Unknown(Reason.NOT_THERE, _INIT_LIMITS, "pam_limits takes no limit from it here")
+_SSHD_COUNTS = Unknown(Reason.NOT_THERE, _INIT_LIMITS, "pam_limits does not use it on this distribution")
 
 
 @dataclass(frozen=True)
 class MemlockFacts:
-    """The limits of this process and those that others will start with."""
+    """The limits of this process and those with which other processes will start."""
 
-    own: Maybe[MemlockLimit]  # of the shell that gdrtop was started from
-    lines: tuple[LimitsLine, ...]  # logins by PAM, in the order of reading: the last that fits counts
-    unread: tuple[str, ...]  # files that are there and could not be read
-    manager_default: Maybe[Setting]  # DefaultLimitMEMLOCK=; NOT_THERE: systemd's own default of 8 MiB
-    services: dict[str, Maybe[Setting]]  # LimitMEMLOCK= of installed services that start jobs
-    # What a login gets that no line names. Debian's and Ubuntu's pam_limits take it from process 1
-    # (patches-applied/027_pam_limits_better_init_allow_explicit_root); NOT_THERE: the limit of sshd counts.
+    own: Maybe[MemlockLimit]  # of the shell that started gdrtop
+    lines: tuple[LimitsLine, ...]  # for logins through PAM, in reading order: the last match wins
+    unread: tuple[str, ...]  # existing files that could not be read
+    manager_default: Maybe[UnitSetting]  # DefaultLimitMEMLOCK=; NOT_THERE: systemd's own default of 8 MiB
+    services: dict[str, Maybe[UnitSetting]]  # LimitMEMLOCK= of installed services that start jobs
+    # The limit of logins without a matching line. pam_limits of Debian and Ubuntu takes it from process 1
+    # (patches-applied/027_pam_limits_better_init_allow_explicit_root); NOT_THERE: sshd's own limit applies.
     login_default: Maybe[MemlockLimit] = _SSHD_COUNTS
 
 
 def probe(host: Host) -> MemlockFacts:
-    """Read /proc/self/limits, /etc/security, unit files of systemd and on Debian /proc/1/limits."""
+    """Read /proc/self/limits, /etc/security, systemd's unit files and, on Debian, /proc/1/limits."""
     lines, unread = _lines(host)
     own = host.read("/proc/self/limits")
     services = {name: unit_setting(host, name, "Service", "LimitMEMLOCK") for name in STARTERS}
@@ -97,7 +97,7 @@ def _login_default(host: Host) -> Maybe[MemlockLimit]:
 
 
 def parse_limits(text: str) -> Maybe[MemlockLimit]:
-    """Return the line "Max locked memory  8388608  unlimited  bytes" of /proc/PID/limits."""
+    """Parse the line "Max locked memory  8388608  unlimited  bytes" of /proc/PID/limits."""
     match = re.search(
         r"^Max locked memory +([0-9]{1,20}|unlimited) +([0-9]{1,20}|unlimited) +bytes", text, re.M
     )
@@ -108,7 +108,7 @@ def parse_limits(text: str) -> Maybe[MemlockLimit]:
 
 
 def parse_limits_conf(text: str, path: str) -> tuple[LimitsLine, ...]:
-    """Return the memlock lines, `DOMAIN TYPE memlock VALUE`, the value in KiB (limits.conf(5))."""
+    """Parse the memlock lines, `DOMAIN TYPE memlock VALUE` with the value in KiB (limits.conf(5))."""
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         words = line.partition("#")[0].split()
@@ -130,7 +130,7 @@ _FACTORS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 4
 
 
 def parse_unit_limit(value: str) -> Maybe[MemlockLimit]:
-    """Return the value of LimitMEMLOCK=: "infinity", "64M", or SOFT:HARD (systemd.exec(5))."""
+    """Parse the value of LimitMEMLOCK=: "infinity", "64M", or SOFT:HARD (systemd.exec(5))."""
     sizes = []
     for part in value.split(":"):
         match = re.fullmatch(r"([0-9]{1,19})([BKMGTPE]?)", part.strip())
@@ -146,12 +146,12 @@ def parse_unit_limit(value: str) -> Maybe[MemlockLimit]:
 
 
 def _lines(host: Host) -> tuple[tuple[LimitsLine, ...], tuple[str, ...]]:
-    """limits.conf first, then limits.d by name: what comes later overrides (pam_limits(8))."""
+    """Read limits.conf, then limits.d by name: later lines override earlier ones (pam_limits(8))."""
     lines: list[LimitsLine] = []
     unread: list[str] = []
     below = [name for name in known(host.names(LIMITS_DIRECTORY), ()) if name.endswith(".conf")][:_MAX_FILES]
     for path in (LIMITS, *(f"{LIMITS_DIRECTORY}/{name}" for name in below)):
-        content = host.read_bytes(path)  # not its text, which has lost the empty lines in front
+        content = host.read_bytes(path)  # not the text, which is stripped, so that line numbers are correct
         if not isinstance(content, Unknown):
             text = printable_lines(content.decode("utf-8", "replace"))
             lines.extend(parse_limits_conf(text, printable(path)))

@@ -1,12 +1,10 @@
-"""What cannot do without the node's network: SSH sessions, the default routes, a root file system over it.
+"""What depends on the node's network: SSH sessions, the default routes, a network root file system.
 
-Each is mapped to the netdevs that carry it, through bonds, bridges and VLANs. Read when an action is prepared
-that takes netdevs down, and never recorded: it holds the addresses of admins. Sockets and routes are those of
-gdrtop's own network namespace. Policy routing is not followed: the netdev of the local address is named
-besides that of the route to the peer.
+Each is mapped to the netdevs that carry it, through bonds, bridges and VLANs. This is read when an action is
+prepared that takes netdevs down. It is never recorded, because it contains addresses of admins. Sockets and
+routes are those of gdrtop's own network namespace.
 
-Formats: proc(5), /proc/net/{tcp,route,if_inet6} and /proc/PID/mountinfo; /proc/net/ipv6_route, Linux
-net/ipv6/route.c, rt6_info_dump; sysfs of netdevs, block devices, iSCSI and NVMe.
+Formats: proc(5), /proc/net/tcp and /proc/PID/mountinfo; sysfs of netdevs, block devices, iSCSI and NVMe.
 """
 
 from __future__ import annotations
@@ -48,10 +46,10 @@ _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-fA-F]{0,4}(?::[0-9a-
 
 @dataclass(frozen=True)
 class Netdev:
-    """A netdev with hardware of its own."""
+    """A netdev with its own hardware."""
 
     name: str
-    bdf: str  # its PCI function; "" where it is on another bus
+    bdf: str  # its PCI function; "" if it is on another bus
     driver: str
     is_infiniband: bool
 
@@ -61,17 +59,17 @@ class NetworkDependency:
     """Something that breaks when its netdevs go down."""
 
     what: str  # "this SSH session (from 10.0.0.5)"
-    netdevs: tuple[str, ...]  # "bond0", then all below it; () where they could not be determined
+    netdevs: tuple[str, ...]  # "bond0", then all below it; () if unknown
 
 
 @dataclass(frozen=True)
 class NetworkDependencyFacts:
-    """All of them, and the hardware that plans take down."""
+    """All dependencies, and the hardware that plans may take down."""
 
     dependencies: tuple[NetworkDependency, ...]
     netdevs: dict[str, Netdev]
     rdma_devices: dict[str, str]  # "mlx5_0" -> BDF
-    unread: tuple[Unknown, ...]  # tables without which something may be missing above
+    unread: tuple[Unknown, ...]  # tables that could not be read, so dependencies may be missing
 
 
 @dataclass(frozen=True)
@@ -83,14 +81,14 @@ class _Connection:
 
 
 class _Reader:
-    """Reads tables of one host, and keeps why one could not be read."""
+    """Reads the tables of a host and notes which could not be read."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.unread: list[Unknown] = []
 
     def text(self, path: str) -> str:
-        """Return a table; "" where the kernel does not have it."""
+        """Return a table; "" if the kernel does not have it."""
         text = self.host.read(path, _TABLE_BYTES)
         if not isinstance(text, Unknown):
             return text
@@ -109,20 +107,22 @@ def probe(host: Host) -> NetworkDependencyFacts:
     addresses = parse_addresses_v6(reader.text("/proc/net/if_inet6"))
     found: list[NetworkDependency] = []
 
-    def add(what: str, over: Iterable[str]) -> None:
-        names = tuple(dict.fromkeys(over))
+    def add(what: str, netdevs: Iterable[str]) -> None:
+        names = tuple(dict.fromkeys(netdevs))
         for name in names:
             found.append(NetworkDependency(what, with_lower(host, name)))
         if not names:
             found.append(NetworkDependency(what, ()))
 
     for what, connections in _ssh_sessions(reader):
-        over = (
-            name
-            for connection in connections
-            for name in carriers(connection.local, connection.peer, routes, addresses)
+        add(
+            what,
+            (
+                name
+                for connection in connections
+                for name in carriers(connection.local, connection.peer, routes, addresses)
+            ),
         )
-        add(what, over)
     for what, names in default_routes(routes):
         add(what, names)
     for what, peer in _root(reader):
@@ -143,7 +143,7 @@ def _names(host: Host, directory: str) -> tuple[str, ...]:
 
 
 def _bdf(host: Host, link: str) -> str:
-    """Return the PCI function above a device: of a subfunction, that of its parent."""
+    """Return the PCI function above a device; for a subfunction, that of its parent."""
     parts = _BDF.findall(known(host.resolve(link), ""))
     return parts[-1] if parts else ""
 
@@ -164,15 +164,17 @@ def _netdev(host: Host, name: str) -> Netdev | None:
 
 
 def _ssh_sessions(reader: _Reader) -> Iterator[tuple[str, list[_Connection]]]:
-    """Return the sessions with connections: first ours, then the others together."""
+    """Yield the SSH sessions with their connections: this session first, then all others together."""
     own = _own_connections(reader.host)
     ports = {_SSH_PORT, *(port for _, _, port in own)}
+    own_peers = {(address, port) for address, port, _ in own}
     mine: list[_Connection] = []
     others: list[_Connection] = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for one in parse_connections(reader.text(path)):
-            if one.local_port in ports and not one.peer.is_loopback:
-                (mine if (one.peer, one.peer_port) in {(a, p) for a, p, _ in own} else others).append(one)
+        for connection in parse_connections(reader.text(path)):
+            if connection.local_port in ports and not connection.peer.is_loopback:
+                is_own = (connection.peer, connection.peer_port) in own_peers
+                (mine if is_own else others).append(connection)
     if mine:
         yield f"this SSH session (from {_peers(mine)})", mine
     if len(others) == 1:
@@ -182,16 +184,16 @@ def _ssh_sessions(reader: _Reader) -> Iterator[tuple[str, list[_Connection]]]:
 
 
 def _peers(connections: list[_Connection]) -> str:
-    each = list(dict.fromkeys(str(one.peer) for one in connections))
-    more = f" and {len(each) - _MOST_SHOWN} more" if len(each) > _MOST_SHOWN else ""
-    return ", ".join(each[:_MOST_SHOWN]) + more
+    peers = list(dict.fromkeys(str(connection.peer) for connection in connections))
+    more = f" and {len(peers) - _MOST_SHOWN} more" if len(peers) > _MOST_SHOWN else ""
+    return ", ".join(peers[:_MOST_SHOWN]) + more
 
 
 def _own_connections(host: Host) -> set[tuple[Address, int, int]]:
-    """Peer, its port and our port by SSH_CONNECTION, of gdrtop and of the processes that started it.
+    """Return peer, peer port and local port from SSH_CONNECTION of gdrtop and its ancestors.
 
-    sudo drops the variable, and a shell in tmux may have that of an earlier login: only an established
-    connection counts in the end.
+    sudo drops the variable, and a shell in tmux may have the one of an earlier login, so the caller must
+    check that the connection is established.
     """
     values = [known(host.environment("SSH_CONNECTION"), "")]
     pid = known(host.link("/proc/self"), "")
@@ -231,7 +233,7 @@ def parse_connections(text: str) -> Iterator[_Connection]:
 
 
 def _socket_address(word: str) -> Address:
-    """Words of 32 bits, each in the byte order of the CPU; IPv4 in IPv6 as IPv4."""
+    """Parse 32-bit words, each in the CPU's byte order; an IPv4-mapped address is returned as IPv4."""
     content = bytes.fromhex(word)
     if len(content) == 4:
         return IPv4Address(content[::-1])
@@ -243,7 +245,7 @@ def _socket_address(word: str) -> Address:
 
 
 def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
-    """Return the root where it lies behind the network, and the addresses of its servers; None: not known."""
+    """Yield the root file system if it is on the network, with its servers' addresses (None: unknown)."""
     mount = None
     for line in reader.text("/proc/self/mountinfo").split("\n"):
         words = line.split()
@@ -254,7 +256,7 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
     kind, source, options = (*mount[mount.index("-", 6) + 1 :], "", "")[:3]
     if NETWORK_FILE_SYSTEM.fullmatch(kind):
         server = server_of(source, options)
-        yield _said(f"the root file system ({printable(kind, 16)}", server), server
+        yield _with_server(f"the root file system ({printable(kind, 16)}", server), server
         return
     number = mount[2]
     name = (
@@ -263,15 +265,15 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
         else f"/sys/dev/block/{number}"
     )
     for kind, server in _block_servers(reader.host, name, _MOST_LAYERS):
-        yield _said(f"the root file system ({kind}", server), server
+        yield _with_server(f"the root file system ({kind}", server), server
 
 
-def _said(text: str, server: Address | None) -> str:
+def _with_server(text: str, server: Address | None) -> str:
     return f"{text} from {server})" if server else f"{text})"
 
 
 def server_of(source: str, options: str) -> Address | None:
-    """Return the server's address of a mounted network file system; None where only its name is given."""
+    """Return the server's address of a mounted network file system; None if only its name is known."""
     named = re.search(r"(?:^|,)addr=([^,]+)", options)
     return _first_address(named[1] if named else source)
 
@@ -286,7 +288,7 @@ def _first_address(text: str) -> Address | None:
 
 
 def _block_servers(host: Host, device: str, layers: int) -> Iterator[tuple[str, Address | None]]:
-    """Return the servers of a block device, through device mapper and RAID."""
+    """Yield the servers of a block device, through device mapper and RAID."""
     path = known(host.resolve(device), "")
     slaves = known(host.names(f"{path}/slaves"), ())
     if slaves and layers:

@@ -1,7 +1,7 @@
-"""Which netdevs carry the default route and network file systems: what NICs are for follows from it.
+"""The netdevs that carry the default route and network file systems, from which the roles of NICs follow.
 
 Routes are those of this network namespace (/proc/net/route, /proc/net/ipv6_route), mounts those of this mount
-namespace (/proc/mounts): what a pod has of its own is not in them.
+namespace (/proc/mounts). Pods have their own, which are not included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_MOUNTS = 64
 class NetworkUse:
     """Which netdevs carry the default route and which network file systems."""
 
-    default_routes: Maybe[frozenset[str]]  # netdevs, with those that a bond or VLAN is made of
+    default_routes: Maybe[frozenset[str]]  # netdevs, including those below a bond or VLAN
     mounts: Maybe[Mapping[str, tuple[str, ...]]]  # netdev -> "/data (nfs4)"
 
 

@@ -35,7 +35,7 @@ _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def parse_list(text: str) -> tuple[int, ...] | None:
-    """Numbers of a kernel list such as "0-2,4" (lib/bitmap.c bitmap_parselist); None if it is none."""
+    """Parse a kernel list such as "0-2,4" (lib/bitmap.c bitmap_parselist); None if it is malformed."""
     numbers: list[int] = []
     for part in text.split(","):
         if not part.strip():
@@ -51,7 +51,7 @@ def parse_list(text: str) -> tuple[int, ...] | None:
 
 
 def list_from_map(text: str) -> str | None:
-    """Return the list of a CPU map, comma-separated words of 32 bits in hex, most significant first."""
+    """Return a CPU map as a kernel list. A map is 32-bit hex words, the most significant first."""
     words = text.strip().split(",")
     if not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words) or len(words) > 512:
         return None
@@ -93,7 +93,7 @@ def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int
 
 
 def probe(host: Host) -> Maybe[NumaFacts]:
-    """Read /sys/devices/system/node; a distance list names the online nodes in their order."""
+    """Read /sys/devices/system/node. A distance list is in the order of the online nodes."""
     names = host.names(_NODES)
     if isinstance(names, Unknown):
         return names

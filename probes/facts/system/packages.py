@@ -1,8 +1,8 @@
-"""Which package a program came with, and its version: dpkg's and rpm's own databases tell.
+"""The package that a program belongs to, and its version, from the databases of dpkg and rpm.
 
 dpkg-query(1): --search prints "PACKAGE[:ARCH][, …]: FILE" for the files that it knows. rpm(8): --query --file
-prints a line for each owner in the order of the files asked for, "… is not owned by any package" where there
-is none. Both leave with a status that is not 0 where a file has no owner.
+prints a line for each owner in the order of the files, or "… is not owned by any package". Both exit with a
+nonzero status if a file has no owner.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _VERSION_LIMIT = 80
 _OWNER = re.compile(r"(?P<package>[a-z0-9][a-z0-9+.-]{1,100})(?::[a-z0-9-]{1,20})?")
 _SHOWN = re.compile(r"(?P<package>[a-z0-9][a-z0-9+.-]{1,100}) (?P<version>\S+)")
 _RPM_FORMAT = "%{NAME} %{VERSION}-%{RELEASE}\\n"
-_NO_DATABASE = Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "neither is here")
+_NO_DATABASE = Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "neither is installed")
 _RPM_OWNED = re.compile(r"(?P<package>[A-Za-z0-9][A-Za-z0-9+._-]{0,100}) (?P<version>\S+)")
 
 
 @dataclass(frozen=True)
 class Package:
-    """What was installed by the system's packages."""
+    """One package of the system."""
 
     name: str  # "gdrcopy-tests"
-    version: str  # "2.5-1", with the distribution's own part
+    version: str  # "2.5-1", with the distribution's suffix
 
 
 def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
-    """Return the package of each file; NOT_THERE: no package has it.
+    """Return the package of each file; NOT_THERE: it belongs to no package.
 
-    Asks nobody where there is no file to ask for. What dpkg does not know rpm may: some systems have both.
+    rpm is asked about files that dpkg does not know, because some systems have both.
     """
     found: dict[str, Maybe[Package]] = dict.fromkeys(paths, _NO_DATABASE)
     for ask in (_dpkg, _rpm):
@@ -45,8 +45,8 @@ def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
     return found
 
 
-def _is_absent(one: Maybe[Package]) -> bool:
-    return isinstance(one, Unknown) and one.reason is Reason.NOT_THERE
+def _is_absent(package: Maybe[Package]) -> bool:
+    return isinstance(package, Unknown) and package.reason is Reason.NOT_THERE
 
 
 def _dpkg(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
@@ -64,7 +64,7 @@ def _dpkg(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
 
 def _of_dpkg(path: str, owner: str | None, versions: Maybe[dict[str, str]]) -> Maybe[Package]:
     if owner is None:
-        return Unknown(Reason.NOT_THERE, path, "no package has it")
+        return Unknown(Reason.NOT_THERE, path, "it belongs to no package")
     if isinstance(versions, Unknown):
         return versions
     version = versions.get(owner)
@@ -72,7 +72,7 @@ def _of_dpkg(path: str, owner: str | None, versions: Maybe[dict[str, str]]) -> M
 
 
 def parse_dpkg_owners(text: str) -> dict[str, str]:
-    """Return file → package of `dpkg-query --search`; of several packages the first, of diversions nothing."""
+    """Parse file → package from `dpkg-query --search`: the first of several packages, no diversions."""
     owners = {}
     for line in text.splitlines():
         packages, colon, path = line.rpartition(": ")
@@ -83,7 +83,7 @@ def parse_dpkg_owners(text: str) -> dict[str, str]:
 
 
 def parse_dpkg_versions(text: str) -> dict[str, str]:
-    """Return package → version of `dpkg-query --show`; of several architectures the first."""
+    """Parse package → version from `dpkg-query --show`: the first of several architectures."""
     versions: dict[str, str] = {}
     for match in filter(None, map(_SHOWN.fullmatch, text.splitlines())):
         versions.setdefault(match["package"], printable(match["version"], _VERSION_LIMIT))
@@ -98,11 +98,11 @@ def _rpm(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
 
 
 def parse_rpm(answer: CommandOutput, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
-    """Return file → package and version, where each file has a line; a file of several packages spoils the order."""
+    """Parse file → package and version; malformed unless the output has one line per file."""
     lines = answer.stdout.splitlines()
     if len(lines) != len(paths):
-        told = printable(" ".join(answer.stderr.split()), _VERSION_LIMIT) or f"{len(lines)} lines"
-        return dict.fromkeys(paths, Unknown(Reason.MALFORMED, "rpm --query --file", told))
+        error = printable(" ".join(answer.stderr.split()), _VERSION_LIMIT) or f"{len(lines)} lines"
+        return dict.fromkeys(paths, Unknown(Reason.MALFORMED, "rpm --query --file", error))
     return dict(_of_rpm(lines, paths))
 
 
@@ -112,4 +112,4 @@ def _of_rpm(lines: Iterable[str], paths: Iterable[str]) -> Iterable[tuple[str, M
         if match:
             yield path, Package(match["package"], printable(match["version"], _VERSION_LIMIT))
         else:
-            yield path, Unknown(Reason.NOT_THERE, path, "no package has it")
+            yield path, Unknown(Reason.NOT_THERE, path, "it belongs to no package")

@@ -1,4 +1,4 @@
-"""What this node is: bare metal, virtual machine, container or Kubernetes pod; and who asks."""
+"""The platform: bare metal, virtual machine, container or Kubernetes pod; and whether gdrtop runs as root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class Environment(Enum):
-    """The kind of place this is."""
+    """Where gdrtop runs."""
 
     BARE_METAL = "bare metal"
     VIRTUAL_MACHINE = "virtual machine"
@@ -26,11 +26,11 @@ class Environment(Enum):
 
 @dataclass(frozen=True)
 class PlatformFacts:
-    """Host name, kind of place, machine type, and whether root asks."""
+    """Host name, environment, machine type, and whether gdrtop runs as root."""
 
     hostname: Maybe[str]
     environment: Maybe[Environment]
-    hypervisor: Maybe[str]  # "KVM", "Microsoft", …, for a virtual machine
+    hypervisor: Maybe[str]  # of a virtual machine: "KVM", "Microsoft", …
     product: Maybe[str]  # DMI "Supermicro SYS-821GE-TNHR"
     distribution: Maybe[str]  # os-release PRETTY_NAME
     is_root: bool
@@ -39,15 +39,15 @@ class PlatformFacts:
 
 @dataclass(frozen=True)
 class Processor:
-    """What /proc/cpuinfo gives away: the architecture, and whether a hypervisor shows itself."""
+    """Facts from /proc/cpuinfo."""
 
     architecture: Maybe[str]
-    hypervisor: Maybe[bool]  # x86 only: the CPUID hypervisor bit
+    hypervisor: Maybe[bool]  # the CPUID hypervisor bit, x86 only
 
 
 @dataclass(frozen=True)
 class Guest:
-    """Whether this is a virtual machine, and whose."""
+    """Whether this is a virtual machine, and its hypervisor."""
 
     is_guest: Maybe[bool]
     hypervisor: Maybe[str]
@@ -56,8 +56,8 @@ class Guest:
 NOT_A_GUEST = "not a virtual machine"
 _NO_GUEST = Guest(False, Unknown(Reason.NOT_THERE, "", NOT_A_GUEST))
 
-# What a hypervisor writes into the DMI tables of its guests: a word of "VENDOR PRODUCT", and its name
-# (systemd src/basic/virt.c, and the clouds' own manuals). Sorted: the first that fits counts.
+# Words that a hypervisor writes into its guests' DMI tables ("VENDOR PRODUCT"), and the hypervisor's name
+# (systemd src/basic/virt.c, and the clouds' manuals). The first match wins.
 _DMI_HYPERVISORS = (
     ("vmware", "VMware"),
     ("microsoft corporation virtual machine", "Microsoft"),
@@ -116,13 +116,13 @@ def probe(host: Host) -> PlatformFacts:
 
 
 def in_container(platform: Maybe[PlatformFacts]) -> bool:
-    """Return whether this is known to be a container or a pod."""
+    """Return whether gdrtop is known to run in a container or a pod."""
     place = platform if isinstance(platform, Unknown) else platform.environment
     return place in (Environment.CONTAINER, Environment.KUBERNETES_POD)
 
 
 def is_guest(platform: Maybe[PlatformFacts]) -> Maybe[bool]:
-    """Return whether this runs in a virtual machine, be it in a container there."""
+    """Return whether gdrtop runs in a virtual machine, possibly in a container there."""
     if isinstance(platform, Unknown):
         return platform
     if not isinstance(platform.hypervisor, Unknown) or platform.environment is Environment.VIRTUAL_MACHINE:
@@ -133,7 +133,7 @@ def is_guest(platform: Maybe[PlatformFacts]) -> Maybe[bool]:
 
 
 def hypervisor_of(machine: str) -> str | None:
-    """Return the hypervisor whose guests call themselves `machine`, DMI vendor and product; None: no guest."""
+    """Return the hypervisor for a DMI vendor and product; None: not a virtual machine."""
     machine = machine.lower()
     if _METAL_INSTANCE.search(machine):
         return None
@@ -141,7 +141,7 @@ def hypervisor_of(machine: str) -> str | None:
 
 
 def parse_cpuinfo(text: str) -> Processor:
-    """Return architecture and hypervisor bit from the first processor of /proc/cpuinfo."""
+    """Parse architecture and hypervisor bit of the first processor in /proc/cpuinfo."""
     fields: dict[str, str] = {}
     for line in text.lstrip("\n").split("\n\n", 1)[0].split("\n"):
         key, colon, value = line.partition(":")
@@ -150,15 +150,15 @@ def parse_cpuinfo(text: str) -> Processor:
     flags = fields.get("flags", "").split()
     if flags and "vendor_id" in fields:
         return Processor("x86_64" if "lm" in flags else "i686", "hypervisor" in flags)
-    no_bit = Unknown(Reason.NOT_THERE, "/proc/cpuinfo", "this architecture shows no hypervisor bit")
+    no_bit = Unknown(Reason.NOT_THERE, "/proc/cpuinfo", "this architecture has no hypervisor bit")
     if "CPU implementer" in fields:
         eight = fields.get("CPU architecture") in ("8", "AArch64")
         return Processor("aarch64" if eight else "arm", no_bit)
-    return Processor(Unknown(Reason.MALFORMED, "/proc/cpuinfo", "an architecture not known here"), no_bit)
+    return Processor(Unknown(Reason.MALFORMED, "/proc/cpuinfo", "unknown architecture"), no_bit)
 
 
 def parse_os_release(text: str) -> Maybe[str]:
-    """PRETTY_NAME, else NAME, of an os-release(5) file."""
+    """Parse PRETTY_NAME, else NAME, from an os-release(5) file."""
     values: dict[str, str] = {}
     for line in text.split("\n"):
         key, equals, value = line.strip().partition("=")
@@ -169,7 +169,7 @@ def parse_os_release(text: str) -> Maybe[str]:
 
 
 def parse_cgroup(text: str) -> Environment | None:
-    """Return the kind of place that the cgroup paths of process 1 betray; with cgroup v2 often nothing."""
+    """Return the environment that the cgroup paths of process 1 show; with cgroup v2 often None."""
     if _CGROUP_POD.search(text):
         return Environment.KUBERNETES_POD
     return Environment.CONTAINER if _CGROUP_CONTAINER.search(text) else None
@@ -188,7 +188,7 @@ def _dmi(host: Host, attribute: str) -> Maybe[str]:
         return text
     text = printable(text, 128)
     if _PLACEHOLDER.fullmatch(text):
-        return Unknown(Reason.NOT_THERE, path, "the maker left it blank")
+        return Unknown(Reason.NOT_THERE, path, "the vendor left it blank")
     return text
 
 
@@ -215,10 +215,10 @@ def _processor(host: Host) -> Processor:
 
 
 def _guest(host: Host, machine: str, processor: Processor | None) -> Guest:
-    """Return what Xen, DMI and the CPU say, in this order; /proc/cpuinfo is slow on big nodes, so it comes last."""
+    """Ask Xen, DMI and the CPU, in this order. /proc/cpuinfo is last because it is slow on big nodes."""
     kind = host.read("/sys/hypervisor/type")
     if not isinstance(kind, Unknown) and kind:
-        # The privileged domain of Xen runs on a hypervisor too, and has the hardware to itself.
+        # Xen's privileged domain runs on a hypervisor too, but it owns the hardware.
         if "control_d" in known(host.read("/proc/xen/capabilities"), ""):
             return _NO_GUEST
         return Guest(True, "Xen" if kind == "xen" else printable(kind, 32))
@@ -226,10 +226,10 @@ def _guest(host: Host, machine: str, processor: Processor | None) -> Guest:
         named = hypervisor_of(machine)
         return _NO_GUEST if named is None else Guest(True, named)
     if processor is None or isinstance(processor.hypervisor, Unknown):
-        nothing = Unknown(Reason.NOT_THERE, DMI, "neither DMI nor the CPU says what machine this is")
+        nothing = Unknown(Reason.NOT_THERE, DMI, "neither DMI nor the CPU identifies this machine")
         return Guest(nothing, nothing)
     if processor.hypervisor:
-        return Guest(True, Unknown(Reason.NOT_THERE, DMI, "a hypervisor that does not give its name"))
+        return Guest(True, Unknown(Reason.NOT_THERE, DMI, "an unnamed hypervisor"))
     return _NO_GUEST
 
 

@@ -24,7 +24,7 @@ Address = IPv4Address | IPv6Address
 
 @dataclass(frozen=True)
 class Route:
-    """One route that is up."""
+    """One active route."""
 
     netdev: str
     network: IPv6Network  # IPv4 as ::ffff:0:0/96
@@ -33,7 +33,7 @@ class Route:
 
 
 def with_lower(host: Host, name: str) -> tuple[str, ...]:
-    """Return the netdev and those below it, by the links lower_NAME of bonds, bridges and VLANs."""
+    """Return a netdev and those below it, by the links lower_NAME of bonds, bridges and VLANs."""
     found: dict[str, None] = {name: None}
     layer = [name]
     for _ in range(_MOST_LAYERS):
@@ -42,13 +42,13 @@ def with_lower(host: Host, name: str) -> tuple[str, ...]:
             entry.removeprefix("lower_") for entry in dict.fromkeys(entries) if entry.startswith("lower_")
         ]
         found.update(dict.fromkeys(layer))
-    return tuple(printable(each, 32) for each in found)
+    return tuple(printable(netdev, 32) for netdev in found)
 
 
 def carriers(
     local: Address | None, peer: Address, routes: Iterable[Route], addresses: dict[Address, str]
 ) -> tuple[str, ...]:
-    """Return the netdevs over which this node and a peer talk: by the route, and by the local address."""
+    """Return the netdevs that carry a connection to a peer, by the route and by the local address."""
     routes = list(routes)
     names: dict[str, None] = {}
     if not peer.is_link_local:
@@ -63,15 +63,15 @@ def carriers(
 
 
 def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -> list[str]:
-    """Return the netdevs of the longest prefix; of those, of the lowest metric."""
+    """Return the netdevs of the routes with the longest prefix and, of those, the lowest metric."""
     wide = _wide(address)
-    fitting = [route for route in routes if wide in route.network]
-    if not fitting:
+    matching = [route for route in routes if wide in route.network]
+    if not matching:
         return []
-    longest = max(route.network.prefixlen for route in fitting)
-    fitting = [route for route in fitting if route.network.prefixlen == longest]
-    lowest = min(route.metric for route in fitting)
-    return [route.netdev for route in fitting if any_metric or route.metric == lowest]
+    longest = max(route.network.prefixlen for route in matching)
+    matching = [route for route in matching if route.network.prefixlen == longest]
+    lowest = min(route.metric for route in matching)
+    return [route.netdev for route in matching if any_metric or route.metric == lowest]
 
 
 def _wide(address: Address) -> IPv6Address:

@@ -1,7 +1,7 @@
 """The services of GPUs and RDMA: installed, started at boot, running, failed.
 
-Unit files and processes say most. systemctl is asked once, about installed services without a process:
-a oneshot (openibd) is active without one, and only systemd knows that something failed.
+Unit files and processes answer most questions. systemctl runs once, for installed services without a process:
+a oneshot service (openibd) is active without one, and only systemd knows about failures.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Service:
     """One service."""
 
     name: str  # "nvidia-fabricmanager", without ".service"
-    why: str  # one line for the admin: what is lost without it
+    why: str  # one line for the admin: what it is for
     path: Maybe[str]  # unit file, or script in /etc/init.d; NOT_THERE: not installed
     masked: bool
-    enabled: Maybe[bool]  # the boot starts it
-    state: Maybe[ServiceState]  # ACTIVE also where only a container runs it; NOT_THERE: not installed
+    enabled: Maybe[bool]  # started at boot
+    state: Maybe[ServiceState]  # also ACTIVE if only a container runs it; NOT_THERE: not installed
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ServiceFacts:
 
     services: dict[str, Service]
     modprobe: dict[str, str] = field(default_factory=dict)  # module -> "FILE: ExecStart=/sbin/modprobe …"
-    unread: tuple[str, ...] = ()  # unit files that are there and could not be read
+    unread: tuple[str, ...] = ()  # existing unit files that could not be read
 
 
 SERVICES = {
@@ -59,7 +59,7 @@ SERVICES = {
 }
 """Name → what it is for."""
 
-# The kernel cuts a name at 15 characters (TASK_COMM_LEN).
+# The kernel truncates a name to 15 characters (TASK_COMM_LEN).
 _COMMS = {
     "nvidia-fabricmanager": "nv-fabricmanager"[:15],
     "nvidia-persistenced": "nvidia-persistenced"[:15],
@@ -75,28 +75,28 @@ _SECONDS = 2.0
 
 
 def probe(host: Host) -> ServiceFacts:
-    """Read unit files, control groups and names of processes; asks systemctl about what has no process."""
+    """Read unit files, control groups and process names; run systemctl for services without a process."""
     units = read_units(host, tuple(f"{name}.service" for name in SERVICES))
-    running, otherwise = _running(host)
+    running, not_running = _running(host)
     services = {
-        name: _service(host, name, unit, running, otherwise)
+        name: _service(host, name, unit, running, not_running)
         for name, unit in zip(SERVICES, units, strict=True)
     }
     idle = [name for name, service in services.items() if _may_ask_systemd(service)]
     if idle:
-        told = _ask_systemd(host, idle)
+        states = _ask_systemd(host, idle)
         for name in idle:
-            state = told if isinstance(told, Unknown) else told.get(name)
+            state = states if isinstance(states, Unknown) else states.get(name)
             if state is not None:
                 services[name] = _with_state(services[name], state)
     return ServiceFacts(services, *modprobe_lines(host))
 
 
-def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], otherwise: Unknown) -> Service:
+def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], not_running: Unknown) -> Service:
     path, enabled = unit.path, unit.enabled
     if isinstance(path, Unknown) and not isinstance(host.size(f"{_INIT}/{name}"), Unknown):
         path, enabled = f"{_INIT}/{name}", _enabled_script(host, name)
-    state: Maybe[ServiceState] = path if isinstance(path, Unknown) else otherwise
+    state: Maybe[ServiceState] = path if isinstance(path, Unknown) else not_running
     if name in running:
         state = ServiceState.ACTIVE
     return Service(name, SERVICES[name], path, unit.masked, enabled, state)
@@ -108,14 +108,14 @@ def _may_ask_systemd(service: Service) -> bool:
 
 def _with_state(service: Service, state: Maybe[ServiceState]) -> Service:
     if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE:
-        # A daemon without a process does not run, even where systemd cannot say why.
+        # A daemon without a process is not running, even if systemd does not know why.
         is_daemon = service.name in _COMMS and service.state == _NO_PROCESS
         state = ServiceState.INACTIVE if is_daemon else service.state
     return Service(service.name, service.why, service.path, service.masked, service.enabled, state)
 
 
 def _enabled_script(host: Host, name: str) -> Maybe[bool]:
-    """Return a script is started by a link S??NAME in the directory of a runlevel (3 and 5: the usual ones)."""
+    """Return whether a link S??NAME in the directory of a usual runlevel (3, 5) starts a script."""
     seen: Maybe[bool] = Unknown(Reason.NOT_THERE, "/etc/rc3.d")
     for directory in ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d"):
         names = host.names(directory)
@@ -127,9 +127,9 @@ def _enabled_script(host: Host, name: str) -> Maybe[bool]:
 
 
 def _running(host: Host) -> tuple[frozenset[str], Unknown]:
-    """Return the services that have a process, in a control group of their own or by its name; what the others are.
+    """Return the services with a process, by control group or process name, and the state of the others.
 
-    A driver container runs Fabric Manager outside of any service: the name alone tells.
+    A driver container runs Fabric Manager outside of any service, so only its name identifies it.
     """
     grouped = _in_groups(host)
     names = host.names("/proc")
@@ -138,12 +138,12 @@ def _running(host: Host) -> tuple[frozenset[str], Unknown]:
     running = frozenset(name for name, comm in _COMMS.items() if comm in comms) | (grouped or frozenset())
     if grouped is not None or host.read("/proc/1/comm", 4096) in ("systemd", "init"):
         return running, _NO_PROCESS
-    told = "the node's processes are not seen from here (a container?)"
-    return running, names if isinstance(names, Unknown) else Unknown(Reason.NOT_THERE, "/proc/1/comm", told)
+    detail = "the node's processes are not visible from here (a container?)"
+    return running, names if isinstance(names, Unknown) else Unknown(Reason.NOT_THERE, "/proc/1/comm", detail)
 
 
 def _in_groups(host: Host) -> frozenset[str] | None:
-    """Return the services whose control group is not empty; None: services have no control groups here."""
+    """Return the services with a non-empty control group; None: services have no control groups here."""
     for directory in _CGROUPS:
         if isinstance(host.names(directory), Unknown):
             continue
@@ -161,14 +161,14 @@ def _ask_systemd(host: Host, names: Sequence[str]) -> Maybe[dict[str, Maybe[Serv
     states = parse_show(answer.stdout)
     if answer.exit_status != 0 and not states:
         # "System has not been booted with systemd as init system": a container.
-        told = printable(" ".join(answer.stderr.split()), 120)
-        return Unknown(Reason.NOT_THERE, "systemctl show", told or "systemd does not answer")
-    missing = Unknown(Reason.MALFORMED, "systemctl show", "no word about this unit")
+        error = printable(" ".join(answer.stderr.split()), 120)
+        return Unknown(Reason.NOT_THERE, "systemctl show", error or "systemd does not answer")
+    missing = Unknown(Reason.MALFORMED, "systemctl show", "nothing about this unit")
     return {name: states.get(f"{name}.service", missing) for name in names}
 
 
 def parse_show(text: str) -> dict[str, Maybe[ServiceState]]:
-    """Return unit -> state, of blocks of Key=value lines with an empty line between them (systemctl(1), show)."""
+    """Parse unit -> state from blocks of Key=value lines, separated by empty lines (systemctl(1), show)."""
     words = {state.value: state for state in ServiceState}
     words["reloading"] = ServiceState.ACTIVE
     found: dict[str, Maybe[ServiceState]] = {}

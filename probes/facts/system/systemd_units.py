@@ -1,7 +1,7 @@
-"""Units of systemd as the files describe them: where a unit is, whether the boot starts it, what it sets.
+"""systemd units, read from their files: where a unit is, whether it starts at boot, and its settings.
 
-systemd.unit(5): directories by rank, drop-ins NAME.service.d/*.conf, the links in *.wants/ and *.requires/
-that `systemctl enable` makes.
+systemd.unit(5): directories by precedence, drop-ins NAME.service.d/*.conf, and the links in *.wants/ and
+*.requires/ that `systemctl enable` creates.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ class UnitFile:
 
     name: str  # "openibd.service"
     path: Maybe[str]  # NOT_THERE: not installed
-    masked: bool  # linked to /dev/null: cannot be started at all
-    enabled: Maybe[bool]  # some target or unit wants it
+    masked: bool  # linked to /dev/null: cannot be started
+    enabled: Maybe[bool]  # a target or unit wants it
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The value of one setting, and the file that has the last word."""
+class UnitSetting:
+    """The value of a setting, and the file that sets it."""
 
     value: str
     where: str
 
 
 def read_units(host: Host, names: tuple[str, ...]) -> tuple[UnitFile, ...]:
-    """Return the units in the order of the names."""
+    """Read the units, in the order of the names."""
     wanted = wanted_units(host)
     return tuple(_unit(host, name, wanted) for name in names)
 
 
 def wanted_units(host: Host) -> Maybe[frozenset[str]]:
-    """Return the names of all units that another one wants or requires by a link."""
+    """Return the names of all units that another unit wants or requires by a link."""
     found: set[str] = set()
     seen = False
     for directory in UNIT_DIRECTORIES:
@@ -80,22 +80,22 @@ def _unit(host: Host, name: str, wanted: Maybe[frozenset[str]]) -> UnitFile:
         target = host.link(path)
         if target == "/dev/null":
             return UnitFile(name, path, masked=True, enabled=False)
-        # A link counts though its target is elsewhere: `systemctl link`, or a unit that is an alias.
+        # A link counts even if its target is elsewhere: `systemctl link`, or an alias of another unit.
         if not isinstance(target, Unknown) or not isinstance(host.size(path), Unknown):
             return UnitFile(name, path, masked=host.size(path) == 0, enabled=enabled)
     absent = Unknown(Reason.NOT_THERE, f"{UNIT_DIRECTORIES[0]}/{name}", "no such unit")
     return UnitFile(name, absent, masked=False, enabled=absent)
 
 
-def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[Setting]:
-    """Return a setting of a unit, drop-ins included; NOT_THERE: none of its files has it."""
+def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[UnitSetting]:
+    """Return a setting of a unit, including drop-ins; NOT_THERE: none of its files sets it."""
     files = [path for d in UNIT_DIRECTORIES if isinstance(host.size(path := f"{d}/{unit}"), int)][:1]
     if not files:
         return Unknown(Reason.NOT_THERE, f"{UNIT_DIRECTORIES[0]}/{unit}", "no such unit")
     return _last(host, (*files, *_drop_ins(host, UNIT_DIRECTORIES, unit)), section, key)
 
 
-def manager_setting(host: Host, key: str) -> Maybe[Setting]:
+def manager_setting(host: Host, key: str) -> Maybe[UnitSetting]:
     """Return a setting of the system manager: system.conf and system.conf.d (systemd-system.conf(5))."""
     files = [path for d in CONFIG_DIRECTORIES if isinstance(host.size(path := f"{d}/system.conf"), int)][:1]
     return _last(host, (*files, *_drop_ins(host, CONFIG_DIRECTORIES, "system.conf")), "Manager", key)
@@ -105,7 +105,7 @@ def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
     """Find the modules that enabled services load with modprobe, and the files that could not be read.
 
     Module -> "/etc/systemd/system/x.service: ExecStart=/sbin/modprobe nvidia-peermem", for every unit and
-    drop-in that the admin wrote and for vendors' units whose names speak of GPUs or RDMA.
+    drop-in of the admin, and for vendors' units with names related to GPUs or RDMA.
     """
     found: dict[str, str] = {}
     unread: list[str] = []
@@ -124,7 +124,7 @@ def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def _service_files(host: Host) -> Iterator[str]:
-    """Yield the files and drop-ins of services that the boot starts."""
+    """Yield the files and drop-ins of services that start at boot."""
     wanted = known(wanted_units(host), frozenset())
     for directory in UNIT_DIRECTORIES:
         names = known(host.names(directory), ())
@@ -142,9 +142,9 @@ def _service_files(host: Host) -> Iterator[str]:
 
 
 def _modprobed(command: str) -> tuple[str, ...]:
-    """Return the modules that a command line loads: words behind "modprobe" that are no options or parameters."""
-    _, modprobe, behind = command.partition("modprobe")
-    words = re.split(r"[;&|]", behind)[0].replace("'", " ").replace('"', " ").split() if modprobe else []
+    """Return the modules that a command loads: the words after "modprobe" without options and parameters."""
+    _, modprobe, arguments = command.partition("modprobe")
+    words = re.split(r"[;&|]", arguments)[0].replace("'", " ").replace('"', " ").split() if modprobe else []
     if any(word in ("-r", "--remove") for word in words):
         return ()
     return tuple(
@@ -155,7 +155,7 @@ def _modprobed(command: str) -> tuple[str, ...]:
 
 
 def _drop_ins(host: Host, directories: tuple[str, ...], name: str) -> Iterator[str]:
-    """By name over all directories; of the same name, the one in the directory of the highest rank."""
+    """Yield drop-ins by name; of the same name, the one in the directory with the highest precedence."""
     by_name: dict[str, str] = {}
     for directory in directories:
         below = f"{directory}/{name}.d"
@@ -166,8 +166,8 @@ def _drop_ins(host: Host, directories: tuple[str, ...], name: str) -> Iterator[s
         yield by_name[file]
 
 
-def _last(host: Host, paths: tuple[str, ...], section: str, key: str) -> Maybe[Setting]:
-    found: Setting | None = None
+def _last(host: Host, paths: tuple[str, ...], section: str, key: str) -> Maybe[UnitSetting]:
+    found: UnitSetting | None = None
     unread: Unknown | None = None
     for path in paths:
         text = host.read(path, _FILE_LIMIT)
@@ -175,16 +175,16 @@ def _last(host: Host, paths: tuple[str, ...], section: str, key: str) -> Maybe[S
             unread = text
             continue
         for value in parse_unit(text, section, key):
-            # An empty value takes back what was set before.
-            found = Setting(printable(value, 128), printable(path)) if value else None
-    if unread is not None:  # it may have the last word
+            # An empty value resets the setting.
+            found = UnitSetting(printable(value, 128), printable(path)) if value else None
+    if unread is not None:  # it might override the value
         return unread
     where = paths[0] if paths else key
     return Unknown(Reason.NOT_THERE, where, f"{key} is not set") if found is None else found
 
 
 def parse_unit(text: str, section: str, key: str) -> tuple[str, ...]:
-    """Return the values of a key in one section of a unit file, in order (systemd.syntax(7))."""
+    """Parse the values of a key in one section of a unit file, in order (systemd.syntax(7))."""
     values = []
     here = ""
     for raw in text.replace("\\\n", " ").split("\n"):

@@ -1,4 +1,4 @@
-"""TCP ports that somebody listens on (proc(5), /proc/net/tcp)."""
+"""TCP ports with a listener (proc(5), /proc/net/tcp)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 
 _LIMIT_BYTES = 4 << 20
-# Local address, its port, a far address of zeros, state 0A: TCP_LISTEN (include/net/tcp_states.h).
+# Local address, local port, a remote address of zeros, state 0A: TCP_LISTEN (include/net/tcp_states.h).
 _LISTENER = re.compile(r"^ *\d+: [0-9A-F]{8,32}:([0-9A-F]{4}) [0-9A-F]{8,32}:0000 0A ", re.M)
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 
 
 def listening(host: Host) -> Maybe[dict[int, str]]:
-    """Every port that is listened on, and the table that shows it."""
+    """Return every port with a listener, and the file that shows it."""
     ports: dict[int, str] = {}
     for path in TABLES:
         table = host.read(path, _LIMIT_BYTES)
@@ -28,11 +28,11 @@ def listening(host: Host) -> Maybe[dict[int, str]]:
 
 
 def free_port(host: Host, first: int, most: int = 100) -> Maybe[int]:
-    """Return the first of `most` ports from `first` on that nobody listens on."""
+    """Return the first port without a listener, among `most` ports from `first` on."""
     taken = listening(host)
     if isinstance(taken, Unknown):
         return taken
     for port in range(first, first + most):
         if port not in taken:
             return port
-    return Unknown(Reason.NOT_THERE, TABLES[0], f"the ports from {first} to {first + most - 1} are all taken")
+    return Unknown(Reason.NOT_THERE, TABLES[0], f"all ports from {first} to {first + most - 1} are in use")

@@ -16,7 +16,7 @@ class BenchProgram(NamedTuple):
     tool: str  # the package it comes with: "nccl-tests"; its modules are named nccl_tests.py
     option: str  # `gdrtop bench --test OPTION`
     label: str  # on the setup screen
-    use: str  # what it is good for, one line
+    use: str  # what it is for, one line
 
 
 _PERFTEST = "measures RDMA bandwidth and latency, of GPU memory if built with CUDA"

@@ -1,7 +1,8 @@
-"""Which tools are installed, and whether perftest can use GPU memory at all.
+"""The installed tools, and whether perftest can use GPU memory.
 
-A tool counts where it can be run from: the trusted directories. Nothing here starts a tool that asks a driver
-(nvidia-smi loads it); perftest is known from the bytes of its program, for what it prints differs by version.
+A tool counts as installed if it is in a trusted directory, from which it can be run. No tool that contacts a
+driver is started (nvidia-smi would load it). perftest's features are read from the bytes of its program,
+because its output differs between versions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from probes.facts.system.tcp_ports import listening
 from probes.facts.system.tool_names import PERFTEST, PROGRAMS
 from probes.host.protocol import Host
 
-# As probes/host/command.py: only what lies here is run.
+# As in probes/host/command.py: only programs in these directories are run.
 DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 _PROGRAM_LIMIT_BYTES = 8 << 20
 _SECONDS = 2.0
@@ -29,24 +30,24 @@ PERFTEST_BUILD = (
 TOOLS = {
     **{program.name: program.use for program in PROGRAMS},
     "numactl": "binds a test to the NUMA node of its GPU",
-    "rdma_topo": "rdma-core: judges ACS on GPU–NIC paths",
+    "rdma_topo": "rdma-core: checks ACS on GPU–NIC paths",
     "lspci": "shows PCI functions and their capabilities",
     "setpci": "changes PCI configuration, such as ACS",
     "mlxconfig": "shows and changes NIC firmware settings",
     "mlxlink": "shows cable, module and signal of a port",
     "nvidia-smi": "shows GPUs",
-    "nv-fabricmanager": "sets up NVSwitch; without it no CUDA program starts on such a machine",
+    "nv-fabricmanager": "sets up NVSwitch; without it CUDA programs fail to start on such a machine",
     "ibstat": "shows RDMA ports",
     "ibv_devinfo": "shows RDMA devices and their MTU",
     "show_gids": "shows GIDs of RoCE ports",
-    "rdma": "iproute2: shows who holds RDMA resources",
+    "rdma": "iproute2: shows which processes use RDMA resources",
     "ethtool": "shows a netdev's own counters",
     "mlnx_qos": "shows and sets PFC, trust and priorities",
     "ofed_info": "shows the version of OFED",
     "dkms": "builds kernel modules for new kernels",
-    "mokutil": "shows and enrols Secure Boot keys",
+    "mokutil": "shows and enrolls Secure Boot keys",
 }
-"""Name → what it is good for, one line for the admin."""
+"""Name → what it is for, one line for the admin."""
 
 
 _NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "its program cannot be read")
@@ -57,29 +58,29 @@ class Perftest:
     """The installed perftest."""
 
     installed: tuple[str, ...]  # of PERFTEST
-    version: Maybe[str]  # "6.23", as it prints it; the package has another one
+    version: Maybe[str]  # "6.23", as it prints it; the package's version differs
     cuda: Maybe[bool]  # it can use GPU memory
     dmabuf: Maybe[bool]  # it can use GPU memory by DMA-BUF
-    evidence: str  # what cuda and dmabuf are known from
-    # It opens libcuda.so by this name, which packages of the driver may leave out (src/cuda_loader.c).
+    evidence: str  # the source of cuda and dmabuf
+    # It opens libcuda.so by this name, which driver packages may leave out (src/cuda_loader.c).
     opens_libcuda: Maybe[bool] = _NO_PROGRAM
-    cuda_bus_id: Maybe[bool] = _NO_PROGRAM  # it takes a GPU by its PCI address, --use_cuda_bus_id
-    ipv6_addr: Maybe[bool] = _NO_PROGRAM  # its ends can meet at an IPv6 address, --ipv6-addr (since 2023)
+    cuda_bus_id: Maybe[bool] = _NO_PROGRAM  # it accepts a GPU's PCI address, --use_cuda_bus_id
+    ipv6_addr: Maybe[bool] = _NO_PROGRAM  # it can connect to an IPv6 address, --ipv6-addr (since 2023)
 
 
 @dataclass(frozen=True)
 class ToolFacts:
-    """What is installed."""
+    """The installed tools and their versions."""
 
     paths: dict[str, Maybe[str]]  # every name of TOOLS -> its file; NOT_THERE: not installed
     perftest: Maybe[Perftest]  # NOT_THERE: not installed
     ofed: Maybe[str]  # "MLNX_OFED_LINUX-24.10-0.7.0.0"; NOT_THERE: no OFED, the kernel's own drivers
-    fabric_manager: Maybe[str]  # "570.124.06"; has to be the driver's
-    perftest_listens: Maybe[str | None] = None  # the file that shows a socket listening on perftest's port
+    fabric_manager: Maybe[str]  # "570.124.06"; must be the driver's version
+    perftest_listens: Maybe[str | None] = None  # the file that shows a listener on perftest's port
 
 
 def probe(host: Host) -> ToolFacts:
-    """Look for the files, and asks three harmless tools for their version."""
+    """Find the tools, and ask three harmless ones for their version."""
     paths = {name: _find(host, name) for name in TOOLS}
     return ToolFacts(
         paths=paths,
@@ -133,23 +134,23 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
 
 
 def _listener(host: Host) -> Maybe[str | None]:
-    """Return the file of /proc/net in which a TCP socket listens on perftest's port; None: there is none."""
+    """Return the file of /proc/net that shows a listener on perftest's port; None: there is none."""
     ports = listening(host)
     return ports if isinstance(ports, Unknown) else ports.get(PERFTEST_PORT)
 
 
 def cuda_in_program(program: bytes) -> tuple[bool, bool]:
-    """Return whether a perftest program can use GPU memory, and by DMA-BUF.
+    """Return whether a perftest program can use GPU memory, and whether by DMA-BUF.
 
-    With CUDA it is linked to libcuda.so.1 or, since 2025, opens libcuda.so; DMA-BUF needs the function
-    cuMemGetHandleForAddressRange (perftest src/cuda_loader.c). Either name stands in the file.
+    With CUDA it is linked to libcuda.so.1 or, since 2025, opens libcuda.so. DMA-BUF needs the function
+    cuMemGetHandleForAddressRange (perftest src/cuda_loader.c). The file contains these names.
     """
     cuda = b"libcuda.so" in program
     return cuda, cuda and b"cuMemGetHandleForAddressRange" in program
 
 
 def parse_usage(text: str) -> tuple[Maybe[bool], Maybe[bool]]:
-    """Return the same from its usage text; Unknown where it is no usage text."""
+    """Return the same as cuda_in_program from the usage text; unknown if it is not a usage text."""
     if "--size" not in text and "--ib-dev" not in text:
         unknown = Unknown(Reason.MALFORMED, "--help", "no usage text")
         return unknown, unknown
@@ -171,18 +172,18 @@ def _version(
 
 
 def parse_version(text: str) -> str | None:
-    """Return the number of "Version: 6.06", as perftest prints it."""
+    """Parse the number of "Version: 6.06", as perftest prints it."""
     match = re.search(r"Version: ?([0-9]{1,3}(?:\.[0-9]{1,4}){1,3})", text)
     return match[1] if match else None
 
 
 def parse_ofed(text: str) -> str | None:
-    """Return the release of "MLNX_OFED_LINUX-24.10-0.7.0.0:" or "OFED-internal-25.01-0.6.0:"."""
+    """Parse the release of "MLNX_OFED_LINUX-24.10-0.7.0.0:" or "OFED-internal-25.01-0.6.0:"."""
     match = re.search(r"^([A-Za-z][A-Za-z_-]{2,40}-[0-9][0-9A-Za-z._-]{1,60}):?\s*$", text, re.M)
     return match[1] if match else None
 
 
 def parse_fabric_manager(text: str) -> str | None:
-    """Return the number of "Fabric Manager version is : 570.124.06"."""
+    """Parse the number of "Fabric Manager version is : 570.124.06"."""
     match = re.search(r"version is ?: ?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})", text)
     return match[1] if match else None

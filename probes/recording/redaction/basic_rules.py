@@ -25,11 +25,11 @@ def of_lines(keep: str, rule: Callable[[Tokens, str], str] | None = None) -> Rul
     pattern = re.compile(keep)
     change = words if rule is None else rule
 
-    def kept(tokens: Tokens, text: str) -> str:
+    def keep_matching(tokens: Tokens, text: str) -> str:
         lines = text.split("\n")
-        return "\n".join(change(tokens, one) if pattern.match(one) else "" for one in lines)
+        return "\n".join(change(tokens, line) if pattern.match(line) else "" for line in lines)
 
-    return of_text(kept)
+    return of_text(keep_matching)
 
 
 def words(tokens: Tokens, text: str) -> str:

@@ -103,18 +103,18 @@ _MODULE_LINE = re.compile(
     re.M,
 )
 _SYMBOL_LINE = re.compile(
-    rb"^.*\b(?:" + b"|".join(sorted(one.encode() for one in SYMBOLS)) + rb")\b.*$", re.M
+    rb"^.*\b(?:" + b"|".join(sorted(symbol.encode() for symbol in SYMBOLS)) + rb")\b.*$", re.M
 )
 
 
 def module_lines(tokens: Tokens, content: bytes) -> bytes:
     """Keep the lines of known modules in modules.dep and modules.builtin."""
-    return b"\n".join(tokens.text(decoded(one)).encode() for one in _MODULE_LINE.findall(content)) + b"\n"
+    return b"\n".join(tokens.text(decoded(line)).encode() for line in _MODULE_LINE.findall(content)) + b"\n"
 
 
 def symbol_lines(tokens: Tokens, content: bytes) -> bytes:
     """Keep the lines of known symbols in Module.symvers and modules.symbols."""
-    return b"\n".join(tokens.text(decoded(one)).encode() for one in _SYMBOL_LINE.findall(content)) + b"\n"
+    return b"\n".join(tokens.text(decoded(line)).encode() for line in _SYMBOL_LINE.findall(content)) + b"\n"
 
 
 _TOPOLOGY_ATTRIBUTE = re.compile(
@@ -131,7 +131,7 @@ def _topology(tokens: Tokens, text: str) -> str:
         r"<(/?)(system|cpu|pci|gpu|nic|net|nvlink|c2c|pcilink|grid)\b([^<>]*?)(/?)>", text
     ):
         attributes = "".join(
-            f' {one[1]}="{tokens.text(one[2])}"' for one in _TOPOLOGY_ATTRIBUTE.finditer(match[3])
+            f' {pair[1]}="{tokens.text(pair[2])}"' for pair in _TOPOLOGY_ATTRIBUTE.finditer(match[3])
         )
         kept.append(f"<{match[1]}{match[2]}{attributes}{match[4]}>\n")
     return "".join(kept)

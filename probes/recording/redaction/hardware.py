@@ -22,7 +22,8 @@ def cpuinfo(tokens: Tokens, text: str) -> str:
         if key.strip() in ("vendor_id", "CPU implementer", "CPU architecture"):
             kept.append(tokens.text(line))
         elif key.strip() == "flags":
-            kept.append("flags\t: " + " ".join(one for one in value.split() if one in ("lm", "hypervisor")))
+            flags = [flag for flag in value.split() if flag in ("lm", "hypervisor")]
+            kept.append(f"flags\t: {' '.join(flags)}")
     return "\n".join([*kept, "", ""])
 
 
@@ -46,7 +47,7 @@ def pci_config(tokens: Tokens, content: bytes) -> bytes:
         return bytes(kept)
     kept[0x06] = content[0x06] & 0x10  # has a capability list
     kept[0x0E] = content[0x0E]  # header type
-    found = [(at, _CAPABILITIES[one]) for one, at in capabilities(content).items() if one in _CAPABILITIES]
+    found = [(at, _CAPABILITIES[kind]) for kind, at in capabilities(content).items() if kind in _CAPABILITIES]
     kept[0x34] = found[0][0] if found else 0
     for offset, size in found:
         kept[offset : offset + size] = content[offset : offset + size]
@@ -55,7 +56,7 @@ def pci_config(tokens: Tokens, content: bytes) -> bytes:
         return bytes(kept)
     extended = extended_capabilities(content)
     places = sorted(
-        (at, _EXTENDED_CAPABILITIES[one]) for one, at in extended.items() if one in _EXTENDED_CAPABILITIES
+        (at, _EXTENDED_CAPABILITIES[kind]) for kind, at in extended.items() if kind in _EXTENDED_CAPABILITIES
     )
     if places and places[0][0] != CONVENTIONAL_BYTES:
         places.insert(0, (CONVENTIONAL_BYTES, 0))  # the list must start there

@@ -56,7 +56,7 @@ class Identifiers(Tokens):
         """Return the origin's label, a directory or a simulated node, as it appears in the recording."""
         return self.text(label) if self.redact else label
 
-    def take(self, moment: Moment) -> Moment:
+    def apply(self, moment: Moment) -> Moment:
         """Return the moment as it is recorded."""
         self._learn(moment)
         moment = dataclasses.replace(moment, answers=self._without_secrets(moment.answers))
@@ -156,12 +156,12 @@ class Identifiers(Tokens):
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, tuple | list):
-            return type(value)(self._value(one) for one in value)
+            return type(value)(self._value(item) for item in value)
         if isinstance(value, dict):
-            return {self._value(key): self._value(one) for key, one in value.items()}
+            return {self._value(key): self._value(item) for key, item in value.items()}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {one.name: self._value(getattr(value, one.name)) for one in dataclasses.fields(value)}
-            return type(value)(**fields)
+            names = [field.name for field in dataclasses.fields(value)]
+            return type(value)(**{name: self._value(getattr(value, name)) for name in names})
         return value
 
 

@@ -57,23 +57,14 @@ def _route_field(tokens: Tokens, column: int, field: str) -> str:
 def ipv6_routes(tokens: Tokens, text: str) -> str:
     """Replace addresses in /proc/net/ipv6_route: destination, source and next hop have 32 digits each."""
 
-    def field(found: re.Match[str]) -> str:
-        address = ipaddress.IPv6Address(bytes.fromhex(found[0]))
+    def field(digits: str) -> str:
+        address = ipaddress.IPv6Address(bytes.fromhex(digits))
         return ipaddress.IPv6Address(tokens.address(address)).packed.hex()
 
     kept = []
     for line in text.splitlines():
-        *figures_of, name = line.split() or [""]
-        kept.append(
-            " ".join(
-                (
-                    *(
-                        re.sub(r"^[0-9a-f]{32}$", field, one) if len(one) == 32 else one
-                        for one in figures_of
-                        if re.fullmatch(r"[0-9a-f]{2}|[0-9a-f]{8}|[0-9a-f]{32}", one)
-                    ),
-                    tokens.text(name),
-                )
-            )
-        )
+        *numbers, name = line.split() or [""]
+        numbers = [text for text in numbers if re.fullmatch(r"[0-9a-f]{2}|[0-9a-f]{8}|[0-9a-f]{32}", text)]
+        fields = [field(number) if len(number) == 32 else number for number in numbers]
+        kept.append(" ".join((*fields, tokens.text(name))))
     return "\n".join([*kept, ""])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.facts.kernel.log import recognise
+from probes.facts.kernel.log import recognize
 from probes.recording.redaction.tokens import PROGRAM, SERIAL, Tokens
 
 _STRINGS = (
@@ -21,7 +21,7 @@ _STRINGS = (
 
 def program_strings(tokens: Tokens, content: bytes) -> bytes:
     """Keep only which of the strings that checks look for are in the program."""
-    kept = b"\0".join(one for one in _STRINGS if one in content) + b"\0"
+    kept = b"\0".join(text for text in _STRINGS if text in content) + b"\0"
     return (content[:4] if content.startswith(b"\x7fELF") else b"redacted") + b"\0" + kept
 
 
@@ -41,7 +41,7 @@ def kernel_log(tokens: Tokens, text: str) -> str:
         prefix, message = (match[1], match[2]) if match else ("", line[:1000])
         if not re.fullmatch(r"(?:<\d+>)?\[[ \d.]+\](?:\[[ TC\d]+\])? ?", prefix):
             prefix = tokens.text(prefix)
-        if recognise(message, 0.0) is not None:
+        if recognize(message, 0.0) is not None:
             kept.append(prefix + _message(tokens, message))
         elif not kept and match:
             kept.append(prefix)
@@ -61,7 +61,7 @@ def _message(tokens: Tokens, message: str) -> str:
         r"(\x00[^\x00]*\x00)",
         _NAMED_VALUE.sub(lambda found: f"\0{named(found)}\0", message.replace("\0", " ")),
     )
-    return "".join(one.strip("\0") if one.startswith("\0") else tokens.text(one) for one in pieces)
+    return "".join(piece.strip("\0") if piece.startswith("\0") else tokens.text(piece) for piece in pieces)
 
 
 _MODINFO = r"(?:filename|name|version|srcversion|license|vermagic|depends|signer|sig_id|intree|parm):"

@@ -25,13 +25,15 @@ def command_line(tokens: Tokens, content: bytes) -> bytes:
     """Keep the program, an interpreter's script and variables; one token replaces all other arguments."""
     first, *arguments = content.rstrip(b"\0").split(b"\0")
     start, *title = first.split() or [b""]
-    script = next((one for one in arguments if one[:1] != b"-" and not is_variable(one)), b"")
-    others = b"\0".join(one for one in (*title, *arguments) if one is not script and not is_variable(one))
+    variables = [argument for argument in arguments if is_variable(argument)]
+    script = next((word for word in arguments if word[:1] != b"-" and not is_variable(word)), b"")
+    rest = [word for word in (*title, *arguments) if word is not script and not is_variable(word)]
+    others = b"\0".join(rest)
     kept = [program(tokens, decoded(start)), program(tokens, decoded(script)) if script else ""]
-    kept += [variable(tokens, decoded(one)) for one in arguments if is_variable(one)]
+    kept += [variable(tokens, decoded(item)) for item in variables]
     if others:
         kept.append(tokens.token(ARGUMENT, decoded(others)))
-    return b"".join(one.encode("utf-8", "replace") + b"\0" for one in kept if one)
+    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept if item)
 
 
 _NAMED = re.compile(rb"(?:(?:%s)\w*|%s)=" % ("|".join(FAMILIES).encode(), "|".join(SINGLES).encode()))
@@ -59,8 +61,8 @@ def variable(tokens: Tokens, text: str) -> str:
 
 def environment(tokens: Tokens, content: bytes) -> bytes:
     """Keep the variables that probes read; replace unknown words in their values."""
-    kept = (variable(tokens, decoded(one)) for one in content.split(b"\0") if is_variable(one))
-    return b"".join(one.encode("utf-8", "replace") + b"\0" for one in kept)
+    kept = (variable(tokens, decoded(item)) for item in content.split(b"\0") if is_variable(item))
+    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept)
 
 
 _STATUS = r"(?:State|Tgid|Pid|PPid|NSpid|Threads|Vm\w+|Rss\w+|Cap\w+|(?:Cpus|Mems)_allowed(?:_list)?):"
@@ -74,7 +76,7 @@ def status(tokens: Tokens, text: str) -> str:
         if key == "Name":
             kept.append(f"Name:\t{program(tokens, value)}")
         elif key in ("Uid", "Gid"):
-            kept.append(f"{key}:\t" + "\t".join(tokens.user_id(one) for one in value.split()))
+            kept.append(f"{key}:\t" + "\t".join(tokens.user_id(uid) for uid in value.split()))
         elif key.startswith("Cap") and re.fullmatch(r"\s*[0-9a-f]{1,16}", value):
             kept.append(line)
         elif re.match(_STATUS, line):
@@ -102,8 +104,8 @@ def maps(tokens: Tokens, text: str) -> str:
 # Parts of a control group's path: text to keep, an identifier, text to keep. Sources: systemd.slice(5), the
 # drivers of Kubernetes and container engines, Slurm's cgroup plugins, PBS.
 _CGROUP_PARTS = tuple(
-    re.compile(one)
-    for one in (
+    re.compile(pattern)
+    for pattern in (
         r"(?P<before>uid_|user-|user@)(?P<uid>\d+)(?P<after>\.slice|\.service)?",
         r"(?P<before>step_|task_|job_|session-|jobid-|app-)?(?P<job>\d+)(?P<after>\.scope|\.service)?",
         r"(?P<before>(?:kubepods-)?(?:burstable-|besteffort-|guaranteed-)?pod)"
@@ -119,7 +121,7 @@ def cgroup(tokens: Tokens, text: str) -> str:
     kept = []
     for line in text.splitlines():
         numbers, colon, path = line.rpartition(":")
-        parts = "/".join(_cgroup_part(tokens, one) for one in path.split("/"))
+        parts = "/".join(_cgroup_part(tokens, part) for part in path.split("/"))
         kept.append(f"{tokens.text(numbers)}{colon}{parts}\n")
     return "".join(kept)
 

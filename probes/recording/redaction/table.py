@@ -106,7 +106,7 @@ FILES: Sequence[Row] = (
     Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),
     Row("/sys/**/cpumap", kept_where(_CPU_MASK)),
     Row("/sys/firmware/efi/efivars/*", kept_where(r"[\0-\x1f]\0\0\0[\0\1]")),
-    *(Row(f"/sys/{one}", _FIGURES) for one in _COUNTERS),
+    *(Row(f"/sys/{path}", _FIGURES) for path in _COUNTERS),
     Row("/sys/kernel/debug/dma_buf/bufinfo", of_text(dma_buffers)),
     Row("/sys/**", _WORDS),
     Row("/etc/hostname", of_text(host_name_file)),
@@ -151,7 +151,8 @@ ENVIRONMENT = ("KUBERNETES_SERVICE_HOST", "container", "SSH_CONNECTION", "SSH_CL
 
 def _expression(paths: str) -> re.Pattern[str]:
     pieces = re.split(r"(\*\*|\*)", paths)
-    return re.compile("".join({"**": ".*", "*": "[^/]*"}.get(one, re.escape(one)) for one in pieces), re.S)
+    wildcards = {"**": ".*", "*": "[^/]*"}
+    return re.compile("".join(wildcards.get(piece, re.escape(piece)) for piece in pieces), re.S)
 
 
 _COMPILED = tuple((_expression(row.paths), row) for row in FILES)

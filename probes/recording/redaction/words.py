@@ -192,7 +192,9 @@ _KERNEL = """
     auxiliary because completed copy-on-fork cuinit libcuda netns null progress returned mlx5_ib.rdma hostname
     .nccl.conf cwd localhost localdomain system nic nics pcilink c2c grid xc0 xc1 netir netir_link_evt
     netir_ber_event netir_int saw_mvb saw_egr saw_pvtpm rlw_ctrl rlw_remap rlw_rspcol rlw_rxpipe
-    rlw_src_track evt unrecovered
+    rlw_src_track evt unrecovered interface
+    attribute but containers database directories exit exited finished host interface know lists much own
+    queried regular their
 """
 # Values of NCCL, UCX, libfabric and NVSHMEM variables.
 _SETTINGS = """

@@ -1,4 +1,4 @@
-"""What a CUDA program finds on a simulated node: its devices, or the error that cuInit gives."""
+"""What a CUDA program finds on a simulated node: its devices, or the error of cuInit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from probes.simulation.node.tree import Tree
 
 ERRORS = {
-    2: ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory"),
     100: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
     101: ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
     802: ("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"),
@@ -27,13 +26,12 @@ class CudaDevice:
     """One GPU as the program numbers it."""
 
     index: int
-    number: int  # its place on the node
     bdf: str
     name: str
 
 
 def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...] | int:
-    """The devices in PCI order, those that CUDA_VISIBLE_DEVICES names; or the CUresult of cuInit."""
+    """Return the devices in PCI order, those that CUDA_VISIBLE_DEVICES names; or the CUresult of cuInit."""
     node = tree.description
     if "nvidia" not in tree.live_modules:
         return _NO_DEVICE
@@ -44,36 +42,31 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
     if tree.nvswitches and node.gpu.nvlinks and tree.units.get("nvidia-fabricmanager") != "active":
         return _NOT_READY
     gone = node.nvml.lost | node.nvml.unlisted
-    here = [
-        number for number in range(len(tree.gpus)) if number not in gone and _is_open(tree, f"nvidia{number}")
-    ]
-    chosen = _visible(environment.get("CUDA_VISIBLE_DEVICES"), here)
-    if not chosen:
-        return _NO_DEVICE
-    return tuple(
-        CudaDevice(index, number, tree.gpus[number].bdf, node.gpu.name) for index, number in enumerate(chosen)
-    )
+    numbers = [number for number in range(len(tree.gpus)) if number not in gone and _is_open(tree, number)]
+    visible = _visible(environment.get("CUDA_VISIBLE_DEVICES"), numbers)
+    found = (CudaDevice(i, tree.gpus[number].bdf, node.gpu.name) for i, number in enumerate(visible))
+    return tuple(found) or _NO_DEVICE
 
 
 def exports_dmabuf(tree: Tree) -> bool:
-    """CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: the open modules, new enough, and a GPU that they serve."""
+    """Return CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: open modules, new enough, and a GPU that they serve."""
     node = tree.description
-    numbers = tuple(int(part) for part in node.driver.version.split(".") if part.isdecimal())
-    is_new = numbers >= (515, 43, 4) and node.gpu.capability >= (7, 5)
+    version = tuple(int(part) for part in node.driver.version.split(".") if part.isdecimal())
+    is_new = version >= (515, 43, 4) and node.gpu.capability >= (7, 5)
     return node.offers_gdr and node.driver.flavour == "open" and is_new
 
 
-def _is_open(tree: Tree, name: str) -> bool:
-    return f"/dev/{name}" in tree.files and f"/dev/{name}" not in tree.denied
+def _is_open(tree: Tree, number: int) -> bool:
+    return f"/dev/nvidia{number}" in tree.files and f"/dev/nvidia{number}" not in tree.denied
 
 
-def _visible(wanted: str | None, here: list[int]) -> list[int]:
-    """A word that names no device ends the list (CUDA C programming guide, environment variables)."""
+def _visible(wanted: str | None, numbers: list[int]) -> list[int]:
+    """Return the visible numbers: a word that names no device ends the list (CUDA C programming guide)."""
     if wanted is None:
-        return here
-    chosen: list[int] = []
+        return numbers
+    visible: list[int] = []
     for word in wanted.split(","):
-        if not word.strip().isdecimal() or int(word.strip()[:6]) >= len(here):
+        if not word.strip().isdecimal() or int(word.strip()[:6]) >= len(numbers):
             break
-        chosen.append(here[int(word.strip()[:6])])
-    return chosen
+        visible.append(numbers[int(word.strip()[:6])])
+    return visible

@@ -1,9 +1,8 @@
-"""Where tests are played: a simulated node, and its twin at the far end."""
+"""The two nodes that tests run on: a simulated node, and a second one of the same kind as its peer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from probes.host.protocol import Host
 from probes.simulation.bandwidth.playback import Script, SimulatedTest
@@ -13,71 +12,64 @@ from probes.simulation.node.tree import Tree
 from probes.simulation.node.waves import phase
 from probes.snapshot.examination import Examination, examine
 
-if TYPE_CHECKING:
-    from probes.simulation.bandwidth.perftest import Side
-
 HERE, PEER = "here", "peer"
-Twin = tuple[Host, Tree, Callable[[], float]]
+NodeParts = tuple[Host, Tree, Callable[[], float]]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _HOSTNAME = "/proc/sys/kernel/hostname"
 
 
-class Stage:
+class SimulatedNode:
     """One of the two nodes: its tree, its clock, its sockets and its ports' counters."""
 
     def __init__(
         self,
-        host: Host,
-        tree: Tree,
+        parts: NodeParts,
         seed: int,
-        seconds: Callable[[], float],
-        twin: Callable[[], Twin],
-        near: Stage | None = None,
+        make_peer: Callable[[], NodeParts],
+        near: SimulatedNode | None = None,
     ) -> None:
-        """`seconds` since the node began, as its files are asked with; `twin` makes another such node."""
+        """`parts`: host, tree, and the seconds since the node started, which its files are read with."""
+        self.host, self.tree, self._seconds = parts
         self.name = HERE if near is None else PEER
-        self.host, self.tree, self.seed = host, tree, seed
-        self.clock, self._seconds = host.monotonic, seconds
-        self._twin, self._far = twin, near
-        self.sockets: Sockets[Side] = Sockets(self.clock) if near is None else near.sockets
-        self.traffic = Traffic(tree, self.sockets.settle)
-        self.sockets.show(tree, self.name)
+        self.seed, self.clock = seed, self.host.monotonic
+        self._make_peer, self._far = make_peer, near
+        self.sockets: Sockets = near.sockets if near else Sockets(self.clock)
+        self.traffic = Traffic(self.tree, self.sockets.advance)
+        self.sockets.show(self.tree, self.name)
 
     @property
-    def far(self) -> Stage:
-        """The other node of the two: grown when it is first needed."""
+    def far(self) -> SimulatedNode:
+        """The other node, built when it is first needed."""
         if self._far is None:
-            host, tree, seconds = self._twin()
-            tree.add(_HOSTNAME, f"{PEER}\n")
-            self._far = Stage(host, tree, self.seed + 1, seconds, self._twin, self)
+            parts = self._make_peer()
+            parts[1].add(_HOSTNAME, f"{PEER}\n")
+            self._far = SimulatedNode(parts, self.seed + 1, self._make_peer, self)
         return self._far
 
-    def named(self, server: str) -> Stage | None:
-        """The node that a name or an address means; None: it is not known here."""
-        if server in _LOCAL:
+    def named(self, server: str) -> SimulatedNode | None:
+        """Return the node of a name or address; None if the name is unknown."""
+        here = (self.tree.description.hostname, "10.0.0.1")
+        name = HERE if server in here else PEER if server in (PEER, "10.0.0.2") else None
+        if server in _LOCAL or name == self.name:
             return self
-        here = {self.tree.description.hostname, "10.0.0.1"}
-        wanted = HERE if server in here else PEER if server in (PEER, "10.0.0.2") else None
-        if wanted is None:
-            return None
-        return self if wanted == self.name else self.far
+        return None if name is None else self.far
 
     def seconds(self, at: float) -> float:
-        """A moment of the clock as the node's files count it."""
+        """Return a moment of the clock as the node's files count it."""
         return self._seconds() + at - self.clock()
 
     def examine(self) -> Examination:
-        """The node as it is now; 20 to 70 ms."""
+        """Probe the node as it is now; 20 to 70 ms."""
         return examine(self.host)
 
-    def test(self, script: Script) -> SimulatedTest:
-        """A program that is played here."""
-        return SimulatedTest(self.clock, script, self.sockets.settle)
+    def run(self, script: Script) -> SimulatedTest:
+        """Run a program on this node."""
+        return SimulatedTest(self.clock, script, self.sockets.advance)
 
     def number(self, what: str, at: float, most: int) -> int:
-        """A number below `most` that belongs to a process begun at a moment."""
+        """Return a number below `most` that belongs to a process started at a moment."""
         return int(phase(self.seed, f"{what} {at:.4f}") / 6.2832 * most)
 
     def hostname(self) -> str:
-        """What the node calls itself."""
+        """Return the node's host name."""
         return self.tree.text(_HOSTNAME).strip()

@@ -1,15 +1,18 @@
-"""The lines that perftest prints, in the form of the version of 2025.
+"""What perftest prints: a transcript of the version of 2025 with slots, and its rows as time passes.
 
 probes/bandwidth/tools/perftest_output.py names the sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
+from probes.bandwidth.tools.perftest_command import PerftestSettings
+from probes.simulation.bandwidth import speeds
 from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.perftest_options import Options
+from probes.simulation.bandwidth.playback import NEVER, Line
 
 RULE = "-" * 87
 NO_PEAK = "  WARNING: BW peak won't be measured in this run."
@@ -24,148 +27,202 @@ PEER_GONE = (
     " Failed to exchange data between server and clients",
 )
 _VERBS = {"write": "RDMA_Write", "read": "RDMA_Read", "send": "Send"}
-_MIB = 1 << 20
+_HEAD = f"""\
+{RULE}
+                    {{title}} Test
+ Dual-port       : OFF\t\tDevice         : {{device}}
+ Number of qps   : {{queue_pairs}}\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ PCIe relax order: ON\t\tLock-free      : OFF
+ ibv_wr* API     : ON\t\tUsing DDP      : OFF
+ Mtu             : {{mtu}}[B]
+ Link type       : {{link}}
+{{gid}} rdma_cm QPs\t : OFF
+ Data ex. method : Ethernet
+{RULE}"""
+_LATENCIES = (0.985, 1.9, 0.993, 1.0, 0.03, 1.045, 1.9)  # of the average, in the order of the columns
+_ALL_SIZES_SECONDS = (0.16, 0.28)  # that a row takes, at least and at most
+_LEAST_SECONDS, _MOST_SECONDS = 0.1, 86_400.0
+_PEAK = 1.004
+_CUDA = """\
+Picking device No. {index}
+[pid = {pid}, dev = {index}] device name = [{name}]
+creating CUDA Ctx
+making it the current CUDA Ctx
+CUDA device integrated: {integrated}"""
 
 
 @dataclass(frozen=True)
-class Card:
-    """The port of one end as the table's head and the address lines name it."""
+class UsedPort:
+    """The NIC and port of one end."""
 
     device: str
-    infiniband: bool
+    is_infiniband: bool
     mtu_bytes: int
-    gid_index: int | None
-    lid: int
-    gid: str  # 8 groups of hexadecimal digits; "" on InfiniBand
+    gid_index: int | None = None  # RoCE
+    is_addressed: bool = True  # False: RoCE, and its GID is empty
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """What is drawn once for a process: its queue pair, sequence and key numbers, and its buffer's place."""
-
-    pid: int
-    queue_pair: int
-    sequence: int
-    key: int
-    address: int
+def verb_of(settings: PerftestSettings) -> str:
+    """Return "write", "read" or "send"."""
+    return settings.tool.split("_")[1]
 
 
-def head(options: Options, card: Card) -> tuple[str, ...]:
-    """The test's name and settings between two rules."""
-    kind = "Latency" if options.is_latency else "Bidirectional BW" if options.is_bidirectional else "BW"
-    depth = 1 if options.is_latency else 128
-    lines = [
-        RULE,
-        f"                    {_VERBS[options.verb]} {kind} Test",
-        f" Dual-port       : OFF\t\tDevice         : {card.device}",
-        f" Number of qps   : {options.queue_pairs}\t\tTransport type : IB",
-        " Connection type : RC\t\tUsing SRQ      : OFF",
-        " PCIe relax order: ON\t\tLock-free      : OFF",
-        " ibv_wr* API     : ON\t\tUsing DDP      : OFF",
-    ]
-    if options.server is not None:
-        lines.append(f" TX depth        : {depth}")
-    if not options.is_latency:
-        lines += [" CQ Moderation   : 100", " CQE Poll Batch  : 16"]
-    lines += [
-        f" Mtu             : {card.mtu_bytes}[B]",
-        f" Link type       : {'IB' if card.infiniband else 'Ethernet'}",
-    ]
-    if card.gid_index is not None:
-        lines.append(f" GID index       : {card.gid_index}")
-    lines.append(" Outstand reads  : 16" if options.verb == "read" else " Max inline data : 0[B]")
-    return (*lines, " rdma_cm QPs\t : OFF", " Data ex. method : Ethernet", RULE)
+def head(settings: PerftestSettings, port: UsedPort, number: int) -> tuple[str, ...]:
+    """Return the test's name and settings, and this end's address; `number` belongs to the process."""
+    kind = "Latency" if settings.is_latency else "Bidirectional BW" if settings.is_bidirectional else "BW"
+    text = _HEAD.format(
+        title=f"{_VERBS[verb_of(settings)]} {kind}",
+        device=port.device,
+        queue_pairs=settings.queue_pairs,
+        mtu=port.mtu_bytes,
+        link="IB" if port.is_infiniband else "Ethernet",
+        gid="" if port.gid_index is None else f" GID index       : {port.gid_index}\n",
+    )
+    return (*text.split("\n"), *addresses("local", settings, number))
 
 
-def addresses(which: str, options: Options, card: Card, numbers: Numbers) -> tuple[str, ...]:
-    """The lines of one side, "local" or "remote", for each queue pair."""
-    lines: list[str] = []
-    for pair in range(options.queue_pairs):
-        lid = f"0x{card.lid:02x}" if card.infiniband else "0000"
-        line = (
-            f" {which} address: LID {lid} QPN 0x{numbers.queue_pair + pair:04x} PSN 0x{numbers.sequence:06x}"
-        )
-        if options.verb != "send":
-            line += f" RKey 0x{numbers.key:06x} VAddr 0x{numbers.address:014x}"
-        lines.append(line)
-        if card.gid:
-            octets = bytes.fromhex(card.gid.replace(":", ""))
-            lines.append(" GID: " + ":".join(f"{octet:02d}" for octet in octets))
-    return tuple(lines)
+def addresses(which: str, settings: PerftestSettings, number: int) -> tuple[str, ...]:
+    """Return the lines of one end, "local" or "remote", one for each queue pair."""
+    return tuple(
+        f" {which} address: LID 0000 QPN 0x{number % 0x1000 + pair:04x} PSN 0x{number * 97 % (1 << 24):06x}"
+        for pair in range(settings.queue_pairs)
+    )
 
 
-def columns(options: Options) -> str:
-    """The table's header."""
-    if options.is_latency and options.duration_s:
-        return " #bytes        #iterations       t_avg[usec]    tps average"
-    if options.is_latency:
+def columns(settings: PerftestSettings) -> str:
+    """Return the table's header."""
+    if settings.is_latency:
         return (
             " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "
             "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] "
         )
-    unit = "Gb/sec" if options.in_gbits else "MiB/sec"
-    return f" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]"
+    return " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
 
 
-def bandwidth_row(options: Options, size: int, iterations: int, peak_gbps: float, gbps: float) -> str:
-    """One row; both directions together where the test is bidirectional."""
+def bandwidth_row(size: int, iterations: int, peak_gbps: float, gbps: float) -> str:
+    """Return one row; of both directions together if the test is bidirectional."""
     rate = gbps * 1e9 / 8 / size / 1e6
-    peak, average = (one if options.in_gbits else one * 1e9 / 8 / _MIB for one in (peak_gbps, gbps))
     begin = f" {size:<7}    {iterations:<10}       "
-    if average < 0.1:
-        return f"{begin}{peak:<7.6f}            {average:<7.6f}            {rate:<7.6f}"
-    return f"{begin}{peak:<7.2f}            {average:<7.2f} \t\t     {rate:<7.6f}"
+    if gbps < 0.1:
+        return f"{begin}{peak_gbps:<7.6f}            {gbps:<7.6f}            {rate:<7.6f}"
+    return f"{begin}{peak_gbps:<7.2f}            {gbps:<7.2f} \t\t     {rate:<7.6f}"
 
 
-def latency_row(options: Options, size: int, iterations: int, average_us: float) -> str:
-    """One row of latencies around an average."""
-    if options.duration_s:
-        return (
-            f" {size:<7}       {iterations:<10}          {average_us:<7.2f}        {1e6 / average_us:<7.2f}"
-        )
-    spread = (0.985, 1.9, 0.993, 1.0, 0.03, 1.045, 1.9)
-    times = [average_us * one for one in spread]
-    return (
-        f" {size:<7} {iterations:<10}     {times[0]:<7.2f}        {times[1]:<7.2f}      {times[2]:<7.2f} \t "
-        f"     {times[3]:<7.2f}     \t{times[4]:<7.2f}\t\t{times[5]:<7.2f}\t\t{times[6]:<7.2f}"
-    )
+def latency_row(size: int, iterations: int, average_us: float) -> str:
+    """Return one row of latencies around an average."""
+    times = "        ".join(f"{average_us * share:<7.2f}" for share in _LATENCIES)
+    return f" {size:<7} {iterations:<10}     {times}"
 
 
-def cuda_begins(devices: Sequence[CudaDevice]) -> tuple[str, ...]:
-    """CUDA starts and lists what it sees."""
-    listed = (f"CUDA device {one.index}: PCIe address is {one.bdf[5:10].upper()}" for one in devices)
+def cuda_devices(devices: Sequence[CudaDevice]) -> tuple[str, ...]:
+    """Return the list of the devices that CUDA sees."""
+    listed = (f"CUDA device {device.index}: PCIe address is {device.bdf[5:10].upper()}" for device in devices)
     return ("initializing CUDA", "Listing all CUDA devices in system:", *listed, "")
 
 
-def cuda_picks(device: CudaDevice, numbers: Numbers, integrated: bool) -> tuple[str, ...]:
-    """One device is taken."""
-    return (
-        f"Picking device No. {device.index}",
-        f"[pid = {numbers.pid}, dev = {device.index}] device name = [{device.name}]",
-        "creating CUDA Ctx",
-        "making it the current CUDA Ctx",
-        f"CUDA device integrated: {int(integrated)}",
-    )
+def cuda_picks(device: CudaDevice, pid: int, integrated: bool) -> tuple[str, ...]:
+    """Return the choice of one device."""
+    text = _CUDA.format(index=device.index, pid=pid, name=device.name, integrated=int(integrated))
+    return tuple(text.split("\n"))
 
 
-def cuda_buffer(options: Options, numbers: Numbers, integrated: bool) -> tuple[str, ...]:
-    """GPU memory is allocated."""
-    size, place = options.buffer_bytes, f"0x{numbers.address:x}"
-    exported = (
-        (f"using DMA-BUF for GPU buffer address at {place} aligned at {place} with aligned size {size}",)
-        if options.dmabuf
-        else ()
-    )
+def cuda_buffer(size: int, integrated: bool, dmabuf: bool) -> tuple[str, ...]:
+    """Return the allocation of GPU memory, its export as DMA-BUF and its registration."""
     kind = "CUDA_MEM_HOST" if integrated else "CUDA_MEM_DEVICE"
-    return (*exported, f"allocated GPU buffer of a {size} address at {place} for type {kind}")
+    place = "0x7f2000000000"
+    allocated = f"allocated GPU buffer of a {size} address at {place} for type {kind}"
+    if not dmabuf:
+        return (allocated,)
+    return (
+        f"using DMA-BUF for GPU buffer address at {place} aligned at {place} with aligned size {size}",
+        allocated,
+        f"Calling ibv_reg_dmabuf_mr(offset=0, size={size}, addr={place}, fd=58) for QP #0",
+    )
 
 
-def cuda_registers(options: Options, numbers: Numbers) -> str:
-    """The DMA-BUF is registered with the NIC."""
-    size, place = options.buffer_bytes, numbers.address
-    return f"Calling ibv_reg_dmabuf_mr(offset=0, size={size}, addr=0x{place:x}, fd=58) for QP #0"
+@dataclass(frozen=True)
+class Measurement:
+    """One test between two ends from its first message on."""
 
+    settings: PerftestSettings
+    since: float
+    sustained_gbps: float  # of large messages; of both directions if it is bidirectional
+    latency_us: float  # of the smallest message
+    seed: int
 
-def cuda_ends(numbers: Numbers) -> tuple[str, ...]:
-    """GPU memory is given back."""
-    return (f"deallocating GPU buffer {numbers.address:016x}", "destroying current CUDA Ctx")
+    def rows(self) -> Iterator[Line]:
+        """Yield every row when it is measured; endlessly if the test is endless."""
+        if self.settings.is_endless:
+            seconds = float(self.settings.duration_s or 5)
+            for number in count(1):
+                yield self._row(self._sizes[0], self.since + number * seconds, seconds)
+        for size, since, until in self._steps():
+            yield self._row(size, until, until - since)
+
+    def last_row(self) -> Iterator[Line]:
+        """Yield what a server prints that only is written to or read from: the last row, if any."""
+        if not self.settings.is_endless and not self.settings.is_latency:
+            size, since, until = list(self._steps())[-1]
+            yield self._row(size, until, until - since)
+
+    @property
+    def ends_at(self) -> float:
+        """The moment of the last row."""
+        return NEVER if self.settings.is_endless else list(self._steps())[-1][2]
+
+    def flows(self) -> Iterator[tuple[float, float, float]]:
+        """Yield since, until and Gb/s of each step."""
+        if self.settings.is_endless:
+            yield self.since, NEVER, self._gbps(self._sizes[0])
+            return
+        for size, since, until in self._steps():
+            yield since, until, self._gbps(size)
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        if self.settings.all_sizes:
+            return tuple(1 << power for power in range(1, 24))
+        return (self.settings.size_bytes or (2 if self.settings.is_latency else 65536),)
+
+    @property
+    def _iterations(self) -> int:
+        return self.settings.iterations or (5000 if self.settings.tool == "ib_write_bw" else 1000)
+
+    def _steps(self) -> Iterator[tuple[int, float, float]]:
+        """Yield size, since and until of each row."""
+        at = self.since
+        for size in self._sizes:
+            seconds = float(self.settings.duration_s or self._seconds(size))
+            yield size, at, at + seconds
+            at += seconds
+
+    def _seconds(self, size: int) -> float:
+        message = self._latency(size) / 1e6
+        if not self.settings.is_latency:
+            message = size * 8 / (self._gbps(size) * 1e9)
+        seconds = message * self._iterations * self.settings.queue_pairs
+        is_short = self.settings.all_sizes and self.settings.iterations is None
+        least, most = _ALL_SIZES_SECONDS if is_short else (_LEAST_SECONDS, _MOST_SECONDS)
+        return min(max(seconds, least), most)
+
+    def _gbps(self, size: int) -> float:
+        if self.settings.is_latency:
+            return size * 8 / (self._latency(size) * 1e3)
+        return speeds.of_size(size, self.sustained_gbps, self.settings.queue_pairs)
+
+    def _latency(self, size: int) -> float:
+        return self.latency_us + size * 8 / (self.sustained_gbps * 1e3)
+
+    def _row(self, size: int, at: float, seconds: float) -> Line:
+        settings = self.settings
+        what = f"{settings.tool} {settings.device} {size}"
+        if settings.is_latency:
+            average = speeds.jittered(self._latency(size), self.seed, what, at)
+            return Line(at, latency_row(size, self._iterations, average))
+        gbps = speeds.jittered(self._gbps(size), self.seed, what, at)
+        messages = self._iterations * settings.queue_pairs
+        if settings.duration_s:
+            messages = int(gbps * 1e9 / 8 / size * seconds)
+        peak = 0.0 if settings.duration_s else gbps * _PEAK
+        return Line(at, bandwidth_row(size, messages, peak, gbps))

@@ -1,10 +1,11 @@
-"""A program that is played: lines that come with the clock, an exit status, and an end by a signal."""
+"""The output of a simulated program: lines that appear as the clock advances, an exit status, a signal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from probes.base.text import printable
 
@@ -12,9 +13,8 @@ NEVER = float("inf")
 _LINE_LIMIT = 4096
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line that is printed at a moment of the host's clock."""
+class Line(NamedTuple):
+    """A line and the moment of the host's clock at which it is printed."""
 
     at: float
     text: str
@@ -22,7 +22,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Script:
-    """What a program will print, in order; at NEVER it waits for another, or runs without end."""
+    """What a program prints, in order; with NEVER it waits for another program, or runs endlessly."""
 
     lines: Iterable[Line]
     ends_at: float = NEVER
@@ -30,52 +30,51 @@ class Script:
 
 
 class SimulatedTest:
-    """One program on a simulated node; what it printed can be asked for as the clock goes."""
+    """One program on a simulated node."""
 
-    def __init__(self, clock: Callable[[], float], script: Script, settle: Callable[[], None]) -> None:
-        """`settle` lets happen between programs what is due by now, such as connections."""
-        self._clock = clock
-        self._settle = settle
+    def __init__(self, clock: Callable[[], float], script: Script, advance: Callable[[], None]) -> None:
+        """`advance` does what is due between programs, such as connecting them."""
+        self._clock, self._advance = clock, advance
         self._lines: Iterator[Line] = iter(script.lines)
         self._next: Line | None = None
         self._status = script.status
         self._exit_status: int | None = None
         self.ends_at = script.ends_at
-        self.on_end: list[Callable[[float], None]] = []
-        """Who wants to know, with the moment, that it was ended from outside."""
+        self.on_signal: list[Callable[[float], None]] = []
+        """Called with the moment at which a signal ends the program."""
 
     def lines(self) -> tuple[str, ...]:
-        """What it printed since the last call, stdout and stderr as they came, without line ends."""
-        self._settle()
+        """Return what it has printed since the last call: stdout and stderr mixed, without line ends."""
+        self._advance()
         now = self._clock()
-        told = [_cleaned(line.text) for line in self._until(now)]
+        printed = tuple(_clean(line.text) for line in self._until(now))
         if now >= self.ends_at and self._peek() is None:
             self._exit_status = self._status
-        return tuple(told)
+        return printed
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs, or has lines that nobody asked for; negative for a signal."""
+        """None while it runs or has lines that were not read yet; negative for a signal."""
         return self._exit_status
 
     def end(self, signal: int) -> None:
-        """It gets a signal and ends; nothing happens where it has ended already."""
-        self._settle()
+        """End it by a signal, if it has not ended already."""
+        self._advance()
         now = self._clock()
         if now < self.ends_at:
             self.cut(now, Script((), now, -signal))
-            for tell in self.on_end:
-                tell(now)
+            for notify in self.on_signal:
+                notify(now)
 
     def follow(self, script: Script) -> None:
-        """Goes on with this, after what it waited with."""
+        """Continue with a script, after what it has waited with."""
         self._lines = chain(self._lines, script.lines)
         self.ends_at, self._status = script.ends_at, script.status
 
     def cut(self, at: float, script: Script) -> None:
-        """What it would have printed after a moment does not come; this comes instead."""
-        said = list(self._until(at))
-        self._lines, self._next = chain(said, script.lines), None
+        """Replace what it would print after a moment."""
+        printed = list(self._until(at))
+        self._lines, self._next = chain(printed, script.lines), None
         self.ends_at, self._status = script.ends_at, script.status
 
     def _peek(self) -> Line | None:
@@ -89,16 +88,16 @@ class SimulatedTest:
             yield line
 
 
-def _cleaned(text: str) -> str:
-    """One line, whatever words of the command stand in it; tabs are perftest's own."""
+def _clean(text: str) -> str:
+    """Return one printable line; tabs are perftest's own."""
     return "\t".join(printable(part, _LINE_LIMIT) for part in text.split("\t"))
 
 
-def spaced(at: float, seconds: float, *texts: str) -> tuple[Line, ...]:
-    """Lines one after the other over so many seconds."""
+def spread(at: float, seconds: float, *texts: str) -> tuple[Line, ...]:
+    """Return lines evenly spread over a time."""
     return tuple(Line(at + seconds * number / len(texts), text) for number, text in enumerate(texts, 1))
 
 
 def ended(at: float, status: int, *texts: str) -> Script:
-    """It prints these at once and ends."""
+    """Return a script that prints its lines at once and ends."""
     return Script(tuple(Line(at, text) for text in texts), at, status)

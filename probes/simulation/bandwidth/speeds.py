@@ -1,8 +1,8 @@
-"""What tests measure on a simulated node: the limit of the way times what real runs reach of it.
+"""What tests measure on a simulated node: the limit of the path times the share that real runs reach.
 
-Shares of a limit: perftest's READMEs and runs of azurehpc-health-checks, 97 to 99 % of a port and 88 to 92 %
-of a PCIe link; through the CPU and between sockets the host bridges carry less, which NVIDIA's GPUDirect RDMA
-manual ("Supported systems") says without figures; those here are of the size that users report.
+Shares: perftest's READMEs and runs of azurehpc-health-checks, 97 to 99 % of a port and 88 to 92 % of a PCIe
+link. Through the CPU and between sockets the host bridges carry less, which NVIDIA's GPUDirect RDMA manual
+("Supported systems") says without figures; the shares used here are typical of user reports.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from probes.topology.paths import Path
 
 PORT_SHARE, PCIE_SHARE = 0.982, 0.905
 _THROUGH_CPU, _BETWEEN_SOCKETS = 0.52, 0.33
-_READ_THROUGH_CPU = 0.8  # the root complex passes reads of peers on slower still
+_READ_THROUGH_CPU = 0.8  # the root complex forwards reads of peers even slower
 _REDIRECTED, _TRANSLATED_IN_GUEST = 0.46, 0.42
 _BETWEEN_GRACES = 0.62
 _OF_READ_REQUEST = {128: 0.5, 256: 0.66, 512: 0.84, 1024: 0.94}
 _USUAL_PAYLOAD = 256
 _UNKNOWN_GBPS = 80.0
-_JOB_TAKES = 0.02  # what a busy job takes from a test that it gives its bandwidth to
+_JOB_TAKES = 0.02  # share that a busy job takes from a test
 _JITTER = 0.004
-_MESSAGES_PER_SECOND = 4.2e6  # that one queue pair posts and completes
-_MOST_QUEUE_PAIRS = 6  # from where on the NIC's own rate binds
-_SHARPNESS = 4  # of the bend between both bounds
+_MESSAGES_PER_SECOND = 4.2e6  # of one queue pair
+_MOST_QUEUE_PAIRS = 6  # beyond these the NIC's own rate limits
+_SHARPNESS = 4  # of the bend between both limits
 C2C_GBPS = 2900.0  # what CUDA copies over Grace's chip-to-chip link
 
 
@@ -55,30 +55,30 @@ class Place:
 
 
 def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
-    """Gb/s of large messages at this end, one way; `nic_reads`: the NIC fetches from the memory."""
+    """Return Gb/s of large messages at this end, one way; `nic_reads`: the NIC reads from the memory."""
     examination, nic, port = place.examination, place.nic, place.port
     limit = (
         limit_of_host_memory(examination, nic, port, is_loopback)
         if place.gpu is None
         else limit_of_pair(examination, place.gpu, nic, port, is_loopback)
     )
-    ports = _least(one for one in limit.bounds if not one.is_pcie) * PORT_SHARE
-    links = _least(one for one in limit.bounds if one.is_pcie)
+    ports = _least(bound for bound in limit.bounds if not bound.is_pcie) * PORT_SHARE
+    links = _least(bound for bound in limit.bounds if bound.is_pcie)
     links = (links if math.isfinite(links) else _own_links(place)) * PCIE_SHARE
     if nic_reads:
         links *= _of_read_requests(examination, nic)
     if place.gpu is not None:
-        links *= way_share(examination, place.gpu, nic, nic_reads)
+        links *= path_share(examination, place.gpu, nic, nic_reads)
     least = min(ports, links)
     return least if math.isfinite(least) else _UNKNOWN_GBPS
 
 
 def _least(bounds: Iterable[Bound]) -> float:
-    return min((one.gbps for one in bounds if not isinstance(one.gbps, Unknown)), default=math.inf)
+    return min((bound.gbps for bound in bounds if not isinstance(bound.gbps, Unknown)), default=math.inf)
 
 
 def _own_links(place: Place) -> float:
-    """Of devices on a root bus, as guests have them: what their own links carry."""
+    """Return what the devices' own links carry: on a root bus, as in a guest, there are no others."""
     functions = functions_of(place.examination)
     device = device_of(place.examination, place.nic)
     ends = ("" if device is None else known(device.bdf, ""), place.gpu or "")
@@ -93,8 +93,8 @@ def _own_links(place: Place) -> float:
     )
 
 
-def way_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) -> float:
-    """The share of the PCIe links that the way between a GPU and a NIC keeps."""
+def path_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) -> float:
+    """Return the share of the PCIe links' bandwidth that remains between a GPU and a NIC."""
     path = examination.topology.paths.get((gpu, nic))
     if path is None:
         return _THROUGH_CPU
@@ -115,7 +115,7 @@ def way_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) -> 
 
 
 def _in_guest(examination: Examination, gpu: str, nic: str) -> float:
-    """A guest does not see the switches: there a GPU lies beside the NIC of its own number."""
+    """Return the share in a guest, which sees no switches: each GPU is beside the NIC of its own number."""
     topology = examination.topology
     gpus, nics = ([end.id for end in ends] for ends in (topology.gpus, topology.nics))
     bdf = next((known(end.bdf, "") for end in topology.nics if end.id == nic), "")
@@ -128,7 +128,7 @@ def _in_guest(examination: Examination, gpu: str, nic: str) -> float:
 
 
 def is_redirected(examination: Examination, path: Path) -> bool:
-    """Whether ACS sends what goes this way up to the CPU."""
+    """Return whether ACS redirects the traffic of this path to the CPU."""
     if acs_exemption(examination) is not None:
         return False
     ports = redirects_of(examination).ports
@@ -136,7 +136,7 @@ def is_redirected(examination: Examination, path: Path) -> bool:
 
 
 def is_unreachable(examination: Examination, gpu: str, nic: str) -> bool:
-    """Whether transfers fail: ACS redirects them to an IOMMU that translates."""
+    """Return whether transfers fail, because ACS redirects them to a translating IOMMU."""
     path = examination.topology.paths.get((gpu, nic))
     function = functions_of(examination).get(gpu)
     if path is None or function is None or not known(function.iommu_type, "").startswith("DMA"):
@@ -153,43 +153,69 @@ def _of_read_requests(examination: Examination, nic: str) -> float:
 
 
 def device_of(examination: Examination, nic: str) -> RdmaDevice | None:
-    """An RDMA device by name."""
+    """Return an RDMA device by name."""
     rdma = examination.node.rdma
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    return next((one for one in devices if one.name == nic), None)
+    return next((device for device in devices if device.name == nic), None)
 
 
 def beside_job(gbps: float, job_gbps: float, line_gbps: float) -> float:
-    """What is left of it on a port that a job keeps busy: the NIC shares out, and the job comes in bursts."""
+    """Return what remains on a port that a job keeps busy; the job sends in bursts."""
     return gbps * (1 - _JOB_TAKES * min(1.0, job_gbps / line_gbps if line_gbps else 0.0))
 
 
 def of_size(size_bytes: int, sustained_gbps: float, queue_pairs: int = 1) -> float:
-    """Gb/s of messages of one size: small ones are bound by how many go a second."""
+    """Return Gb/s of messages of one size: the message rate limits small ones."""
     rate = _MESSAGES_PER_SECOND * min(max(queue_pairs, 1), _MOST_QUEUE_PAIRS)
     by_number = rate * size_bytes * 8 / 1e9
     return float(by_number * (1 + (by_number / sustained_gbps) ** _SHARPNESS) ** (-1 / _SHARPNESS))
 
 
-def latency_us(place: Place, far: Place, is_read: bool, size_bytes: int, gbps: float) -> float:
-    """Microseconds: of a write or send half of the round trip, of a read the whole."""
-    whole = 1.75
-    for one, reads in ((place, not is_read), (far, is_read)):
-        if one.gpu is not None:
-            share = way_share(one.examination, one.gpu, one.nic, reads)
-            whole += 0.45 + 1.6 * (1 - share)
-    return whole * (1.7 if is_read else 1.0) + size_bytes * 8 / (gbps * 1e3)
+def latency_us(place: Place, far: Place, is_read: bool) -> float:
+    """Return microseconds of the smallest message: half of the round trip, for reads the whole."""
+    latency = 1.75
+    for end, reads in ((place, not is_read), (far, is_read)):
+        if end.gpu is not None:
+            latency += 0.45 + 1.6 * (1 - path_share(end.examination, end.gpu, end.nic, reads))
+    return latency * (1.7 if is_read else 1.0)
 
 
 def jittered(figure: float, seed: int, what: str, at: float) -> float:
-    """A figure as it comes out at a moment: less than half a percent off, the same under equal seeds."""
+    """Return a figure with jitter below half a percent, the same for equal seeds and moments."""
     return figure * (1 + _JITTER * (phase(seed, f"{what} {at:.4f}") / math.pi - 1))
 
 
-def to_gpu_gbps(examination: Examination, gpu: str) -> float:
-    """Gb/s of copies between the host and a GPU by its own engines."""
+def host_to_gpu_gbps(examination: Examination, gpu: str) -> float:
+    """Return Gb/s of copies between the host and a GPU by its copy engines."""
     limit = limit_of_gpu_copies(examination, gpu)
     if not limit.bounds:
         return C2C_GBPS
     least = _least(limit.bounds) * 0.955
     return least if math.isfinite(least) else _UNKNOWN_GBPS
+
+
+# NVLink
+
+_OF_LINK = {8: 200.0, 9: 200.0, 10: 400.0}
+"""Major compute capability → Gb/s of an NVLink each way (NVIDIA white papers: Ampere, Hopper, Blackwell)."""
+_OVER_SWITCH, _OVER_CPU, _OVER_SOCKETS = 0.94, 0.62, 0.45
+
+
+def nvlink_gbps(examination: Examination, gpu: str) -> float:
+    """Return Gb/s each way of all NVLinks of a GPU that are up; 0 without any."""
+    gpus = examination.node.gpus
+    cards = () if isinstance(gpus, Unknown) else gpus.gpus
+    card = next((card for card in cards if card.bdf == gpu), None)
+    if card is None:
+        return 0.0
+    links = sum(count for _, count in known(card.nvlink_peers, ()))
+    return links * _OF_LINK.get(known(card.compute_capability, (0, 0))[0], 200.0)
+
+
+def gpu_to_gpu_gbps(examination: Examination, a: str, b: str) -> float:
+    """Return Gb/s of copies between two GPUs over PCIe."""
+    path = examination.topology.paths.get((a, b))
+    gbps = min(host_to_gpu_gbps(examination, gpu) for gpu in (a, b))
+    if path is None or path.nccl_pcie is Nccl.SYS:
+        return gbps * _OVER_SOCKETS
+    return gbps * (_OVER_SWITCH if path.nccl_pcie in (Nccl.PIX, Nccl.PXB) else _OVER_CPU)

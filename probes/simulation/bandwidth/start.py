@@ -1,48 +1,44 @@
-"""How a test begins on a simulated node: which program is meant, and where it runs."""
+"""Start a test on a simulated node: which program it is, and on which of the two nodes it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 from probes.base.text import printable
-from probes.facts.system.tool_names import GDRCOPY, PERFTEST
-from probes.simulation.bandwidth import command_line as called
-from probes.simulation.bandwidth import far_end, gdrcopy, nccl_tests, nvbandwidth, perftest
-from probes.simulation.bandwidth.node_pair import Stage
+from probes.facts.system.tool_names import TOOL_OF
+from probes.simulation.bandwidth.command_line import parse_command, split_ssh
+from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Script, SimulatedTest, ended
 from probes.simulation.commands.command_result import CommandResult
 
-_NOTHING_FOUND_SECONDS = 0.02
+_FAILS_SECONDS = 0.02
 _SSH_SECONDS = 0.35
+_SSH_FAILED = 255
 
 
-def begin(stage: Stage, argv: Sequence[str], at: float | None = None) -> SimulatedTest:
-    """Begins a program at a moment of the clock, at once unless told."""
-    at = stage.clock() if at is None else at
+def start(node: SimulatedNode, argv: Sequence[str], at: float | None = None) -> SimulatedTest:
+    """Start a command at a moment of the clock: now, if none is given."""
+    at = node.clock() if at is None else at
     if argv and argv[0].rpartition("/")[2] == "ssh":
-        return _by_ssh(stage, argv[1:], at)
-    what = called.read(stage.tree, argv)
-    if isinstance(what, CommandResult):
-        lines = (printable(line) for line in what.lines)
-        return stage.test(ended(at + _NOTHING_FOUND_SECONDS, what.exit_status, *lines))
-    if what.tool in PERFTEST:
-        return perftest.begin(stage, what, at)
-    if what.tool in GDRCOPY:
-        return stage.test(gdrcopy.script(stage, what, at))
-    if what.tool == "nvbandwidth":
-        return stage.test(nvbandwidth.script(stage, what, at))
-    return nccl_tests.begin(stage, what, at)
+        return _start_by_ssh(node, argv[1:], at)
+    command = parse_command(node.tree, argv)
+    if isinstance(command, CommandResult):
+        lines = (printable(line) for line in command.lines)
+        return node.run(ended(at + _FAILS_SECONDS, command.exit_status, *lines))
+    module = f"probes.simulation.bandwidth.{TOOL_OF[command.program].replace('-', '_')}"
+    test = import_module(module).start(node, command, at)
+    assert isinstance(test, SimulatedTest)
+    return test
 
 
-def _by_ssh(stage: Stage, words: Sequence[str], at: float) -> SimulatedTest:
-    command = far_end.parse(words)
-    begun = at + _SSH_SECONDS
-    if command is None:
-        return stage.test(ended(at, far_end.FAILED, "usage: ssh [-46AaCfGgKkMNnqsTtVvXxYy] destination"))
-    far = stage.named(command.host)
+def _start_by_ssh(node: SimulatedNode, words: Sequence[str], at: float) -> SimulatedTest:
+    remote = split_ssh(words)
+    if remote is None:
+        return node.run(ended(at, _SSH_FAILED, "usage: ssh [-46AaCfGgKkMNnqsTtVvXxYy] destination"))
+    host, command = remote
+    far, at = node.named(host), at + _SSH_SECONDS
     if far is None:
-        said = far_end.not_resolved(printable(command.host, 253))
-        return stage.test(ended(begun, far_end.FAILED, said))
-    if command.words in (("true",), (":",)):
-        return stage.test(Script((), begun, 0))
-    return begin(far, command.words, begun)
+        unknown = f"ssh: Could not resolve hostname {printable(host, 253)}: Name or service not known"
+        return node.run(ended(at, _SSH_FAILED, unknown))
+    return node.run(Script((), at)) if command == ("true",) else start(far, command, at)

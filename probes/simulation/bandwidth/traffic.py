@@ -1,4 +1,4 @@
-"""What tests add to the counters of a simulated node's ports, and what the running job leaves to them."""
+"""The counters of a simulated node's ports: what tests add, and what the running job leaves to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS_OF_GIGABIT = 1e9 / 32  # counters count units of four octets
 
 @dataclass
 class Flow:
-    """Traffic of one test over one counter; times by the node's seconds."""
+    """Traffic of one test on one counter; times in seconds since the node started."""
 
     since: float
     gbps: float
@@ -25,72 +25,72 @@ class Flow:
 
 @dataclass
 class _Counter:
-    """One counter file of a port: the job's own count, and the tests'."""
+    """One counter file of a port: the job's own count, and that of the tests."""
 
     job: Callable[[float], int]
     line_gbps: float
     flows: list[Flow] = field(default_factory=list)
-    settled: float = 0.0  # what flows that are over have added, in units
+    finished: float = 0.0  # units that finished flows have added
 
     def total(self, seconds: float) -> int:
         return int(self.job(seconds) + self.added(seconds))
 
     def added(self, seconds: float) -> float:
-        """The tests' units less those that the job had to leave to them: both share one line."""
-        flows = [one for one in self.flows if one.since < seconds]
-        edges = {min(edge, seconds) for one in flows for edge in (one.since, one.until)}
+        """Return the tests' units, minus those that the job had to give up: both share one line."""
+        flows = [flow for flow in self.flows if flow.since < seconds]
+        edges = {min(edge, seconds) for flow in flows for edge in (flow.since, flow.until)}
         moments = sorted(edges)
-        units = self.settled
+        units = self.finished
         for begin, end in pairwise(moments):
-            gbps = sum(one.gbps for one in flows if one.since <= begin and end <= one.until)
+            gbps = sum(flow.gbps for flow in flows if flow.since <= begin and end <= flow.until)
             share = min(1.0, gbps / self.line_gbps) if self.line_gbps else 0.0
             units += gbps * (end - begin) * _UNITS_OF_GIGABIT
             units -= share * (self.job(end) - self.job(begin))
         return units
 
     def add(self, flow: Flow, now: float) -> None:
-        if self.flows and all(one.until <= now for one in self.flows):
-            self.settled, self.flows = self.added(now), []
+        if self.flows and all(each.until <= now for each in self.flows):
+            self.finished, self.flows = self.added(now), []
         self.flows.append(flow)
 
 
 class Traffic:
-    """The counters of all ports of a node; `settle` lets happen between programs what is due."""
+    """The counters of all ports of a node; `advance` does what is due between programs."""
 
-    def __init__(self, tree: Tree, settle: Callable[[], None]) -> None:
+    def __init__(self, tree: Tree, advance: Callable[[], None]) -> None:
         self._counters: dict[tuple[str, str], _Counter] = {}
         for nic in tree.nics:
             for name in (SENT, RECEIVED):
-                self._take_over(tree, nic, name, settle)
+                self._replace(tree, nic, name, advance)
 
-    def _take_over(self, tree: Tree, nic: PlacedNic, name: str, settle: Callable[[], None]) -> None:
+    def _replace(self, tree: Tree, nic: PlacedNic, name: str, advance: Callable[[], None]) -> None:
         path = f"{port_of(nic)}/counters/{name}"
         content = tree.files.get(path)
         if content is None:
             return
 
         def job(seconds: float) -> int:
-            told = content(seconds) if callable(content) else content
-            return int(told) if isinstance(told, str) and told.strip().isdecimal() else 0
+            text = content(seconds) if callable(content) else content
+            return int(text) if isinstance(text, str) and text.strip().isdecimal() else 0
 
         counter = _Counter(job, float(nic.kind.rate.partition(" ")[0]))
         self._counters[nic.name, name] = counter
 
         def show(seconds: float) -> str:
-            settle()
+            advance()
             return f"{counter.total(seconds)}\n"
 
         tree.add(path, show)
 
     def add(self, nic: str, name: str, flow: Flow, now: float) -> None:
-        """A test's traffic, at earliest from now on: what was counted stays."""
+        """Add a test's traffic, from now on at the earliest: counters never go back."""
         counter = self._counters.get((nic, name))
         if counter is not None:
             flow.since = max(flow.since, now)
             counter.add(flow, now)
 
     def job_gbps(self, nic: str, seconds: float) -> float:
-        """What the job sends over a NIC about now, were it alone."""
+        """Return the Gb/s that the job sends over a NIC, without the tests."""
         counter = self._counters.get((nic, SENT))
         if counter is None:
             return 0.0
@@ -98,6 +98,6 @@ class Traffic:
 
 
 def stop(flows: Iterable[Flow], seconds: float) -> None:
-    """A test has ended before its time."""
+    """End the flows of a test that was stopped."""
     for flow in flows:
         flow.until = min(flow.until, seconds)

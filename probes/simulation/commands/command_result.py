@@ -46,9 +46,11 @@ def failed(*lines: str, exit_status: int = 1, seconds: float = BRIEFLY) -> Comma
     return CommandResult(lines, exit_status, seconds)
 
 
-def unsupported(what: str) -> CommandResult:
+def unsupported(what: Invocation | str) -> CommandResult:
     """Return the failure of a command that the simulated node does not have."""
-    return failed(f"{what}: not available on a simulated node. Nothing was changed.", exit_status=NOT_FOUND)
+    command = what if isinstance(what, str) else " ".join((what.name, *what.args))
+    error = f"{command}: not available on a simulated node. Nothing was changed."
+    return failed(error, exit_status=NOT_FOUND)
 
 
 def combine(results: Iterable[CommandResult]) -> CommandResult:

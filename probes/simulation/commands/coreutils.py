@@ -94,7 +94,7 @@ def _rm(call: Invocation) -> CommandResult:
         else:
             call.tree.remove(resolved)
             call.tree.denied.discard(resolved)
-    return CommandResult(tuple(errors), 1 if errors else 0, 0.1)
+    return failed(*errors) if errors else done()
 
 
 def _copy_or_move(call: Invocation) -> CommandResult:
@@ -236,7 +236,7 @@ def _chmod(call: Invocation) -> CommandResult:
                 call.tree.denied.discard(real)
             elif octal:
                 call.tree.denied.add(real)
-    return CommandResult(tuple(errors), 1 if errors else 0, 0.1)
+    return failed(*errors) if errors else done()
 
 
 def _ln(call: Invocation) -> CommandResult:

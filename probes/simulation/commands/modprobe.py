@@ -12,6 +12,7 @@ from probes.simulation.commands.command_result import (
     CommandResult,
     Handler,
     Invocation,
+    failed,
     split_options,
     unsupported,
 )
@@ -166,11 +167,12 @@ def modprobe(call: Invocation) -> CommandResult:
     options, words = split_options(call.args, valued="w")
     unknown = sorted(options.keys() - _KNOWN)
     if unknown:
-        sort = "unrecognized option" if unknown[0].startswith("--") else "invalid option --"
-        lines = f"modprobe: {sort} '{unknown[0] if unknown[0].startswith('--') else unknown[0][1:]}'"
-        return CommandResult((lines,), 1, 0.1)
+        option = unknown[0]
+        if option.startswith("--"):
+            return failed(f"modprobe: unrecognized option '{option}'")
+        return failed(f"modprobe: invalid option -- '{option[1:]}'")
     if not words:
-        return CommandResult(("modprobe: ERROR: missing parameters. See -h.",), 1, 0.1)
+        return failed("modprobe: ERROR: missing parameters. See -h.")
     command = _Modprobe(call, options)
     if options.keys() & {"-r", "--remove"}:
         results = [command.remove(word) for word in words]
@@ -186,7 +188,7 @@ def rmmod(call: Invocation) -> CommandResult:
     """Unload modules that are not in use."""
     options, words = split_options(call.args)
     if not words:
-        return CommandResult(("rmmod: ERROR: missing module name.",), 1, 0.1)
+        return failed("rmmod: ERROR: missing module name.")
     lines: list[str] = []
     for word in words:
         name = word.replace("-", "_")

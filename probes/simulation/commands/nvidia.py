@@ -36,7 +36,7 @@ _SWITCH = {"0": False, "1": True, "DISABLED": False, "ENABLED": True}
 def _nvidia_smi(call: Invocation) -> CommandResult:
     options = _options(call.args)
     if options is None or not options.keys() & {"-pm", "-mig"}:
-        return unsupported(" ".join((call.name, *call.args)))
+        return unsupported(call)
     tree = call.tree
     if "nvidia" not in tree.live_modules:
         return failed(_NO_DRIVER, exit_status=_NOT_LOADED)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from probes.base.unknown import Unknown
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
 from probes.simulation.commands.command_result import (
-    BRIEFLY,
     CommandResult,
     Handler,
     Invocation,
@@ -32,7 +31,7 @@ def _ip(call: Invocation) -> CommandResult:
     """`ip link set [dev] NETDEV [up|down] [mtu N]`."""
     words = list(call.args)
     if words[:2] not in (["link", "set"], ["l", "set"], ["link", "s"]):
-        return unsupported(" ".join((call.name, *words)))
+        return unsupported(call)
     words = words[2:]
     if words[:1] == ["dev"]:
         words = words[1:]
@@ -126,7 +125,7 @@ def _ibportstate(call: Invocation) -> CommandResult:
     nic, options, words = found
     tree = call.tree
     if "-D" not in options or len(words) not in (2, 3) or words[:2] != ["0", "1"]:
-        return unsupported(" ".join((call.name, *call.args)))
+        return unsupported(call)
     before = _port_lines(tree, nic)
     verb = words[2] if len(words) == 3 else "query"
     if verb == "query":
@@ -157,7 +156,7 @@ def _perfquery(call: Invocation) -> CommandResult:
     nic, options, words = found
     itself = (str(int(call.tree.text(f"{port_of(nic)}/lid").strip() or "0", 16)), "1", "0xfff")
     if not options.keys() & {"-R", "--Reset_only"} or tuple(words) not in ((), itself):
-        return unsupported(" ".join((call.name, *call.args)))
+        return unsupported(call)
     for name in ERROR_COUNTER_BITS:
         path = f"{port_of(nic)}/counters/{name}"
         if path in call.tree.files:
@@ -192,7 +191,7 @@ def _sminfo(call: Invocation) -> CommandResult:
         )
     count = 1000 + round(call.seconds)
     manager = f"sm lid {int(lid, 16)} sm guid 0x51a01a7e0000ffff, activity count {count} priority 15"
-    return CommandResult((f"sminfo: {manager} state 3 SMINFO_MASTER",), 0, BRIEFLY)
+    return done(f"sminfo: {manager} state 3 SMINFO_MASTER")
 
 
 COMMANDS: Mapping[str, Handler] = {

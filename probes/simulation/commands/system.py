@@ -57,7 +57,7 @@ def _udevadm(call: Invocation) -> CommandResult:
     """Accept events; they create no device files: devtmpfs creates them, udev sets owner and mode."""
     if call.args[:1] and call.args[0] in _EVENTS:
         return done(seconds=0.5)
-    return unsupported(" ".join((call.name, *call.args)))
+    return unsupported(call)
 
 
 def _depmod(call: Invocation) -> CommandResult:
@@ -88,14 +88,14 @@ def _journalctl(call: Invocation) -> CommandResult:
     elif options.keys() & {"-k", "--dmesg"}:
         lines = [line.rstrip("\n").partition(">")[2] for line in call.tree.kernel_log]
     else:
-        return unsupported(" ".join((call.name, *call.args)))
+        return unsupported(call)
     return done(*(lines or ["-- No entries --"]), seconds=0.3)
 
 
 def _rdma(call: Invocation) -> CommandResult:
     """`rdma system show`: all namespaces share the devices."""
     if call.args not in (("system", "show"), ("system",)):
-        return unsupported(" ".join((call.name, *call.args)))
+        return unsupported(call)
     return done("netns shared copy-on-fork on")
 
 

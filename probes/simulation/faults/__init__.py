@@ -1,1 +1,1 @@
-"""Faults that a simulated node can have: `--demo hgx-h100+acs-on,port-down`."""
+"""Faults of simulated nodes: `--demo hgx-h100+acs-on,port-down`."""

@@ -1,4 +1,4 @@
-"""All faults by name, and the names of nodes with faults."""
+"""Every fault by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of area environment: limits, device files, driver containers."""
+"""Faults of the environment: limits, device files, driver containers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _shell(tree: Tree) -> None:
 
 
 def _pid_namespace(tree: Tree) -> None:
-    # The last rank: those before it stay in sight.
+    # The last rank, so that the others stay visible.
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 

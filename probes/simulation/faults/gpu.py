@@ -15,7 +15,7 @@ _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS, _WITH_FEWER_NVLINKS = 
 
 
 def _nvml(**changes: Any) -> ChangeDescription:
-    """A fault of what NVML says."""
+    """Change what NVML reports."""
     return lambda node: replace(node, nvml=replace(node.nvml, **changes))
 
 
@@ -24,16 +24,16 @@ def _unlisted(number: int) -> ChangeDescription:
 
 
 def _of_gpu(**changes: Any) -> ChangeDescription:
-    """A fault of what the GPUs are."""
+    """Change the GPUs themselves."""
     return lambda node: replace(node, gpu=replace(node.gpu, **changes))
 
 
 def _bound(number: int, driver: str) -> ChangeTree:
-    """A GPU that another driver holds, or none."""
+    """Bind a GPU to another driver, or to none ("")."""
 
     def change(tree: Tree) -> None:
         bdf = tree.gpus[number].bdf
-        path = next(one for one in tree.files if one.endswith(f"/{bdf}/uevent")).rpartition("/")[0]
+        path = next(path for path in tree.files if path.endswith(f"/{bdf}/uevent")).rpartition("/")[0]
         lines = str(tree.files[f"{path}/uevent"]).splitlines(True)
         plain = "".join(line for line in lines if not line.startswith("DRIVER="))
         tree.add(f"{path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
@@ -44,7 +44,7 @@ def _bound(number: int, driver: str) -> ChangeTree:
 
 
 def _xid(gpu: int, text: str) -> ChangeTree:
-    """A fault that the kernel log shows."""
+    """Add an Xid to the kernel log."""
 
     def change(tree: Tree) -> None:
         log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
@@ -58,7 +58,7 @@ def _sxid(tree: Tree) -> None:
 
 
 def _start_failed(tree: Tree) -> None:
-    # On a GPU that NVML does not list: of one that answers now it would be a note.
+    # On a GPU that NVML does not list: for a GPU that responds, the finding is a note.
     log(tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)")
 
 
@@ -77,7 +77,7 @@ def _without_manager(tree: Tree) -> None:
 
 
 def _nics_elsewhere(node: NodeDescription) -> NodeDescription:
-    """The NICs of the first switch are attached to root ports of their own, on the same socket."""
+    """Attach the NICs of the first switch to root ports of their own, on the same socket."""
     roots: list[RootDescription] = []
     for root in node.root:
         if root.bus == "0000:00":

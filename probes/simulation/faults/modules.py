@@ -1,4 +1,4 @@
-"""Faults of kernel modules: not loaded, kept out, of another build than the kernel or the driver."""
+"""Faults of kernel modules: not loaded, blocked, or built for another kernel or driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_KERNEL = "6.8.0-58-generic"
 
 
 def take_driver_from_disk(tree: Tree) -> None:
-    """Takes the files of the whole NVIDIA driver away, and DKMS's record of it."""
+    """Remove the files of the NVIDIA driver, and DKMS's record of them."""
     for name in ("nvidia", "nvidia_uvm", _PEERMEM):
         remove_module_file(tree, name)
     tree.remove("/var/lib/dkms/nvidia")
@@ -55,8 +55,8 @@ def _enforced(tree: Tree) -> None:
 
 
 def _key_rejected(tree: Tree) -> None:
-    said = ((5, "Loading of module with unavailable key is rejected"),)
-    refuse_module(tree, _PEERMEM, Refusal("Key was rejected by service", said), 14.2)
+    messages = ((5, "Loading of module with unavailable key is rejected"),)
+    refuse_module(tree, _PEERMEM, Refusal("Key was rejected by service", messages), 14.2)
 
 
 def _other_vermagic(tree: Tree) -> None:
@@ -89,11 +89,11 @@ def _stale(tree: Tree) -> None:
     set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
 
 
-# Faults that take the module's file away hide those that look into it.
+# Faults that remove the module's file hide faults in that file.
 NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
 
 FAULTS: tuple[Fault, ...] = (
-    # Those that leave hardly anything to be judged stay apart from the others' combinations.
+    # These leave hardly anything to check, so they are not combined with others.
     fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", _unloaded(*_RDMA), on="pcie-l40s"),
     fault(
         "mlx5-core-not-loaded",
@@ -166,7 +166,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("dkms-build-failed", "DKMS failed to build OFED", _build_failed),
     fault(
         "driver-half-updated",
-        "The NVIDIA driver on disk is newer than the loaded one",
+        "The NVIDIA driver on disk is newer than the loaded driver",
         _half_updated,
         finds=("driver-half-updated", "driver-upgrade-blocked"),
     ),

@@ -1,4 +1,4 @@
-"""Faults of jobs' settings for NCCL, UCX and NVSHMEM: each is one more process on the node."""
+"""Faults in the settings of jobs for NCCL, UCX and NVSHMEM; most add a process to the node."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _port_down() -> Fault:
     pid = next(_pids)
 
     def change(tree: Tree) -> None:
-        nic = next(one for one in tree.nics if one.name == "mlx5_8")
+        nic = next(nic for nic in tree.nics if nic.name == "mlx5_8")
         port = f"{nic.path}/infiniband/{nic.name}/ports/1"
         tree.add(f"{port}/state", "1: DOWN\n")
         tree.add(f"{port}/phys_state", "2: Polling\n")
@@ -180,7 +180,7 @@ FAULTS: tuple[Fault, ...] = (
     _job("nccl-twice-in-process", "A process maps two versions of NCCL", {}, nccl=("2.26.2", "2.27.3")),
     _job(
         "nccl-versions-differ",
-        "A process has another NCCL than the others of its user",
+        "A process has a different NCCL version than the others of its user",
         {},
         nccl=("2.25.1",),
     ),

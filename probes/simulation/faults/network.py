@@ -1,4 +1,4 @@
-"""Properties of the node's network that decide what an action may cut; no check finds them."""
+"""Network configurations in which an action can cut the SSH session; no check finds them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from probes.simulation.node.tree import Tree
 
 
 def _ssh_over_nic(tree: Tree) -> None:
-    """The SSH session and the default route use the netdev of an RDMA NIC."""
     nic = next((nic for nic in tree.nics if nic.kind.layer == "Ethernet"), tree.nics[0])
     route_over(tree, netdev_of(tree, nic))
 

@@ -18,13 +18,13 @@ def _nic(tree: Tree, name: str) -> PlacedNic:
 
 
 def _write(tree: Tree, path: str, content: Content) -> None:
-    """Changes a file; where another fault took it away, it stays away."""
+    """Change a file, unless another fault has removed it."""
     if path in tree.files:
         tree.add(path, content)
 
 
 def _port(name: str, **files: str) -> ChangeTree:
-    """A fault that changes files of a port."""
+    """Change files of a port."""
 
     def change(tree: Tree) -> None:
         for file, value in files.items():
@@ -34,14 +34,14 @@ def _port(name: str, **files: str) -> ChangeTree:
 
 
 def _half_rate(tree: Tree) -> None:
-    """One port at half its rate, and half its traffic."""
+    """Halve the rate of one port, and its traffic."""
     port = port_of(_nic(tree, "mlx5_2"))
     half = "200 Gb/sec (4X HDR)" if tree.text(f"{port}/rate").startswith("400") else "100 Gb/sec (4X EDR)"
     _slow_port("mlx5_2", half, 2)(tree)
 
 
 def _slow_port(name: str, rate: str, divisor: int) -> ChangeTree:
-    """A fault that leaves a port this rate, and its traffic a fraction of what it was."""
+    """Set the rate of a port, and divide its traffic."""
 
     def change(tree: Tree) -> None:
         _port(name, rate=rate)(tree)
@@ -70,7 +70,7 @@ def _rising(start: int, seconds_each: float) -> Content:
 
 
 def _netdev(file: str, value: str, *nics: str) -> ChangeTree:
-    """A fault that changes a file of netdevs."""
+    """Change a file of netdevs."""
 
     def change(tree: Tree) -> None:
         for name in nics:
@@ -93,7 +93,7 @@ def _wrong_layer(tree: Tree) -> None:
 
 
 def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree:
-    """A fault that empties entries of a GID table."""
+    """Clear entries of a GID table."""
 
     def change(tree: Tree) -> None:
         port = port_of(_nic(tree, name))
@@ -113,8 +113,8 @@ def _no_gids(tree: Tree) -> None:
 def _without_rdma(tree: Tree, name: str) -> None:
     tree.remove(f"/sys/class/infiniband/{name}")
     tree.remove(f"{_nic(tree, name).path}/infiniband")
-    for link in [one for one, content in tree.files.items() if content == f"{name}\n" and "/uverbs" in one]:
-        tree.remove(link.rpartition("/")[0])
+    for path in [path for path, text in tree.files.items() if text == f"{name}\n" and "/uverbs" in path]:
+        tree.remove(path.rpartition("/")[0])
 
 
 def _unbind(tree: Tree, name: str, driver: str = "") -> None:
@@ -130,7 +130,7 @@ def _unbind(tree: Tree, name: str, driver: str = "") -> None:
 
 
 def _in_pods(tree: Tree) -> None:
-    """All RDMA devices in network namespaces of pods, as rdma-cni moves them there."""
+    """Move all RDMA devices to network namespaces of pods, as rdma-cni does."""
     for number, nic in enumerate(tree.nics):
         _without_rdma(tree, nic.name)
         name = f"mlx5_core.rdma.{number}"
@@ -161,16 +161,16 @@ def _no_ecn(tree: Tree) -> None:
         _netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE)(tree)
 
 
-def _asking_job(tree: Tree) -> None:
-    """A job that asks for an entry of the GID table that is empty."""
+def _job_with_empty_gid(tree: Tree) -> None:
+    """Add a job that uses an empty entry of the GID table."""
     tree.add(f"{_JOB}/comm", "python3\n")
     tree.add(f"{_JOB}/status", "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1000\t1000\t1000\n")
     tree.add(f"{_JOB}/environ", b"NCCL_IB_GID_INDEX=11\0")
     tree.link(f"{_JOB}/fd/3", "/dev/nvidia0")
 
 
-def _says(name: str, text: str) -> ChangeTree:
-    """A fault that the kernel log tells of, "mlx5_core BDF: …"."""
+def _logs(name: str, text: str) -> ChangeTree:
+    """Add a message "mlx5_core BDF: …" to the kernel log."""
 
     def change(tree: Tree) -> None:
         log(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
@@ -237,7 +237,7 @@ FAULTS: tuple[Fault, ...] = (
         finds=("single-rail-or-half-rate-bond",),
         excludes=("roce-gid-wrong-no-v2",),
     ),
-    fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID", _asking_job),
+    fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID", _job_with_empty_gid),
     fault("roce-gid-wrong-namespace", "The GID table of a RoCE port is empty", _no_gids, on="pcie-l40s"),
     fault(
         "roce-gid-wrong-no-v2",
@@ -316,7 +316,6 @@ FAULTS: tuple[Fault, ...] = (
         "A NIC (mlx5_5) has no RDMA device",
         lambda tree: _without_rdma(tree, _WITHOUT_RDMA),
     ),
-    # Healthy: nothing is found.
     fault(
         "rdma-devices-in-pods",
         "Healthy: the RDMA devices are in network namespaces of pods",
@@ -328,22 +327,22 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "nic-health-errors",
         "A NIC (mlx5_2) reports a health error in the kernel log",
-        _says("mlx5_2", "poll_health:825:(pid 0): device's health compromised - reached miss count"),
+        _logs("mlx5_2", "poll_health:825:(pid 0): device's health compromised - reached miss count"),
     ),
     fault(
         "nic-power-or-heat",
         "A NIC (mlx5_3) reports insufficient power in the kernel log",
-        _says("mlx5_3", "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W)."),
+        _logs("mlx5_3", "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W)."),
     ),
     fault(
         "link-flaps-log",
         "The kernel log has a link down of a NIC (mlx5_9)",
-        _says("mlx5_9", "ens9np0: Link down"),
+        _logs("mlx5_9", "ens9np0: Link down"),
     ),
     fault(
         "monitor-causes-log-flood",
         "A monitor reads counters that a NIC (mlx5_1) refuses",
-        _says(
+        _logs(
             "mlx5_1",
             "mlx5_cmd_out_err:838:(pid 5120): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource"
             "(0x5), syndrome (0x305684), err(-22)",
@@ -352,12 +351,12 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "fw-resources-exhausted",
         "A NIC (mlx5_0) failed to register memory",
-        _says("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12"),
+        _logs("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12"),
     ),
     fault(
         "nic-firmware-command-failed",
         "A firmware command of a NIC (mlx5_8) timed out",
-        _says(
+        _logs(
             "mlx5_8",
             "wait_func:1146:(pid 811): QUERY_VPORT_STATE(0x750) timeout. "
             "Will cause a leak of a command resource",

@@ -60,22 +60,22 @@ def _without_odp(tree: Tree) -> None:
     tree.add(f"/boot/config-{tree.description.kernel}", config)
 
 
-def _as_mlx4(holdings: list[Any]) -> list[Any]:
-    """Name the NICs of a description, switches below switches included, as mlx4 does."""
+def _as_mlx4(devices: list[Any]) -> list[Any]:
+    """Rename the NICs of a description as mlx4 names them, also below nested switches."""
     return [
-        _as_mlx4(holding) if isinstance(holding, list) else holding.replace(" mlx5_", " mlx4_")
-        for holding in holdings
+        _as_mlx4(device) if isinstance(device, list) else device.replace(" mlx5_", " mlx4_")
+        for device in devices
     ]
 
 
 def _connectx_3(description: NodeDescription) -> NodeDescription:
-    """ConnectX-3 cards with their last OFED: nvidia_peermem works, DMA-BUF does not."""
+    """Replace the NICs by ConnectX-3 with their last OFED: only nvidia_peermem works."""
     modules = description.modules
     return replace(
         description,
         root=tuple(
-            replace(one, switch=_as_mlx4(one.switch), ports=_as_mlx4(one.ports), flat=_as_mlx4(one.flat))
-            for one in description.root
+            replace(root, switch=_as_mlx4(root.switch), ports=_as_mlx4(root.ports), flat=_as_mlx4(root.flat))
+            for root in description.root
         ),
         nic={
             kind: replace(nic, id="15b3:1003", hca="MT4099", firmware="2.42.5000", board="MT_1090120019")
@@ -114,7 +114,7 @@ def _denied(tree: Tree) -> None:
     tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n')
 
 
-def _said(text: str) -> ChangeTree:
+def _refused(text: str) -> ChangeTree:
     return lambda tree: log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
@@ -201,20 +201,20 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "p2p-topology-refused",
         "The driver refuses GPU memory to a NIC because of the chipset",
-        _said("PCI topology not supported for dma-buf"),
+        _refused("PCI topology not supported for dma-buf"),
         change_description=_driver_580,
         on="pcie-l40s",
     ),
     fault(
         "p2p-topology-refused-force-pcie",
         "The driver refuses the direct PCIe path between GPU and NIC",
-        _said("topology not supported for mapping type FORCE_PCIE"),
+        _refused("topology not supported for mapping type FORCE_PCIE"),
         on="gb200",
     ),
     fault(
         "p2p-topology-refused-old-importer",
         "The NIC driver is too old for peer-to-peer DMA-BUF",
-        _said("importer unable to handle MMIO without struct page"),
+        _refused("importer unable to handle MMIO without struct page"),
         on="gb200",
     ),
     fault(

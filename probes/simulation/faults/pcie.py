@@ -1,4 +1,4 @@
-"""Faults of area pcie: what stands between a GPU and a NIC on the bus."""
+"""Faults of the PCIe bus between GPUs and NICs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from probes.simulation.node.tree import Tree
 
 
 def _nic(tree: Tree, name: str) -> str | None:
-    """A NIC's BDF; None where another fault has taken it away."""
+    """Return a NIC's BDF, or None if another fault has removed the NIC."""
     return next((nic.bdf for nic in tree.nics if nic.name == name and _is_there(tree, nic.bdf)), None)
 
 
@@ -26,14 +26,14 @@ def _is_there(tree: Tree, bdf: str) -> bool:
 
 
 def _above(tree: Tree, bdf: str) -> str:
-    """The port above a function."""
+    """Return the port above a function."""
     return config.real_path(tree, bdf).split("/")[-2]
 
 
 def _set_register(
     of: Callable[[Tree], str | None], offset: int, value: int, mask: int
 ) -> ChangeTree:
-    """Changes bits in the configuration of one function."""
+    """Change bits in the configuration space of a function."""
 
     def change(tree: Tree) -> None:
         bdf = of(tree)
@@ -44,7 +44,7 @@ def _set_register(
 
 
 def _set_link(of: Callable[[Tree], str | None], both: bool = True, **files: str) -> ChangeTree:
-    """Changes the link's files of a function and of the port above it, or of the port alone."""
+    """Change the link files of a function and of the port above it, or of the port alone."""
 
     def change(tree: Tree) -> None:
         bdf = of(tree)
@@ -60,7 +60,7 @@ def _set_link(of: Callable[[Tree], str | None], both: bool = True, **files: str)
 
 
 def _ports_below_switches(tree: Tree) -> list[str]:
-    """Downstream ports above GPUs and NICs."""
+    """Return the downstream ports above GPUs and NICs."""
     ends = [*(gpu.bdf for gpu in tree.gpus), *(nic.bdf for nic in tree.nics)]
     ports = dict.fromkeys(_above(tree, bdf) for bdf in ends if _is_there(tree, bdf))
     # A root port's directory is two levels below /sys/devices, a downstream port's four.
@@ -86,7 +86,7 @@ def _ats_off(tree: Tree) -> None:
 
 
 def _wrong_direct_nic(tree: Tree) -> None:
-    """A ConnectX DMA function below the first GPU's root port, and rdma_topo, which does not like it."""
+    """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
     bdf = f"{port.rpartition('/')[2][:5]}02:00.0"
     path = f"{port}/{bdf}"
@@ -95,12 +95,12 @@ def _wrong_direct_nic(tree: Tree) -> None:
     tree.add(f"{path}/config", tree.files[f"{port}/config"])
     tree.link(f"{config.DEVICES}/{bdf}", f"../../../{path.removeprefix('/sys/')}")
     tree.add("/usr/sbin/rdma_topo", "#!/usr/bin/env python3\n")
-    told = (
+    output = (
         "OK\tAll ConnectX DMA functions have correct PCI topology\n"
         f"FAIL\tACS for grace_rp {port.rpartition('/')[2]} has incorrect values 0011101 != xx111x0, "
         "(0x1d != 0x1c)\n"
     )
-    tree.commands["rdma_topo"] = lambda argv, seconds: told
+    tree.commands["rdma_topo"] = lambda argv, seconds: output
 
 
 def _translated(description: NodeDescription) -> NodeDescription:
@@ -113,7 +113,7 @@ def _noacs(description: NodeDescription) -> NodeDescription:
 
 
 def _as_guest(description: NodeDescription) -> NodeDescription:
-    """The node as a virtual machine that shows each device on a root bus."""
+    """Turn the node into a virtual machine that shows each device on a root bus."""
     devices = ["gpu", "gpu", "gpu", "gpu", "compute mlx5_0", "compute mlx5_1"]
     return replace(
         description,
@@ -125,13 +125,13 @@ def _as_guest(description: NodeDescription) -> NodeDescription:
 
 
 def _without_nics(*names: str) -> ChangeDescription:
-    """The node without these NICs."""
+    """Remove NICs."""
 
-    def keep(holdings: list[object]) -> list[object]:
+    def keep(devices: list[object]) -> list[object]:
         return [
-            keep(one) if isinstance(one, list) else one
-            for one in holdings
-            if isinstance(one, list) or str(one).partition(" ")[2] not in names
+            keep(device) if isinstance(device, list) else device
+            for device in devices
+            if isinstance(device, list) or str(device).partition(" ")[2] not in names
         ]
 
     def describe(description: NodeDescription) -> NodeDescription:
@@ -139,7 +139,7 @@ def _without_nics(*names: str) -> ChangeDescription:
             replace(
                 root,
                 switch=keep(root.switch),
-                ports=[str(one) for one in keep(list(root.ports))],
+                ports=[str(device) for device in keep(list(root.ports))],
             )
             for root in description.root
         )

@@ -1,4 +1,4 @@
-"""Faults of nvidia_peermem: missing, of another build, with wrong parameters, not at boot, or leaked."""
+"""Faults of nvidia_peermem: missing, from another build, with wrong parameters, not at boot, or leaked."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def _without_symbols(tree: Tree) -> None:
 
 def _symbol_of_other_ofed(tree: Tree) -> None:
     symbol = "ib_register_peer_memory_client"
-    said = (
+    messages = (
         (4, f"nvidia_peermem: disagrees about version of symbol {symbol}"),
         (4, f"nvidia_peermem: Unknown symbol {symbol} (err -22)"),
     )
-    refuse_module(tree, _PEERMEM, Refusal(INVALID.error, said), 15.1)
+    refuse_module(tree, _PEERMEM, Refusal(INVALID.error, messages), 15.1)
 
 
 def _file_of_other_driver(tree: Tree) -> None:
@@ -72,9 +72,9 @@ def _file_of_other_driver(tree: Tree) -> None:
 
 
 def _unknown_symbol(tree: Tree) -> None:
-    said = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
+    messages = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
     error = "Unknown symbol in module, or unknown parameter (see dmesg)"
-    refuse_module(tree, _PEERMEM, Refusal(error, said), 15.2)
+    refuse_module(tree, _PEERMEM, Refusal(error, messages), 15.2)
 
 
 def _inbox_core(tree: Tree) -> None:
@@ -113,7 +113,7 @@ def _not_persistent(tree: Tree) -> None:
 
 
 def _unneeded(tree: Tree) -> None:
-    """An old configuration on a node with DMA-BUF: OFED's symbols, a unit with modprobe, no region."""
+    """Add an old configuration to a node with DMA-BUF: OFED's symbols, and a unit that runs modprobe."""
     tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
     set_modinfo(tree, _PEERMEM, "depends", "nvidia,ib_core")
     unit = "/etc/systemd/system/load-peermem.service"
@@ -165,9 +165,9 @@ def _leak(tree: Tree) -> None:
 
 def _flood(tree: Tree) -> None:
     for number in range(3):
-        said = "ERROR detected invalid context, skipping further processing"
-        said = f"nvidia-peermem nv_get_p2p_free_callback:127 {said}"
-        log(tree, said, 900.0 + number, 3)
+        text = "ERROR detected invalid context, skipping further processing"
+        text = f"nvidia-peermem nv_get_p2p_free_callback:127 {text}"
+        log(tree, text, 900.0 + number, 3)
 
 
 _UNLOADED: tuple[Fault, ...] = (
@@ -232,7 +232,7 @@ _UNLOADED: tuple[Fault, ...] = (
         ),
     ),
 )
-# What takes nvidia_peermem away hides what is wrong with it while it is loaded.
+# Faults that unload nvidia_peermem hide faults of the loaded module.
 GONE = frozenset(
     {fault.name for fault in _UNLOADED}
     | {

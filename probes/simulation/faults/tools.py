@@ -1,4 +1,4 @@
-"""Faults of area tools."""
+"""Faults of tools and libraries."""
 
 from __future__ import annotations
 

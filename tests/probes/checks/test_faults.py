@@ -1,4 +1,4 @@
-"""Every fault of a simulated node is found, and a healthy node is left in peace."""
+"""Every fault of a simulated node is found, and a healthy node has no findings."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,14 +11,14 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import findings_on, found_on
 
-# What is found on nodes that do what they are made for, and why that is right.
+# Findings on healthy nodes, and why they are correct.
 ARGUED: dict[str, set[str]] = {name: set() for name in SIMULATED_NAMES}
 # Two of its GPUs are on a socket without a NIC, while the others have one below their switch.
 ARGUED["pcie-l40s"] |= {"gpu-nic-cross-socket"}
 
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
-def test_a_healthy_node_is_left_in_peace(name: str) -> None:
+def test_a_healthy_node_has_no_findings(name: str) -> None:
     found = {one.id: one for one in findings_on(name).values() if one.status is Status.FOUND}
     loud = {name for name, one in found.items() if one.severity is not Severity.NOTE}
     assert loud == ARGUED[name]
@@ -32,7 +32,7 @@ def test_each_fault_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_finding_says_where_it_was_seen_and_what_to_do(name: str) -> None:
+def test_a_finding_has_cause_and_evidence(name: str) -> None:
     fault = FAULTS[name]
     for found in fault.finds:
         finding = findings_on(f"{fault.on}+{name}")[found]
@@ -42,7 +42,7 @@ def test_a_finding_says_where_it_was_seen_and_what_to_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_cause_that_is_counted_elsewhere_weighs_as_much_there(name: str) -> None:
+def test_a_root_is_at_least_as_severe_as_its_parts(name: str) -> None:
     found = {one.id: one for one in findings_on(f"{FAULTS[name].on}+{name}").values()}
     order = list(Severity)
     for finding in found.values():
@@ -52,7 +52,7 @@ def test_a_cause_that_is_counted_elsewhere_weighs_as_much_there(name: str) -> No
             assert order.index(root.severity) <= order.index(finding.severity)
 
 
-# Where GPUDirect RDMA cannot work by design, nothing else is missed.
+# Where GPUDirect RDMA cannot work by design, other faults are not reported.
 COMBINED = [
     fault for fault in FAULTS.values() if fault.on == "hgx-h100" and fault.name != "confidential-computing-on"
 ]
@@ -68,7 +68,7 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
         assert fault.finds <= found, fault.name
 
 
-def test_every_check_can_be_triggered() -> None:
+def test_every_check_has_a_fault() -> None:
     assert {check.id for check in CHECKS} == {found for fault in FAULTS.values() for found in fault.finds}
 
 
@@ -90,7 +90,7 @@ def test_a_slow_port_carries_no_more_than_its_rate(fault: str, nic: str, gbps: i
     assert 0 < words * 4 * 8 / 10 / 1e9 <= gbps
 
 
-def test_titles_begin_alike() -> None:
+def test_titles_begin_with_a_capital() -> None:
     """A capital letter, but for the names of modules, commands and files."""
     names = {"nvidia", "modprobe", "perftest", "perftest's", "gdrdrv", "libibverbs"}
     begins = {text.split()[0] for check in CHECKS for text in (check.title, check.ok)}

@@ -1,4 +1,4 @@
-"""What every check must say, and how findings with one cause become one."""
+"""What every check must report, and how findings with one cause are grouped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BARE_VERBS = {
     "runs",
     "lacks",
 }
-# Faults whose node counts several critical findings, and why they are several.
+# Faults with more than one critical finding, and why.
 ARGUED: dict[str, int] = {}
 
 
@@ -65,7 +65,7 @@ def test_one_fault_is_one_critical_finding(name: str) -> None:
     assert len(critical) <= ARGUED.get(name, 1), critical
 
 
-def test_what_other_network_namespaces_have_is_not_missing() -> None:
+def test_devices_in_other_network_namespaces_are_not_missing() -> None:
     """From the host of a pod that has the RDMA devices, the pod's NCCL_IB_HCA names none of this node."""
     name = "pcie-l40s+rdma-devices-in-pods"
     assert [one.id for one in counted(name) if one.severity is Severity.CRITICAL] == []
@@ -87,7 +87,7 @@ def test_a_node_without_a_path_names_the_module_to_load_first() -> None:
     assert fix.steps[0].argv == ("modprobe", "nvidia_peermem")
 
 
-def test_the_proprietary_driver_is_not_marked_as_broken() -> None:
+def test_the_proprietary_driver_is_not_marked() -> None:
     for name in ("dgx-a100+no-gdr-path", "hgx-h100+dmabuf-needs-open-module"):
         marked = [one.id for one in findings_on(name).values() if "nvidia" in one.devices]
         assert marked == []
@@ -99,7 +99,7 @@ def test_without_ofed_the_open_driver_is_the_repair() -> None:
 
 
 @pytest.mark.parametrize("root", ["nvidia-not-loaded", "ib-core-not-loaded", "dkms-not-built-for-kernel"])
-def test_what_follows_from_a_missing_module_is_listed_under_it(root: str) -> None:
+def test_consequences_of_a_missing_module_are_listed_under_it(root: str) -> None:
     name = f"pcie-l40s+{root}"
     assert [one.id for one in counted(name)] == [root]
     assert findings_on(name)["no-gdr-path"].part_of == root
@@ -111,7 +111,7 @@ def test_what_follows_from_a_missing_module_is_listed_under_it(root: str) -> Non
 def checks_of(
     monkeypatch: pytest.MonkeyPatch, **causes: tuple[Severity, tuple[str, ...]]
 ) -> dict[str, Finding]:
-    """What is found where every check finds something; each is given its severity and its causes."""
+    """Return the findings of checks that all find something, with these severities and causes."""
     area = Area("modules")
     for name, (severity, part_of) in causes.items():
 
@@ -136,13 +136,13 @@ def test_a_circle_of_causes_has_one_root(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [found[name].part_of for name in "abcd"] == ["b", "", "b", ""]
 
 
-def test_the_root_weighs_what_its_worst_consequence_weighs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_is_as_severe_as_its_worst_consequence(monkeypatch: pytest.MonkeyPatch) -> None:
     found = checks_of(monkeypatch, a=(Severity.NOTE, ()), b=(Severity.CRITICAL, ("a",)))
     assert found["a"].severity is Severity.CRITICAL
     assert found["b"].part_of == "a"
 
 
-def test_a_note_on_the_data_path_costs_nothing_for_a_warning_beside_the_path(
+def test_a_note_with_a_warning_off_the_data_path_does_not_degrade(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     area = Area("modules")
@@ -154,12 +154,12 @@ def test_a_note_on_the_data_path_costs_nothing_for_a_warning_beside_the_path(
     assert (root.id, root.severity, root.data_path) == ("a", Severity.WARNING, False)
 
 
-def test_a_finding_asked_for_alone_is_counted() -> None:
+def test_a_finding_selected_alone_is_counted() -> None:
     (alone,) = findings(examination_of("dgx-a100+no-gdr-path"), only={"no-gdr-path"})
     assert alone.part_of == ""
 
 
-def test_checks_that_a_tree_of_files_cannot_answer_share_one_reason(tmp_path: Path) -> None:
+def test_unknown_checks_of_a_tree_of_files_share_one_reason(tmp_path: Path) -> None:
     write_tree(SimulatedHost("hgx-h100"), tmp_path)
     every = findings(examine(LocalHost(str(tmp_path))))
     assert {one.cause for one in every if one.status is Status.UNKNOWN} == {
@@ -168,7 +168,7 @@ def test_checks_that_a_tree_of_files_cannot_answer_share_one_reason(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_steps_are_imperatives_and_what_is_disturbed_is_a_noun_phrase(name: str) -> None:
+def test_steps_begin_with_a_capital_and_disturbs_has_no_period(name: str) -> None:
     for finding in findings_on(f"{FAULTS[name].on}+{name}").values():
         plan = finding.fix
         if plan is not None:

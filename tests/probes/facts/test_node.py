@@ -24,7 +24,7 @@ from probes.facts.system import numa, platform
 from probes.host.cuda import CudaGpu
 from probes.host.local import LocalHost
 from probes.host.nvml import NvmlFacts
-from probes.host.probe_thread import begin
+from probes.host.probe_thread import start_probe
 from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES, Host
 from probes.simulation.host import SimulatedHost
@@ -225,7 +225,7 @@ def test_a_probe_that_keeps_asking_is_late_and_not_stuck(
         gate.wait(LONG)
         return 20
 
-    running = begin(slow, "slow", ask)
+    running = start_probe(slow, "slow", ask)
     assert nearly_done.wait(LONG)
     threading.Timer(0.1, gate.set).start()
     assert running.answer(5.0) == 20
@@ -239,7 +239,7 @@ def test_a_single_question_without_an_answer_is_named(host: LocalHost, tmp_path:
         gate.wait(LONG)
         return 0
 
-    answer = begin(host, "stuck", ask).answer(0.05)
+    answer = start_probe(host, "stuck", ask).answer(0.05)
     gate.set()
     assert isinstance(answer, Unknown)
     assert "no answer from /proc/version for" in str(answer)

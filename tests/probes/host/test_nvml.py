@@ -266,11 +266,11 @@ def test_a_session_that_was_let_go_is_ended_and_opened_anew_when_asked() -> None
 
     nvml = Counting()
     library = NvmlLibrary(nvml)
-    library.let_go()
+    library.release()
     assert not ended
     library.live()
-    library.let_go()
-    library.let_go()
+    library.release()
+    library.release()
     assert ended == ["nvmlShutdown"]
     assert not isinstance(library.live(), Unknown)
     assert nvml.inits == 2

@@ -6,7 +6,7 @@ from probes.recording.format import FORMAT_VERSION
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.watch import Watch
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 
 def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:

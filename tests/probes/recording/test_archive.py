@@ -21,7 +21,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read as take_reading
 from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 MANIFEST = {
     "format": 1,

@@ -25,7 +25,7 @@ from probes.snapshot.watch import Watch
 from probes.topology.paths import build
 from tests.probes.recording.recordings import archive_of, moments_of, read, recorded
 from tests.trees import add_function, add_rdma_device, write
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 
@@ -260,7 +260,7 @@ def test_the_use_of_processes_and_interfaces_is_recorded() -> None:
     assert host.process_usage([FIRST_RANK])[FIRST_RANK] == usage
     assert host.interface_counters(["ens1np0"])["ens1np0"] == counters
     identifiers = Identifiers(redact=True)
-    redacted = ReplayHost(read(archive_of([identifiers.take(moment) for moment in moments])))
+    redacted = ReplayHost(read(archive_of([identifiers.apply(moment) for moment in moments])))
     shown = redacted.process_usage([FIRST_RANK])[FIRST_RANK]
     assert isinstance(usage, ProcessUsage)
     assert shown == replace(usage, user="user-1")

@@ -37,7 +37,7 @@ from probes.topology.paths import build
 from tests.probes.recording import planted
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.trees import add_function, add_rdma_device, write
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 
@@ -88,7 +88,7 @@ def moments_with_names(root: Path) -> list[Moment]:
 
 def redacted(moments: list[Moment]) -> tuple[bytes, Identifiers]:
     identifiers = Identifiers(redact=True)
-    told = [identifiers.take(moment) for moment in moments]
+    told = [identifiers.apply(moment) for moment in moments]
     return archive_of(told, identifiers.host("gpu-h100-07.cluster.corp.example"), "live"), identifiers
 
 
@@ -96,7 +96,7 @@ def test_no_marker_is_anywhere_in_the_file_in_any_notation() -> None:
     moments = planted.moments()
     plain = _parts(archive_of(moments))
     identifiers = Identifiers(redact=True)
-    told = [identifiers.take(moment) for moment in moments]
+    told = [identifiers.apply(moment) for moment in moments]
     label = identifiers.label(f"/dumps/{planted.NAMES[9]}/{planted.NAMES[0]}")
     parts = _parts(
         archive_of(told, identifiers.host(f"{planted.NAMES[0]}.{planted.NAMES[1]}"), "tree", label)
@@ -162,7 +162,7 @@ def test_of_a_process_that_no_check_needs_only_that_it_is_a_program_is_recorded(
         Question("file", ("/proc/78/cmdline",)): b"",
     }
     for redact in (False, True):
-        told = Identifiers(redact).take(Moment(0, 0.0, True, (), dict(answers))).answers
+        told = Identifiers(redact).apply(Moment(0, 0.0, True, (), dict(answers))).answers
         assert b"SECRET" not in told[Question("file", ("/proc/77/cmdline",))]
         assert told[Question("file", ("/proc/77/cmdline",))]
         assert told[Question("file", ("/proc/78/cmdline",))] == b""
@@ -182,7 +182,7 @@ def test_of_a_job_the_program_and_nccls_variables_are_kept(cmdline: bytes, told:
         Question("file", ("/proc/77/maps",)): b"",
         Question("file", ("/proc/77/cmdline",)): cmdline,
     }
-    moment = Identifiers(redact=True).take(Moment(0, 0.0, True, (), answers))
+    moment = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers))
     assert moment.answers[Question("file", ("/proc/77/cmdline",))] == told
 
 
@@ -200,7 +200,7 @@ def test_of_a_jobs_arguments_no_recording_has_more_than_names_it(cmdline: bytes,
         Question("file", ("/proc/77/maps",)): b"",
         Question("file", ("/proc/77/cmdline",)): cmdline,
     }
-    moment = Identifiers(redact=False).take(Moment(0, 0.0, True, (), answers))
+    moment = Identifiers(redact=False).apply(Moment(0, 0.0, True, (), answers))
     assert moment.answers[Question("file", ("/proc/77/cmdline",))] == kept
     assert str(parse_program(kept)) == str(parse_program(cmdline))
 
@@ -221,7 +221,7 @@ def test_jobs_pods_containers_and_users_are_tokens_in_a_control_groups_path() ->
             "0::/user.slice/user-4711.slice/session-3.scope/alice-run\n"
         ).encode(),
     }
-    told = identifiers.take(Moment(0, 0.0, True, (), answers)).answers
+    told = identifiers.apply(Moment(0, 0.0, True, (), answers)).answers
     user = told[passwd].decode().splitlines()[1].split(":")
     assert user[0] == "user-1"
     uid = user[2]
@@ -241,7 +241,7 @@ def test_routes_have_the_addresses_of_the_session() -> None:
             b"Iface\tDestination\tGateway\tFlags\nens3\t00000000\t011E140A\t0003\nens3\t001E140A\t00000000\t0001\n"
         ),
     }
-    told = list(Identifiers(redact=True).take(Moment(0, 0.0, True, (), answers)).answers.values())
+    told = list(Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers.values())
     client, port, server, _ = told[0].split()
     assert port == "51234"
     assert client.startswith("198.18.")
@@ -257,7 +257,7 @@ def test_a_question_without_a_rule_is_not_in_the_recording() -> None:
         Question("run", ("alices-tool",)): CommandOutput(("alices-tool",), 0, "", ""),
         Question("environment", ("API_TOKEN",)): "1",
     }
-    assert not Identifiers(redact=True).take(Moment(0, 0.0, True, (), answers)).answers
+    assert not Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers
 
 
 def test_every_path_that_the_table_names_is_itself_kept() -> None:
@@ -270,7 +270,7 @@ def test_of_configuration_space_the_serial_number_is_gone_and_the_rest_reads_the
     content = planted.config_space()
     path = "/sys/bus/pci/devices/0000:1b:00.0/config"
     answers: dict[Question, object] = {Question("file", (path,)): content}
-    (told,) = Identifiers(redact=True).take(Moment(0, 0.0, True, (), answers)).answers.values()
+    (told,) = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers.values()
     before, after = parse_pci_config(content), parse_pci_config(told)
     assert isinstance(before, ConfigSpace)
     assert not isinstance(before.acs, Unknown)
@@ -291,7 +291,7 @@ def test_of_an_environment_only_what_a_probe_keeps_is_recorded_in_any_case(redac
         b"PATH=/bin\0API_TOKEN=hunter2\0NCCL_DEBUG=INFO\0XNCCL_=hunter2\0CUDA_VISIBLE_DEVICES=0,1\0NCCL_"
     )
     question = Question("file", ("/proc/4242/environ",))
-    moment = Identifiers(redact).take(Moment(0, 0.0, True, (), {question: environ}))
+    moment = Identifiers(redact).apply(Moment(0, 0.0, True, (), {question: environ}))
     assert moment.answers[question] == b"NCCL_DEBUG=INFO\0CUDA_VISIBLE_DEVICES=0,1\0"
 
 
@@ -312,7 +312,7 @@ def test_a_file_that_a_user_names_is_recorded_only_as_what_nccl_reads(path: str,
     question = Question("file", (path,))
 
     def taken(content: bytes) -> list[object]:
-        return list(Identifiers(redact).take(Moment(0, 0.0, True, (), {question: content})).answers.values())
+        return list(Identifiers(redact).apply(Moment(0, 0.0, True, (), {question: content})).answers.values())
 
     for answer in taken(b"root:$6$hunter2:19000:0:99999:7:::\n-----BEGIN KEY-----\n"):
         assert not isinstance(answer, bytes) or not answer.strip(b"\nredacted")
@@ -330,7 +330,7 @@ def test_networks_in_routes_have_addresses_of_no_site() -> None:
     )
     question = Question("file", ("/proc/net/route",))
     moment = Moment(0, 0.0, True, (), {question: "\n".join(lines).encode()})
-    (answer,) = Identifiers(redact=True).take(moment).answers.values()
+    (answer,) = Identifiers(redact=True).apply(moment).answers.values()
     assert isinstance(answer, bytes)
     assert b"140A" not in answer
     assert b"BC83" not in answer
@@ -351,7 +351,7 @@ def test_of_open_files_only_devices_are_named() -> None:
         Question("link", (f"/proc/4242/fd/{number}",)): target for number, target in enumerate(targets)
     }
     for redact in (False, True):
-        told = Identifiers(redact).take(Moment(0, 0.0, True, (), dict(answers))).answers
+        told = Identifiers(redact).apply(Moment(0, 0.0, True, (), dict(answers))).answers
         assert list(told.values()) == targets[1:3]
 
 
@@ -366,7 +366,7 @@ def test_of_a_kernel_log_the_messages_that_gdrtop_knows_are_kept() -> None:
     )
     question = Question("run", ("dmesg",))
     output = CommandOutput(("dmesg",), 0, log, "")
-    told = Identifiers(redact=True).take(Moment(0, 0.0, True, (), {question: output})).answers[question]
+    told = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), {question: output})).answers[question]
     assert isinstance(told, CommandOutput)
     assert told.stdout.splitlines() == [
         "<6>[    0.000000] ",
@@ -377,7 +377,7 @@ def test_of_a_kernel_log_the_messages_that_gdrtop_knows_are_kept() -> None:
 def test_of_a_packed_kernel_config_the_options_that_a_check_reads_are_kept() -> None:
     text = b'CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_DEFAULT_HOSTNAME="gpu-h100-07"\n'
     question = Question("file", ("/proc/config.gz",))
-    moment = Identifiers(redact=True).take(Moment(0, 0.0, True, (), {question: gzip.compress(text)}))
+    moment = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), {question: gzip.compress(text)}))
     told = unpack(moment.answers[question])
     assert parse_config(told, "CONFIG_DMA_SHARED_BUFFER") is True
     assert b"gpu-h100-07" not in told
@@ -423,7 +423,7 @@ def test_every_simulated_node_has_the_same_topology_and_verdict_when_redacted(na
 def test_the_kinds_that_it_holds_are_counted_without_redaction_too(tmp_path: Path) -> None:
     moments = moments_with_names(tmp_path)
     counting = Identifiers()
-    taken = [counting.take(moment) for moment in moments]
+    taken = [counting.apply(moment) for moment in moments]
     command_line = Question("file", ("/proc/4242/cmdline",))
     for moment, kept in zip(moments, taken, strict=True):
         # No recording has more of a job's command line than its program.
@@ -470,7 +470,7 @@ def test_a_user_named_like_a_module_does_not_take_the_module_along() -> None:
         Question("file", ("/etc/passwd",)): b"nvidia_uvm:x:1000:1000::/home/nvidia_uvm:/bin/sh\n",
         Question("file", ("/sys/module/nvidia_uvm/initstate",)): b"live\n",
     }
-    moment = identifiers.take(Moment(0, 0.0, True, (), dict(answers)))
+    moment = identifiers.apply(Moment(0, 0.0, True, (), dict(answers)))
     assert moment.answers[Question("file", ("/sys/module/nvidia_uvm/initstate",))] == b"live\n"
     assert b"nvidia_uvm" not in moment.answers[Question("file", ("/etc/passwd",))]
 
@@ -499,6 +499,6 @@ def test_no_text_breaks_it_and_a_redacted_text_holds_no_address(text: str) -> No
 @given(st.binary(max_size=200), st.sampled_from(["/proc/cmdline", "/proc/1/cmdline", "/x/serial", "/x"]))
 def test_no_bytes_break_it(content: bytes, path: str) -> None:
     identifiers = Identifiers(redact=True)
-    moment = identifiers.take(Moment(0, 0.0, True, (), {Question("file", (path,)): content}))
+    moment = identifiers.apply(Moment(0, 0.0, True, (), {Question("file", (path,)): content}))
     assert all(isinstance(answer, bytes) for answer in moment.answers.values())
     assert read(archive_of([moment])).moments

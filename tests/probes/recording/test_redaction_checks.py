@@ -17,7 +17,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from probes.snapshot.watch import Watch
 from tests.probes.recording.recordings import archive_of, read
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 
 # Two or three of every area: its files, commands and messages have rules of their own.
 FAULTS = """
@@ -51,12 +51,12 @@ def test_verdict_and_findings_are_those_of_the_node(name: str) -> None:
     watch.read()
     recorder.end_moment()
     identifiers = Identifiers(redact=True)
-    redacted = [identifiers.take(moment) for moment in moments]
+    redacted = [identifiers.apply(moment) for moment in moments]
     plain, told = judged(moments), judged(redacted)
     changed = [
         f"{one}: {plain[2][one]} became {told[2][one]}" for one in plain[2] if plain[2][one] != told[2][one]
     ]
-    # A word that a check reads and that is missing in probes/recording/redaction_words.py is one of these.
+    # A word that a check reads and that is missing in probes/recording/redaction/words.py is one of these.
     unknown = sorted(word for word in identifiers.replaced if not is_known(word))
     assert not changed, f"{changed}; replaced: {unknown}"
     assert told == plain

@@ -10,7 +10,6 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
 from probes.host.local import LocalHost, Origin, Source
-from probes.topology.hops import Routes
 from probes.topology.nccl_words import Nccl, pci_path, seat_of
 from probes.topology.paths import Topology, build
 from probes.topology.smi_words import Smi
@@ -203,7 +202,6 @@ def test_any_tree_gives_paths_that_hold_both_ways(node: Node) -> None:
     assert isinstance(node.pci, PciFacts)
     found = build(node)
     ends = (*found.gpus, *found.nics)
-    routes = Routes(found.graph)
     for a in ends:
         for b in ends:
             if a.id == b.id:
@@ -214,7 +212,7 @@ def test_any_tree_gives_paths_that_hold_both_ways(node: Node) -> None:
             assert (there.hops[0].id, there.hops[-1].id) == (a.id, b.id)
             assert there.weakest is None or there.gbps == back.gbps
             of_a, of_b = node.pci.functions[a.id], node.pci.functions[b.id]
-            seats = seat_of(routes, of_a), seat_of(routes, of_b)
+            seats = seat_of(found.graph, of_a), seat_of(found.graph, of_b)
             assert pci_path(*seats) is pci_path(*reversed(seats))
             meet = of_a.root == of_b.root and of_a.chain[0] == of_b.chain[0]
             assert (there.smi in (Smi.PIX, Smi.PXB)) == meet

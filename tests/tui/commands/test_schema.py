@@ -16,7 +16,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import printed
 from tui.cli import main
 from tui.commands.check import write_check
@@ -109,7 +109,7 @@ def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
 def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> None:
     clock = SteppedClock()
     identifiers = Identifiers(redact)
-    moments = [identifiers.take(one) for one in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)]
+    moments = [identifiers.apply(one) for one in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)]
     out = io.StringIO()
     write_topology(ReplayHost(read(archive_of(moments))), out, "json")
     document = valid("topo", out.getvalue())

@@ -6,9 +6,9 @@ from textual.widgets import Input
 
 from probes.bandwidth.model.result import Result
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import on, seen
-from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
-from tests.tui.measuring import planned, scripted, set_up
+from tests.tui.action_screens import on, seen
+from tests.tui.bandwidth_screens import planned, scripted, set_up
+from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.bandwidth.session import MemoryResultsStore
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen

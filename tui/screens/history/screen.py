@@ -1,4 +1,4 @@
-"""The history: what gdrtop ran on this node, how it ended, and undoing it."""
+"""The history: what gdrtop ran on this node, how it ended, and its undo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HistoryScreen(ListScreen[HistoryState]):
-    """The list of past runs, the newest first, and below it the selected one step by step."""
+    """The list of past runs, newest first, with the steps of the selected one below."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("undo", "undo"),
@@ -32,7 +32,7 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     @dataclass
     class UndoWanted(Message):
-        """A past run is to be undone."""
+        """Show the plan that undoes a past run."""
 
         run: PastRun
 
@@ -51,7 +51,7 @@ class HistoryScreen(ListScreen[HistoryState]):
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer undo only where a run is selected."""
+        """Enable Undo if a run is selected."""
         return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
 
     def action_undo(self) -> None:

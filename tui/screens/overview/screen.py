@@ -1,8 +1,8 @@
-"""The overview: the whole node on one screen, live."""
+"""The overview: the whole node on one screen."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -11,15 +11,14 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
-from probes.base.origin import Origin, Source
+from probes.base.origin import Origin
 from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
-from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, rows_of
+from tui.screens.overview.head import HeadState
+from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 from widgets.node import head as head_drawing
-from widgets.node.head import Head
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
@@ -66,28 +65,20 @@ class OverviewScreen(Screen[None]):
 
     @dataclass
     class FindingWanted(Message):
-        """This finding is to be shown in the doctor."""
+        """The user wants to see this finding in the doctor."""
 
         finding: str
 
     def __init__(self, origin: Origin) -> None:
         super().__init__()
-        self._origin = origin
         self._state: OverviewState | None = None
+        self._head = HeadState(origin)
         self._zoomed = ""
-        self._pace = ""
-        self._recording = ""
-        self._acting = ""
-        self._measuring = ""
-        self._silence = 0.0
-        self._is_slow = False
-        self._failure = ""
-        self._taken_at = 0.0
         self._arranged: object = None
         self.readings = 0
 
     def compose(self) -> ComposeResult:
-        """The panels; what each shows comes with the readings."""
+        """Yield the panels; their lines come with the readings."""
         panels = {name: Panel(title, id=name) for name, title in PANELS.items()}
         verdict, strips = LinesView(id="verdict"), LinesView(id="strips")
         verdict.can_focus = strips.can_focus = False
@@ -102,25 +93,25 @@ class OverviewScreen(Screen[None]):
             with Vertical(id="right"):
                 yield from panels.values()
         yield strips
-        word = Input(placeholder="A part of a name, model, address or role; Esc clears", id="filter")
+        word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
         word.display = False
         yield word
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Says at once that it is reading."""
+        """Show at once that the node is being read."""
         for name in PANELS:
             self._panel(name).display = name == "topology"
-        self._panel("topology").show([(Run("Reading the node …", Tone.DIM),)])
+        self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
         self._panel("topology").focus()
         self._draw_verdict()
 
     def on_lines_view_resized(self) -> None:
-        """Draws again: every drawing depends on its panel's width."""
+        """Draw again: every drawing depends on the width of its panel."""
         self.draw()
 
     def on_resize(self) -> None:
-        """Shares the rows out again."""
+        """Arrange the panels again."""
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
@@ -133,78 +124,81 @@ class OverviewScreen(Screen[None]):
             self.draw()
 
     def on_lines_view_title_picked(self, picked: LinesView.TitlePicked) -> None:
-        """Show a panel alone whose title was clicked, or all again."""
+        """Show the panel whose title was clicked alone, or all panels again."""
         if picked.view.id in PANELS:
             self._toggle_zoom(picked.view.id)
 
-    # What the sampler reports
+    # What was read, checked and measured
 
-    def take(self, report: Probed | Sampled | Replayed | Failed) -> None:
-        """Shows what was read."""
+    def apply(self, report: Probed | Sampled | Replayed | Failed) -> None:
+        """Show what was read."""
         if isinstance(report, Failed):
-            self._failure = report.what
+            self._head.failure = report.what
             self._draw_verdict()
             return
         if self._state is None:
             from tui.screens.overview.state import OverviewState
 
             self._state = OverviewState()
-        self._failure = ""
-        self._state.take(report)
+        self._head.failure = ""
+        self._state.apply(report)
         newest = report.reports[-1] if isinstance(report, Replayed) else report
         if isinstance(newest, Sampled):
-            self._taken_at = newest.taken_at
+            self._head.taken_at = newest.taken_at
             self.readings += 1
             self.draw()
 
-    def take_findings(
+    def apply_findings(
         self,
         findings: tuple[Finding, ...],
         examination: Examination | None = None,
         detours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
-        """Lists and marks what the checks found."""
+        """List and mark what the checks found."""
         if self._state is not None:
-            self._state.take_findings(findings, examination, detours)
+            self._state.apply_findings(findings, examination, detours)
             self.draw()
 
     def fail_check(self, what: str) -> None:
-        """Says that the node could not be checked."""
+        """Show that the node could not be checked."""
         if self._state is not None:
             self._state.fail_check(what)
             self.draw()
 
-    def tell_pace(self, pace: str) -> None:
-        """Shows the interval, or that readings have stopped."""
-        if self._pace != pace:
-            self._pace = pace
-            if self.is_mounted:
-                self._draw_verdict()
-
-    def tell_recording(self, state: str) -> None:
-        """Shows that this node is being recorded, and how far; "" when it is not."""
-        self._recording = state
-        self._draw_verdict()
-
-    def tell_acting(self, state: str) -> None:
-        """Shows that an action runs here, and how far; "" when none does."""
-        if self._acting != state:
-            self._acting = state
-            if self.is_mounted:
-                self._draw_verdict()
-
-    def tell_measuring(self, state: str) -> None:
-        """Shows that a bandwidth test runs here, and how far; "" when none does."""
-        if self._measuring != state:
-            self._measuring = state
-            if self.is_mounted:
-                self._draw_verdict()
-
-    def take_measured(self, results: tuple[Result, ...]) -> None:
-        """Shows what was measured beside the paths."""
+    def apply_results(self, results: tuple[Result, ...]) -> None:
+        """Show bandwidth results beside the paths."""
         if self._state is not None:
-            self._state.take_measured(results)
+            self._state.apply_results(results)
             self.draw()
+
+    # What runs here, in the head
+
+    def show_pace(self, pace: str) -> None:
+        """Show the interval, or that readings have stopped."""
+        self._change_head(pace=pace)
+
+    def show_recording(self, state: str) -> None:
+        """Show how far a recording of this node is; "" if there is none."""
+        self._change_head(recording=state)
+
+    def show_action(self, state: str) -> None:
+        """Show how far an action is; "" if none is running."""
+        self._change_head(action=state)
+
+    def show_test(self, state: str) -> None:
+        """Show how far a bandwidth test is; "" if none is running."""
+        self._change_head(test=state)
+
+    def show_silence(self, seconds: float, is_slow: bool = False) -> None:
+        """Show how long a node that is slow or silent takes to answer; 0: it answers."""
+        self._change_head(silence=float(int(seconds)), is_slow=is_slow)
+
+    def _change_head(self, **fields: str | float | bool) -> None:
+        head = replace(self._head, **fields)  # type: ignore[arg-type]
+        if head != self._head:
+            self._head = head
+            if self.is_mounted:
+                self._draw_verdict()
 
     @property
     def selected_pair(self) -> tuple[str, str]:
@@ -218,14 +212,8 @@ class OverviewScreen(Screen[None]):
 
     @property
     def hostname(self) -> str:
-        """The node's name; "" while it is not known."""
+        """The node's host name; "" while it is unknown."""
         return self._state.hostname if self._state else ""
-
-    def tell_silence(self, seconds: float, is_slow: bool = False) -> None:
-        """Show how long an answer takes, from a node that is slow or silent; 0: it answers."""
-        if int(seconds) != int(self._silence) or is_slow != self._is_slow:
-            self._silence, self._is_slow = seconds, is_slow
-            self._draw_verdict()
 
     # Keys
 
@@ -265,13 +253,13 @@ class OverviewScreen(Screen[None]):
             view.scroll_to_row(row)
 
     def action_partner(self, step: int) -> None:
-        """Shows the path to the next of the partners, nearest first."""
+        """Show the path to another partner of the selected GPU or NIC."""
         if self._state is not None and self._state.selected:
-            self._state.other_partner(step)
+            self._state.next_partner(step)
             self.draw()
 
     def action_open(self) -> None:
-        """Opens what is selected: a finding in the doctor, a GPU or NIC in detail, else the panel alone."""
+        """Open the selection: a finding in the doctor, a GPU or NIC in detail, else the panel alone."""
         state, name = self._state, self._focused_panel
         if state is None:
             return
@@ -284,7 +272,7 @@ class OverviewScreen(Screen[None]):
             self._toggle_zoom(name)
 
     def action_filter(self) -> None:
-        """Asks for a word that GPUs and NICs must contain."""
+        """Ask for a word that GPUs and NICs must contain."""
         self._word.display = True
         self._word.focus()
         self.draw()
@@ -294,19 +282,19 @@ class OverviewScreen(Screen[None]):
         return self.query_one("#filter", Input)
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """Shows only the GPUs and NICs that match."""
+        """Show only the GPUs and NICs that match."""
         if self._state is not None:
             self._state.filter(changed.value)
             self.draw()
 
     def on_input_submitted(self) -> None:
-        """Back to the topology; the word stays."""
+        """Go back to the topology and keep the filter."""
         self._word.display = bool(self._word.value.strip())
         self._panel("topology").focus()
         self.draw()
 
     def action_back(self) -> None:
-        """Clears the filter, else leaves a panel shown alone, else clears the selection."""
+        """Clear the filter, else show all panels again, else clear the selection."""
         if self._word.display:
             self._word.value = ""
             self._word.display = False
@@ -319,7 +307,7 @@ class OverviewScreen(Screen[None]):
             self.draw()
 
     def action_pane(self, step: int) -> None:
-        """Focus the next panel; where one is shown alone, show the next one alone, also of those hidden."""
+        """Focus the next panel; if one is shown alone, show the next one alone, hidden ones included."""
         if self._zoomed:
             names = list(PANELS)
             self._toggle_zoom(names[(names.index(self._zoomed) + step) % len(names)])
@@ -329,7 +317,7 @@ class OverviewScreen(Screen[None]):
             self.focus_previous()
 
     def action_zoom(self) -> None:
-        """Shows the focused panel alone, or all again."""
+        """Show the focused panel alone, or all panels again."""
         self._toggle_zoom(self._zoomed or self._focused_panel or "topology")
 
     def _toggle_zoom(self, panel: str) -> None:
@@ -348,7 +336,7 @@ class OverviewScreen(Screen[None]):
         return self.query_one(f"#{name}", LinesView)
 
     def draw(self) -> None:
-        """Draws every panel that is seen."""
+        """Draw every visible panel."""
         head_rows = self._draw_verdict()
         if self._state is None or not self.children or not self.readings:
             return
@@ -365,7 +353,7 @@ class OverviewScreen(Screen[None]):
             strips.show(self._state.strips(self.size.width))
 
     def _arrange(self, state: OverviewState, head_rows: int) -> int:
-        """Gives every panel its place; the rows that the topology has."""
+        """Place every panel and return the rows of the topology."""
         from tui.screens.overview import layout as overview_layout
 
         width, height = self.size
@@ -399,39 +387,11 @@ class OverviewScreen(Screen[None]):
         return arranged.topology_rows
 
     def _draw_verdict(self) -> int:
-        """The verdict with what it is of, in at most two rows; the number of these rows."""
-        if not self.children:  # not composed yet, or gone: a last reading may still come in
+        """Draw the head and return how many rows it has, at most two."""
+        if not self.children:  # not composed yet, or removed while a last reading came in
             return 0
-        lines = head_drawing.draw(self._head(), self.size.width)
+        state = self._state
+        verdict, line = (state.verdict, state.verdict_line()) if state is not None else (None, ())
+        lines = head_drawing.draw(self._head.head(self.hostname, verdict, line), self.size.width)
         self._panel("verdict").show(lines)
         return len(lines)
-
-    def _head(self) -> Head:
-        verdict: Line = (Run("reading…", Tone.DIM),)
-        reason = ""
-        if self._failure:
-            verdict, reason = (Run("✗ reading failed", Tone.BAD),), self._failure
-        elif self._state is not None and self._state.verdict is not None:
-            verdict, reason = self._state.verdict_line(), self._state.verdict.reason
-        is_live = self._origin.source is Source.LIVE
-        is_usual = self._pace.startswith("every")
-        silence = (
-            f"slow: {self._silence:.0f} s so far" if self._is_slow else f"no answer for {self._silence:.0f} s"
-        )
-        words = (
-            (silence if self._silence else "", Tone.WARNING if self._is_slow else Tone.BAD),
-            (self._acting, Tone.WARNING),
-            (self._measuring, Tone.WARNING),
-            (self._recording, Tone.BAD),
-            ("" if is_usual else self._pace, Tone.DIM),
-        )
-        return Head(
-            verdict,
-            reason,
-            self.hostname,
-            "" if is_live else self._origin.source.name,
-            "" if is_live else self._origin.label,
-            tuple(Run(f"  {word}", tone) for word, tone in words if word),
-            self._pace if is_usual else "",
-            local_time(self._taken_at) if self.readings else "",
-        )

@@ -1,4 +1,4 @@
-"""Which way from NIC to GPU memory is barred, and by what."""
+"""What blocks the paths between NIC and GPU memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HGX = "hgx-h100"
 
 
 def says(examination: Examination, name: str) -> Finding:
-    """One finding on an examination."""
+    """Return the finding of one check."""
     return findings(examination, only=(name,))[0]
 
 
@@ -63,25 +63,25 @@ def with_peermem(examination: Examination, usable: Any) -> Examination:
     ("usable", "severity"),
     [(True, Severity.NOTE), (False, Severity.CRITICAL), (NEEDS_ROOT, Severity.WARNING)],
 )
-def test_the_closed_driver_costs_what_peermem_does_not_make_up_for(usable: Any, severity: Severity) -> None:
+def test_the_severity_of_the_proprietary_driver_depends_on_peermem(usable: Any, severity: Severity) -> None:
     closed = with_peermem(with_driver(examination_of(HGX), flavour=Flavour.PROPRIETARY), usable)
     finding = says(closed, "dmabuf-needs-open-module")
     assert (finding.status, finding.severity) == (Status.FOUND, severity)
 
 
-def test_the_closed_driver_can_never_do_dmabuf() -> None:
-    """Whatever the NICs answer: CUDA memory is exported by the open modules only."""
+def test_the_proprietary_driver_never_supports_dmabuf() -> None:
+    """Only the open modules export CUDA memory, so the answers of the NICs do not matter."""
     closed = with_driver(examination_of(HGX), flavour=Flavour.PROPRIETARY)
     assert says(closed, "dmabuf-needs-open-module").status is Status.FOUND
 
 
-def test_nothing_is_said_of_the_flavour_of_a_driver_that_is_not_loaded() -> None:
+def test_a_driver_that_is_not_loaded_has_no_flavor() -> None:
     node = with_driver(examination_of(HGX), flavour=NOT_THERE, version=NOT_THERE)
     assert says(node, "dmabuf-needs-open-module").status is Status.PASSED
     assert says(node, "dmabuf-driver-too-old").status is Status.PASSED
 
 
-def test_old_gpus_are_not_told_to_take_the_open_modules() -> None:
+def test_old_gpus_do_not_get_the_open_modules_as_fix() -> None:
     found = found_on("dgx-a100+dmabuf-gpu-too-old")
     assert "dmabuf-gpu-too-old" in found
     assert "dmabuf-needs-open-module" not in found
@@ -103,8 +103,8 @@ def test_dmabuf_needs_kernel_5_12_and_not_6(version: tuple[int, int], status: St
     assert says(with_kernel(refused, version=version), "dmabuf-kernel-too-old").status is status
 
 
-def test_ofed_brings_dmabuf_to_older_kernels() -> None:
-    """The release is a hint; what the NICs answer is the verdict."""
+def test_ofed_adds_dmabuf_to_older_kernels() -> None:
+    """The answer of the NICs decides, not the kernel release."""
     node = with_kernel(examination_of(HGX), version=(4, 18), dma_shared_buffer=False)
     assert says(node, "dmabuf-kernel-too-old").status is Status.PASSED
     assert says(node, "dmabuf-kernel-config").status is Status.PASSED
@@ -112,7 +112,7 @@ def test_ofed_brings_dmabuf_to_older_kernels() -> None:
     assert says(unasked, "dmabuf-kernel-too-old").status is Status.UNKNOWN
 
 
-def test_a_config_that_cannot_be_read_leaves_it_open() -> None:
+def test_an_unreadable_kernel_config_is_unknown() -> None:
     node = with_direct(examination_of(HGX), nic_dmabuf=answers(NEEDS_ROOT))
     assert (
         says(with_kernel(node, dma_shared_buffer=NEEDS_ROOT), "dmabuf-kernel-config").status is Status.UNKNOWN
@@ -134,7 +134,7 @@ def test_one_nic_that_refuses_is_not_critical_while_others_work() -> None:
     assert says(none, "dmabuf-nic-driver-lacks-support").severity is Severity.CRITICAL
 
 
-def test_nics_that_could_not_be_asked_are_unknown() -> None:
+def test_nics_without_an_answer_are_unknown() -> None:
     node = with_direct(examination_of(HGX), nic_dmabuf=answers(NEEDS_ROOT))
     finding = says(node, "dmabuf-nic-driver-lacks-support")
     assert finding.status is Status.UNKNOWN
@@ -154,7 +154,7 @@ def test_a_kernel_without_odp_is_the_reason_why_mlx5_refuses() -> None:
     assert "Update the driver of this NIC" in set_again.fix.steps[0].why
 
 
-def test_the_kernel_config_says_nothing_of_the_mlx5_that_ofed_built() -> None:
+def test_the_kernel_config_does_not_explain_ofeds_mlx5() -> None:
     node = examination_of("pcie-l40s+dmabuf-kernel-without-odp")
     ofed = with_module(node, "mlx5_ib", origin="DKMS")
     assert "CONFIG" not in says(ofed, "dmabuf-nic-driver-lacks-support").cause
@@ -172,7 +172,7 @@ def test_connectx_3_has_no_dmabuf_and_needs_peermem() -> None:
 
 
 def with_nics_of(examination: Examination, driver: str, vendor: int) -> Examination:
-    """The node, were all its NICs of another maker."""
+    """Return the node with all NICs from another vendor."""
     pci = examination.node.pci
     assert not isinstance(pci, Unknown)
     functions = {
@@ -190,14 +190,14 @@ FIXES_OF_MELLANOX = ("ofed", "peermem")
     "fault", ["no-gdr-path", "peermem-built-without-symbols", "dmabuf-needs-open-module"]
 )
 def test_efa_has_a_peer_module_of_its_own(fault: str) -> None:
-    """OFED's ib_core below EFA oopses, and nvidia_peermem plays no part."""
+    """OFED's ib_core below EFA oopses, and nvidia_peermem is not used."""
     node = with_nics_of(examination_of(f"dgx-a100+{fault}"), "efa", 0x1D0F)
     ours = [one for one in findings(node) if one.id.startswith(("peermem", "dmabuf", "inbox", "nv-peer"))]
     assert [one.id for one in ours if one.status is Status.FOUND] == []
 
 
 @pytest.mark.parametrize(("driver", "vendor"), [("irdma", 0x8086), ("bnxt_en", 0x14E4)])
-def test_other_nics_are_told_of_dmabuf_only(driver: str, vendor: int) -> None:
+def test_other_nics_get_only_dmabuf_as_fix(driver: str, vendor: int) -> None:
     node = with_nics_of(examination_of("dgx-a100+no-gdr-path"), driver, vendor)
     found = [one for one in findings(node) if one.status is Status.FOUND]
     assert not [one.id for one in found if one.id.startswith(("peermem", "inbox", "nv-peer"))]
@@ -220,12 +220,12 @@ def test_broadcom_with_its_own_ib_peer_mem_can_use_peermem() -> None:
     assert says(broadcom, "peermem-not-loaded").status is Status.FOUND
 
 
-def test_a_kernel_without_dmabuf_is_not_blamed_on_the_nics() -> None:
+def test_a_kernel_without_dmabuf_is_not_a_nic_fault() -> None:
     assert "dmabuf-nic-driver-lacks-support" not in found_on("pcie-l40s+dmabuf-kernel-too-old")
     assert "dmabuf-nic-driver-lacks-support" not in found_on("pcie-l40s+dmabuf-kernel-config")
 
 
-def test_a_node_without_a_pair_has_no_path_to_judge() -> None:
+def test_a_node_without_gpu_and_nic_has_no_path() -> None:
     node = examination_of(HGX)
     alone = replace(node, topology=replace(node.topology, nics=()))
     for name in ("no-gdr-path", "dmabuf-needs-open-module", "dmabuf-kernel-too-old", "dmabuf-gpu-too-old"):
@@ -249,7 +249,7 @@ def test_the_override_denies_by_2_only(value: str) -> None:
 
 
 def test_the_override_has_no_effect_on_gpus_coherent_with_their_cpu() -> None:
-    """The driver allows Grace platforms before it looks at the option (nv-pci.c)."""
+    """The driver allows Grace platforms before it reads the option (nv-pci.c)."""
     node = with_driver(examination_of("gb200"), parameters={"GrdmaPciTopoCheckOverride": "2"})
     finding = says(node, "p2p-topology-refused-override")
     assert finding.status is Status.PASSED
@@ -293,7 +293,7 @@ def test_a_log_of_other_things_is_no_refusal() -> None:
 
 
 def with_nccl(version: str, hidden: int = 0) -> Examination:
-    """The node of the fault with one job that maps this NCCL, and nothing installed."""
+    """Return the faulty node with one job that maps this NCCL, and no NCCL installed."""
     node = examination_of("hgx-h100+memory-peers-missing-old-nccl")
     assert isinstance(node.processes, ProcessFacts)
     assert not isinstance(node.libraries, Unknown)
@@ -336,7 +336,7 @@ def test_nccl_sees_peermem_without_memory_peers_since_2_23_4(version: str, statu
     assert says(with_nccl(version), "memory-peers-missing-old-nccl").status is status
 
 
-def test_jobs_of_others_leave_it_open_which_nccl_they_have() -> None:
+def test_the_nccl_of_hidden_processes_is_unknown() -> None:
     finding = says(with_nccl("2.30.7", hidden=5), "memory-peers-missing-old-nccl")
     assert finding.status is Status.UNKNOWN
     assert "needs root" in finding.cause

@@ -14,7 +14,7 @@ from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.memlock import LimitsLine, MemlockFacts, MemlockLimit
 from probes.facts.system.platform import Environment, PlatformFacts
-from probes.facts.system.systemd_units import Setting
+from probes.facts.system.systemd_units import UnitSetting
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
 from tests.probes.checks.doctor import examination_of, findings_on
@@ -74,7 +74,7 @@ def test_a_service_without_the_setting_gets_the_managers_default() -> None:
     unset = {"slurmd.service": ABSENT}
     found = said(with_memlock(services=unset), "memlock-scheduler")
     assert found.status is Status.FOUND
-    lifted = with_memlock(services=unset, manager_default=Setting("infinity", "/etc/systemd/system.conf"))
+    lifted = with_memlock(services=unset, manager_default=UnitSetting("infinity", "/etc/systemd/system.conf"))
     assert said(lifted, "memlock-scheduler").status is Status.PASSED
 
 
@@ -121,7 +121,7 @@ def test_a_login_on_debian_gets_the_limit_of_process_1(default: float, status: S
 
 
 def test_unlimited_services_and_absent_ones_pass() -> None:
-    unlimited = {"containerd.service": Setting("infinity", "/etc/systemd/system/containerd.service")}
+    unlimited = {"containerd.service": UnitSetting("infinity", "/etc/systemd/system/containerd.service")}
     node = with_memlock(services=unlimited)
     for check in ("memlock-container-runtime", "memlock-scheduler"):
         assert said(node, check).status is Status.PASSED

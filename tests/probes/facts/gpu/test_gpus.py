@@ -79,7 +79,7 @@ def test_gpus_are_listed_without_driver_and_nvml(tmp_path: Path) -> None:
     assert [gpu.index for gpu in facts.gpus] == [0, 1]
     assert isinstance(facts.driver.version, Unknown)
     assert facts.driver.version.reason is Reason.NOT_THERE
-    assert facts.driver.nvml == "a tree of files has no commands, drivers or devices"
+    assert facts.driver.nvml == "a directory tree has no commands, drivers or devices"
     assert isinstance(facts.gpus[0].compute_capability, Unknown)
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.depmod import (
-    ModuleFile,
+    DepmodEntry,
     ModuleTree,
     find_module,
     find_provider,
     is_builtin,
+    origin_of,
     read_tree,
-    who_put_it,
 )
 from probes.host.local import LocalHost
 
@@ -55,9 +55,9 @@ def tree_of(
     )
 
 
-def found(tree: ModuleTree, name: str) -> ModuleFile:
+def found(tree: ModuleTree, name: str) -> DepmodEntry:
     file = find_module(tree, name)
-    assert isinstance(file, ModuleFile)
+    assert isinstance(file, DepmodEntry)
     return file
 
 
@@ -98,7 +98,7 @@ def test_without_a_release_no_tree_is_read(tmp_path: Path) -> None:
     tree = read_tree(LocalHost(str(tmp_path)), Unknown(Reason.NOT_THERE, "/proc/sys/kernel/osrelease"))
     for answer in (find_module(tree, "nvidia"), find_provider(tree, "x"), is_builtin(tree, "nvidia")):
         assert isinstance(answer, Unknown)
-        assert "which kernel" in answer.detail
+        assert "the running kernel" in answer.detail
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_builtin_modules_are_recognised_by_their_whole_name() -> None:
     ],
 )
 def test_the_path_tells_who_put_a_module_there(path: str, whose: str) -> None:
-    assert who_put_it(path) == whose
+    assert origin_of(path) == whose
 
 
 def test_the_files_of_the_running_kernel_are_read(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ noise = st.lists(
 def test_no_file_stops_the_search(content: bytes, name: str) -> None:
     tree = tree_of(content, content, content)
     file = find_module(tree, name)
-    if isinstance(file, ModuleFile):
+    if isinstance(file, DepmodEntry):
         assert all(text.isprintable() for text in (file.path, file.relative, *file.depends))
     provider = find_provider(tree, name)
     assert isinstance(provider, Unknown) or provider.isprintable()

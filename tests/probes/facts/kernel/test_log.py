@@ -19,7 +19,7 @@ from probes.facts.kernel.log import (
     full_bdf,
     parse_log,
     probe,
-    recognise,
+    recognize,
 )
 from probes.host.command import CommandOutput
 from probes.host.local import LocalHost
@@ -57,7 +57,7 @@ class Logging(LocalHost):
 
 
 def one(line: str) -> KernelMessage:
-    message = recognise(line, 1.0)
+    message = recognize(line, 1.0)
     assert message is not None
     return message
 
@@ -256,7 +256,7 @@ def test_a_message_of_several_lines_that_ends_early_swallows_nothing() -> None:
     ],
 )
 def test_what_is_no_trouble_is_not_told(line: str) -> None:
-    assert recognise(line, 1.0) is None
+    assert recognize(line, 1.0) is None
 
 
 def test_dmesg_is_read_with_the_time_since_boot(tmp_path: Path) -> None:

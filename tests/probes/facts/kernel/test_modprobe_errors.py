@@ -15,7 +15,7 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
 @pytest.mark.parametrize(
     ("printed", "kernel", "told"),
     [
-        (INVALID, (), "built without the peer-memory symbols"),
+        (INVALID, (), "built without OFED's peer-memory symbols"),
         (INVALID, NO_LOG, "needs root); with nothing in the kernel log this means"),
         (
             INVALID,

@@ -18,7 +18,7 @@ from probes.facts.system.memlock import (
     parse_unit_limit,
     probe,
 )
-from probes.facts.system.systemd_units import Setting
+from probes.facts.system.systemd_units import UnitSetting
 from probes.host.local import LocalHost
 from tests.trees import write
 
@@ -63,7 +63,7 @@ def test_the_services_that_start_jobs(tmp_path: Path) -> None:
     write(tmp_path, "/usr/lib/systemd/system/slurmd.service", "[Service]\nLimitMEMLOCK=infinity\n")
     write(tmp_path, "/usr/lib/systemd/system/ssh.service", "[Service]\nExecStart=sshd\n")
     services = probe(LocalHost(str(tmp_path))).services
-    assert services["slurmd.service"] == Setting("infinity", "/usr/lib/systemd/system/slurmd.service")
+    assert services["slurmd.service"] == UnitSetting("infinity", "/usr/lib/systemd/system/slurmd.service")
     assert set(services) == {"slurmd.service", "ssh.service"}
     ssh = services["ssh.service"]
     assert isinstance(ssh, Unknown)

@@ -48,7 +48,7 @@ def test_dpkg_tells_the_package_and_its_version(tmp_path: Path) -> None:
     assert (found[COPIES], found[SANITY]) == (GDRCOPY, GDRCOPY)
     own = found[OWN]
     assert isinstance(own, Unknown)
-    assert (own.reason, own.detail) == (Reason.NOT_THERE, "no package has it")
+    assert (own.reason, own.detail) == (Reason.NOT_THERE, "it belongs to no package")
     assert host.asked[1][-1:] == ("gdrcopy-tests",)
 
 
@@ -57,7 +57,7 @@ def test_rpm_tells_it_where_dpkg_is_not_or_does_not_know_the_file(tmp_path: Path
     for dpkg in ({}, {"dpkg_query": ""}):
         found = packages_of(Asked(tmp_path, rpm=told, **dpkg), (COPIES, OWN))
         assert found[COPIES] == GDRCOPY
-        assert "no package has it" in str(found[OWN])
+        assert "it belongs to no package" in str(found[OWN])
 
 
 def test_rpm_is_asked_for_the_rest_alone(tmp_path: Path) -> None:

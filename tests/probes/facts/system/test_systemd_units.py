@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.systemd_units import (
-    Setting,
+    UnitSetting,
     manager_setting,
     modprobe_lines,
     parse_unit,
@@ -59,7 +59,7 @@ def test_a_drop_in_has_the_last_word(tmp_path: Path) -> None:
     write(tmp_path, drop_in, "[Service]\nLimitMEMLOCK=infinity\n")
     write(tmp_path, f"/usr/lib/systemd/system/{UNIT}.d/10.conf", "[Service]\nLimitMEMLOCK=1M\n")
     host = LocalHost(str(tmp_path))
-    assert unit_setting(host, UNIT, "Service", "LimitMEMLOCK") == Setting("infinity", drop_in)
+    assert unit_setting(host, UNIT, "Service", "LimitMEMLOCK") == UnitSetting("infinity", drop_in)
 
 
 def test_a_drop_in_of_the_same_name_hides_the_vendors(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_drop_in_of_the_same_name_hides_the_vendors(tmp_path: Path) -> None:
     write(tmp_path, f"/usr/lib/systemd/system/{UNIT}.d/10.conf", "[Service]\nLimitMEMLOCK=1M\n")
     write(tmp_path, f"/etc/systemd/system/{UNIT}.d/10.conf", "[Service]\nNice=1\n")
     host = LocalHost(str(tmp_path))
-    assert unit_setting(host, UNIT, "Service", "LimitMEMLOCK") == Setting("64M", VENDOR)
+    assert unit_setting(host, UNIT, "Service", "LimitMEMLOCK") == UnitSetting("64M", VENDOR)
 
 
 def test_an_empty_value_takes_the_setting_back(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_managers_default(tmp_path: Path) -> None:
     assert isinstance(manager_setting(host, "DefaultLimitMEMLOCK"), Unknown)
     write(tmp_path, "/etc/systemd/system.conf.d/rdma.conf", "[Manager]\nDefaultLimitMEMLOCK=infinity\n")
     found = manager_setting(LocalHost(str(tmp_path)), "DefaultLimitMEMLOCK")
-    assert found == Setting("infinity", "/etc/systemd/system.conf.d/rdma.conf")
+    assert found == UnitSetting("infinity", "/etc/systemd/system.conf.d/rdma.conf")
 
 
 def test_a_value_in_another_section_does_not_count() -> None:

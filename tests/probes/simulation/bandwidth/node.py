@@ -1,4 +1,4 @@
-"""Simulated nodes whose clock a test moves, and the programs that are played on them."""
+"""Simulated nodes whose clock a test moves, and the programs that run on them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ LONGEST_SECONDS = 300.0
 
 
 class Clock:
-    """Time that goes as it is told."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -47,15 +47,15 @@ class Node:
         return Run(self.host.begin_test(words))
 
     def wait(self, seconds: float, *runs: "Run", step: float = 0.05) -> None:
-        """Time goes on, and the programs are asked for their lines all the while."""
+        """Advance the clock, and read the programs' lines all the while."""
         until = self.clock.now + seconds
         while self.clock.now < until:
             self.clock.now = min(until, self.clock.now + step)
             for run in runs:
-                run.look(self.clock.now)
+                run.read(self.clock.now)
 
     def finish(self, *runs: "Run", step: float = 0.05) -> None:
-        """Until all have ended."""
+        """Advance the clock until all have ended."""
         begun = self.clock.now
         while any(run.status is None for run in runs):
             assert self.clock.now < begun + LONGEST_SECONDS, [run.lines[-3:] for run in runs]
@@ -70,7 +70,7 @@ class Run:
         self.lines: list[str] = []
         self.seen: list[float] = []
 
-    def look(self, now: float) -> None:
+    def read(self, now: float) -> None:
         for line in self.test.lines():
             assert "\n" not in line
             self.lines.append(line)
@@ -80,18 +80,18 @@ class Run:
     def status(self) -> int | None:
         return self.test.exit_status
 
-    def trouble(self, memory: str = "") -> Failure | None:
+    def failure(self, memory: str = "") -> Failure | None:
         return explain(self.lines, self.status, memory)
 
-    def told(self) -> list[Sample | Fact | Failure]:
+    def output(self) -> list[Sample | Fact | Failure]:
         output = PerftestOutput()
         return [one for line in self.lines for one in output.feed(line)]
 
     def samples(self) -> list[Sample]:
-        return [one for one in self.told() if isinstance(one, Sample)]
+        return [one for one in self.output() if isinstance(one, Sample)]
 
     def facts(self) -> dict[About, str]:
-        return {one.about: one.value for one in self.told() if isinstance(one, Fact)}
+        return {one.about: one.value for one in self.output() if isinstance(one, Fact)}
 
     def rows_seen(self) -> list[float]:
         """When each line that begins with a number was seen."""
@@ -131,13 +131,13 @@ def both(
     return commands
 
 
-def play(
+def run_pair(
     name: str,
     settings: Callable[[Node], PerftestSettings] | None = None,
     far: Callable[[PerftestSettings], PerftestSettings] | None = None,
     seed: int = 0,
 ) -> Pair:
-    """A loopback until both ends have ended."""
+    """Run a loopback until both ends have ended."""
     node = Node(name, seed)
     one = settings_on(node) if settings is None else settings(node)
     waits, asks = both(node, one, None if far is None else far(one))

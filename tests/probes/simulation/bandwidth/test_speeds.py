@@ -5,18 +5,18 @@ import pytest
 from probes.bandwidth.model.rating import Rating, best_of, rate
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.simulation.bandwidth.speeds import of_size
-from tests.probes.simulation.bandwidth.node import Node, Pair, both, play, settings_on
+from tests.probes.simulation.bandwidth.node import Node, Pair, both, run_pair, settings_on
 
 
 def measured(name: str, gpu: int | None, nic: str, tool: str = "ib_write_bw", **changes: object) -> float:
-    return gbps_of(played(name, gpu, nic, tool, **changes))
+    return gbps_of(run_on(name, gpu, nic, tool, **changes))
 
 
-def played(name: str, gpu: int | None, nic: str, tool: str = "ib_write_bw", **changes: object) -> Pair:
+def run_on(name: str, gpu: int | None, nic: str, tool: str = "ib_write_bw", **changes: object) -> Pair:
     def settings(node: Node) -> PerftestSettings:
         return settings_on(node, gpu, nic, tool=tool, **changes)
 
-    return play(name, settings)
+    return run_pair(name, settings)
 
 
 def gbps_of(pair: Pair) -> float:
@@ -55,7 +55,7 @@ def test_acs_redirects_cost_half() -> None:
     ],
 )
 def test_what_limits_is_reached_but_for_its_overhead(fault: str, nic: str, least: float, most: float) -> None:
-    pair = played(f"hgx-h100+{fault}", None, nic)
+    pair = run_on(f"hgx-h100+{fault}", None, nic)
     limit = pair.settings.limit(pair.node.examination(), is_loopback=True)
     assert isinstance(limit.gbps, float)
     assert least < gbps_of(pair) / limit.gbps < most
@@ -75,8 +75,8 @@ def test_a_guest_whose_nics_do_not_translate_is_slow() -> None:
 
 
 def test_the_judgement_of_a_slow_way_names_it() -> None:
-    pair = played("hgx-h100", 0, "mlx5_8")
-    host = best_of(played("hgx-h100", None, "mlx5_8").client.samples())
+    pair = run_on("hgx-h100", 0, "mlx5_8")
+    host = best_of(run_on("hgx-h100", None, "mlx5_8").client.samples())
     sample = best_of(pair.client.samples())
     assert sample is not None
     judgement = rate(sample, pair.settings.limit(pair.node.examination(), is_loopback=True), host)
@@ -90,7 +90,7 @@ def test_latency_grows_with_the_way() -> None:
         def settings(node: Node) -> PerftestSettings:
             return settings_on(node, gpu, "mlx5_0", tool="ib_write_lat", size_bytes=8, duration_s=None)
 
-        (sample,) = play("hgx-h100", settings).client.samples()
+        (sample,) = run_pair("hgx-h100", settings).client.samples()
         return next(one.microseconds for one in sample.latencies if one.of == "average")
 
     assert average(None) < average(0) < average(2) < average(4) < 12

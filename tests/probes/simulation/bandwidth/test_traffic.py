@@ -59,8 +59,8 @@ def test_counters_never_go_back(ends: str) -> None:
             node.clock.now += 0.1
             look()
             if turn % 3 == 0:
-                client.look(node.clock.now)
-                server.look(node.clock.now)
+                client.read(node.clock.now)
+                server.read(node.clock.now)
             if turn == 30 and ends != "nobody":
                 (client if ends == "client" else server).test.end(15)
                 look()

@@ -13,7 +13,7 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import judge
 from probes.topology.paths import build
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.sampler import Probed, Sampled
 from tui.screens.overview.layout import left_cells
@@ -28,11 +28,11 @@ def state_of(host: Host, clock: SteppedClock) -> OverviewState:
     node = probe_node(host)
     topology = build(node)
     state = OverviewState()
-    state.take(Probed(node, topology, roles_of(node, topology)))
+    state.apply(Probed(node, topology, roles_of(node, topology)))
     for _ in range(3):
         clock.now += 1.0
         reading = read(host, node)
-        state.take(Sampled(reading, judge(node, topology, reading), 0.0))
+        state.apply(Sampled(reading, judge(node, topology, reading), 0.0))
     return state
 
 

@@ -1,4 +1,4 @@
-"""What is left out of a long list is counted, in the words that admins' own scripts may look for."""
+"""Long lists are cut and the rest is counted, in words that scripts of admins may match."""
 
 from probes.base.unknown import Reason, Unknown
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, first_n, join_limited
@@ -8,7 +8,7 @@ NICS = [f"mlx5_{number}" for number in range(10)]
 SEEN = [Evidence(f"/sys/class/infiniband/{nic}", "down") for nic in NICS]
 
 
-def test_what_a_check_needs_is_said_in_the_same_words_everywhere() -> None:
+def test_needs_names_the_fact_and_the_reason() -> None:
     """Checks that need the same are grouped by these words."""
     assert needs("the kernel log", Unknown(Reason.NEEDS_ROOT, "/dev/kmsg")) == "needs root: the kernel log"
     assert needs("the GPUs", Unknown(Reason.TIMED_OUT)) == "needs the GPUs (timed out)"
@@ -23,14 +23,14 @@ def test_words_are_listed_once_and_the_rest_counted() -> None:
     assert join_limited([]) == ""
 
 
-def test_few_count_the_rest_where_its_first_was_seen() -> None:
+def test_first_distinct_counts_the_rest_at_its_first_source() -> None:
     assert first_distinct(SEEN[:8] * 2) == tuple(SEEN[:8])
     assert first_distinct(SEEN) == (*SEEN[:8], Evidence("/sys/class/infiniband/mlx5_8", "and 2 more"))
     assert first_distinct(SEEN, LIKE_THESE)[-1].value == "and 2 more like these"
     assert first_distinct([]) == ()
 
 
-def test_lines_of_a_log_stay_as_they_came() -> None:
+def test_log_lines_keep_their_repetitions() -> None:
     line = Evidence("dmesg", "link is down")
     assert first_n([line] * 3) == (line,) * 3
     assert first_n([line] * 9) == (*[line] * 8, Evidence("dmesg", "and 1 more"))

@@ -1,0 +1,89 @@
+"""PCIe errors, and devices that do not respond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
+from probes.facts.pci.config_space import ConfigSpaceFacts
+from probes.facts.pci.functions import PciKind
+from probes.queries.finding import Severity, Status
+from probes.snapshot.examination import Examination
+from tests.probes.checks.doctor import findings_on
+from tests.probes.checks.pcie.nodes import (
+    ABSENT,
+    DENIED,
+    finding,
+    first,
+    healthy,
+    said,
+    spaces,
+    with_spaces,
+)
+
+
+def with_counts(examination: Examination, correctable: int) -> PcieErrorFacts:
+    facts = examination.pcie_errors
+    assert isinstance(facts, PcieErrorFacts)
+    bdf = first(examination, PciKind.GPU).bdf
+    counts = ErrorCounts(correctable, {"BadTLP": correctable})
+    return PcieErrorFacts({**facts.functions, bdf: replace(facts.functions[bdf], correctable=counts)})
+
+
+def test_corrected_errors_weigh_more_where_they_rise() -> None:
+    once = replace(healthy(), pcie_errors=with_counts(healthy(), 12))
+    assert finding(once, "pcie-aer-correctable").severity is Severity.NOTE
+    still = replace(once, earlier_pcie_errors=with_counts(healthy(), 12))
+    assert finding(still, "pcie-aer-correctable").severity is Severity.NOTE
+    rising = replace(once, earlier_pcie_errors=with_counts(healthy(), 5))
+    one = finding(rising, "pcie-aer-correctable")
+    assert one.severity is Severity.WARNING
+    assert "+7" in said(one)
+
+
+def test_missing_error_counters_are_not_zero() -> None:
+    facts = healthy().pcie_errors
+    assert isinstance(facts, PcieErrorFacts)
+    uncounted = PcieErrorFacts(
+        {
+            bdf: replace(one, correctable=ABSENT, nonfatal=ABSENT, fatal=ABSENT)
+            for bdf, one in facts.functions.items()
+        }
+    )
+    for name in ("pcie-aer-correctable", "pcie-aer-uncorrectable"):
+        one = finding(replace(healthy(), pcie_errors=uncounted), name)
+        assert one.status is Status.UNKNOWN
+        assert "AER" in one.cause
+
+
+def test_a_counted_fatal_error_is_reported_once() -> None:
+    found = findings_on("hgx-h100+pcie-aer-uncorrectable")
+    assert found["pcie-aer-uncorrectable"].status is Status.FOUND
+    assert found["pcie-error-unreported"].status is Status.PASSED
+
+
+def test_a_function_that_does_not_answer_is_seen_without_root() -> None:
+    gone = Unknown(Reason.DRIVER_ERROR, "config", "all ones")
+    denied: dict[str, Any] = dict.fromkeys(spaces(healthy()), DENIED)
+    nic = first(healthy(), PciKind.NIC).bdf
+    examination = replace(healthy(), config_space=ConfigSpaceFacts({**denied, nic: gone}))
+    assert finding(examination, "pcie-function-gone").devices == (nic,)
+
+
+def test_a_function_that_is_gone_is_critical_where_a_gpu_is_cut_off_by_it() -> None:
+    gone = Unknown(Reason.DRIVER_ERROR, "config", "all ones")
+    examination = healthy()
+    gpu = first(examination, PciKind.GPU)
+    near = [bdf for bdf in spaces(examination) if bdf.startswith(("0000:1a", "0000:1b"))]
+    assert len(near) == 2
+    for lost, severity in (
+        ([gpu.bdf], Severity.CRITICAL),
+        ([gpu.chain[0]], Severity.CRITICAL),
+        (near, Severity.CRITICAL),
+        (near[:1], Severity.WARNING),
+    ):
+        here = with_spaces(examination, dict.fromkeys(lost, gone))
+        assert finding(here, "pcie-function-gone").severity is severity
+    assert findings_on("hgx-h100+pcie-function-gone")["pcie-function-gone"].severity is Severity.WARNING

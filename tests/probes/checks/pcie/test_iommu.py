@@ -1,0 +1,168 @@
+"""The IOMMU, and virtual machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.base.unknown import Unknown
+from probes.facts.gpudirect import GdrPath
+from probes.facts.pci.capabilities import ConfigSpace
+from probes.facts.pci.functions import PciKind
+from probes.facts.system.platform import PlatformFacts
+from probes.queries.finding import Severity, Status
+from tests.probes.checks.changed import with_log
+from tests.probes.checks.doctor import findings_on
+from tests.probes.checks.pcie.nodes import (
+    ABSENT,
+    SLOW,
+    as_guest,
+    finding,
+    first,
+    healthy,
+    said,
+    spaces,
+    with_functions,
+    with_node,
+    with_spaces,
+)
+
+
+def test_an_iommu_that_passes_through_is_fine() -> None:
+    """intel_iommu=on is no fault beside iommu=pt: the groups' type decides."""
+    kernel = healthy().node.kernel
+    assert not isinstance(kernel, Unknown)
+    on = with_node(healthy(), kernel=replace(kernel, cmdline="intel_iommu=on iommu=pt"))
+    one = finding(on, "iommu-translated")
+    assert one.status is Status.PASSED
+    assert "identity" in said(one)
+
+
+@pytest.mark.parametrize("kind", ["DMA", "DMA-FQ"])
+def test_an_iommu_that_translates_is_found(kind: str) -> None:
+    one = finding(with_functions(healthy(), iommu_type=kind), "iommu-translated")
+    assert one.status is Status.FOUND
+    assert one.fix is not None
+    assert one.fix.needs_reboot
+
+
+def test_translation_on_the_path_of_dmabuf_is_critical() -> None:
+    """OGK issue 1324: raw BAR addresses are handed out, and writes are lost without an error."""
+    translated = with_functions(healthy(), iommu_type="DMA-FQ")
+    for path, severity in ((GdrPath.DMABUF, Severity.CRITICAL), (GdrPath.PEERMEM, Severity.WARNING)):
+        one = finding(replace(translated, verdict=replace(translated.verdict, path=path)), "iommu-translated")
+        assert one.severity is severity
+        assert one.data_path
+        assert ("lost without an error" in one.impact) == (path is GdrPath.DMABUF)
+
+
+def test_iommu_faults_of_the_path_are_quoted_and_those_of_others_not() -> None:
+    translated = with_functions(healthy(), iommu_type="DMA")
+    gpu = first(translated, PciKind.GPU)
+    other = "DMAR: [DMA Write NO_PASID] Request device [fe:1f.0] fault addr 0x1"
+    for bdf in (gpu.bdf, gpu.chain[1]):
+        line = f"DMAR: [DMA Write NO_PASID] Request device [{bdf[5:]}] fault addr 0x2"
+        one = finding(with_log(translated, other, line), "iommu-translated")
+        assert one.severity is Severity.CRITICAL
+        assert one.evidence[0].value == line
+        assert other not in said(one)
+    assert finding(with_log(translated, other), "iommu-translated").severity is Severity.WARNING
+
+
+def test_the_option_that_passes_dma_through_is_that_of_the_processor() -> None:
+    def option(architecture: str) -> str:
+        translated = with_functions(healthy(), iommu_type="DMA")
+        platform = translated.node.platform
+        assert isinstance(platform, PlatformFacts)
+        here = with_node(translated, platform=replace(platform, cpu_architecture=architecture))
+        fix = finding(here, "iommu-translated").fix
+        assert fix is not None
+        return fix.steps[0].why
+
+    assert "iommu=pt" in option("x86_64")
+    assert "iommu.passthrough=1" in option("aarch64")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "cmdline", "status"),
+    [
+        ("x86_64", "iommu=pt", Status.PASSED),
+        ("x86_64", "iommu.passthrough=1", Status.PASSED),
+        ("aarch64", "iommu.passthrough=1", Status.PASSED),
+        ("aarch64", "iommu=pt", Status.UNKNOWN),
+        ("aarch64", "iommu.passthrough=0", Status.UNKNOWN),
+    ],
+)
+def test_an_old_kernels_command_line_is_read_as_its_processor_reads_it(
+    architecture: str, cmdline: str, status: Status
+) -> None:
+    old = with_functions(healthy(), iommu_type=ABSENT)
+    kernel, platform = old.node.kernel, old.node.platform
+    assert not isinstance(kernel, Unknown)
+    assert isinstance(platform, PlatformFacts)
+    here = with_node(
+        old,
+        kernel=replace(kernel, cmdline=cmdline),
+        platform=replace(platform, cpu_architecture=architecture),
+    )
+    assert finding(here, "iommu-translated").status is status
+
+
+def test_no_groups_is_no_iommu() -> None:
+    off = with_functions(healthy(), iommu_group=ABSENT, iommu_type=ABSENT)
+    assert finding(off, "iommu-translated").status is Status.PASSED
+
+
+def test_an_old_kernel_without_group_types_is_judged_by_its_command_line() -> None:
+    old = with_functions(healthy(), iommu_type=ABSENT)
+    assert finding(old, "iommu-translated").status is Status.PASSED
+    kernel = old.node.kernel
+    assert not isinstance(kernel, Unknown)
+    silent = with_node(old, kernel=replace(kernel, cmdline="ro quiet intel_iommu=on"))
+    one = finding(silent, "iommu-translated")
+    assert one.status is Status.UNKNOWN
+    assert "Linux 5.11" in one.cause
+
+
+def test_a_translating_smmu_on_grace_and_an_iommu_in_a_guest_are_no_faults() -> None:
+    grace = with_functions(healthy("gb200"), iommu_type="DMA-FQ")
+    assert finding(grace, "iommu-translated").status is Status.PASSED
+    guest = as_guest(with_functions(healthy(), iommu_type="DMA"))
+    assert finding(guest, "iommu-translated").status is Status.PASSED
+
+
+def test_a_guest_that_hides_ats_leaves_it_unknown() -> None:
+    examination = healthy("cloud-vm")
+    changed = {
+        bdf: replace(space, ats_enabled=ABSENT)
+        for bdf, space in spaces(examination).items()
+        if isinstance(space, ConfigSpace)
+    }
+    one = finding(with_spaces(examination, changed), "vm-without-p2p-ats")
+    assert one.status is Status.UNKNOWN
+    assert "check on the host" in one.cause
+
+
+def test_a_guest_without_a_switch_gets_the_topology_file_as_fix() -> None:
+    one = findings_on("cloud-vm")["vm-without-p2p"]
+    assert (one.status, one.severity) == (Status.FOUND, Severity.NOTE)
+    assert "NCCL_TOPO_FILE" in one.impact
+    assert finding(as_guest(healthy()), "vm-without-p2p").status is Status.PASSED
+
+
+def test_pci_noacs_is_no_kernel_option() -> None:
+    kernel = healthy().node.kernel
+    assert not isinstance(kernel, Unknown)
+    for cmdline, status in (
+        ("ro pci=noacs", Status.FOUND),
+        ("ro pci=realloc,noacs", Status.FOUND),
+        ("ro pci=disable_acs_redir=0000:17:00.0", Status.PASSED),
+    ):
+        here = with_node(healthy(), kernel=replace(kernel, cmdline=cmdline))
+        assert finding(here, "acs-option-ignored").status is status
+    fix = finding(with_node(healthy(), kernel=replace(kernel, cmdline="pci=noacs")), "acs-option-ignored").fix
+    assert fix is not None
+    assert any('pci=disable_acs_redir=\\"<BDF>;<BDF>\\"' in step.why for step in fix.steps)
+    lost = with_node(healthy(), kernel=SLOW)
+    assert finding(lost, "acs-option-ignored").status is Status.UNKNOWN

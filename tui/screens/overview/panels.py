@@ -1,0 +1,195 @@
+"""The lines of each panel of the overview."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from probes.base.unknown import Maybe, known
+from probes.facts.jobs.processes import ProcessFacts
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaDevice
+from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
+from probes.queries.cpu_placement import far_from_gpu
+from probes.queries.finding import Finding
+from probes.topology.paths import Path, Topology
+from tui.screens.overview.readings import Readings
+from tui.screens.overview.selection import Selection
+from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.doctor import findings_rows
+from widgets.node import gpudirect, jobs, matrix, modules, nic_detail, traffic
+from widgets.node import path as path_drawing
+from widgets.node import topology as topology_drawing
+from widgets.node.highlights import Highlights
+from widgets.node.topology import Form
+
+if TYPE_CHECKING:  # loaded once something was measured
+    from probes.bandwidth.model.result import Result
+    from probes.snapshot.examination import Examination
+
+
+@dataclass
+class Checked:
+    """What the checks found."""
+
+    findings: tuple[Finding, ...] | None = None  # None: not checked yet
+    examination: Examination | None = None
+    detours: frozenset[tuple[str, str]] = frozenset()
+    marks: dict[str, Run] = field(default_factory=dict)
+    failure: str = ""  # why the node could not be checked
+
+    @property
+    def processes(self) -> Maybe[ProcessFacts] | None:
+        """The processes that use GPUs or RDMA; None: not checked yet."""
+        return self.examination.processes if self.examination is not None else None
+
+
+class Panels:
+    """Draws the panels from what was read, checked, measured and selected."""
+
+    def __init__(self, readings: Readings, selection: Selection) -> None:
+        self._readings, self._selection = readings, selection
+        self.checked = Checked()
+        self.measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
+
+    def draw(
+        self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
+    ) -> list[Line]:
+        """Return a panel's lines; `alone` with all details, the topology in the given form."""
+        readings, marks = self._readings, self.checked.marks
+        match panel:
+            case "findings":
+                return self._findings(topology, width)
+            case "jobs":
+                return jobs.draw(self.checked.processes, readings.gpus_by_pid(), width, self._far(node))
+            case "modules":
+                return modules.draw(node, readings.refcnts, width, full=alone, marks=marks)
+            case "gpudirect":
+                history = readings.histories["refcnt"]
+                return gpudirect.draw(node, readings.peermem, history, width, full=alone)
+            case "traffic":
+                return self._traffic(node, topology, width, alone)
+            case "rates":
+                return traffic.draw_ports(node, readings.live, readings.port_histories, width, marks)
+            case "matrix":
+                return self._matrix(topology, width, alone)
+            case "path":
+                return self._path(topology, width, alone)
+        return topology_drawing.draw(node, topology, width, readings.live, self.highlights(topology), form)
+
+    def highlights(self, topology: Topology) -> Highlights:
+        """Return what stands out in the drawings of the topology."""
+        path, end = self._selection.path(self.checked.detours), self._selection.end
+        return Highlights(
+            end,
+            frozenset((path.b,)) if end and path else frozenset(),
+            frozenset(hop.id for hop in path.hops[1:-1]) if end and path else frozenset(),
+            self.checked.marks,
+            self._measured_of_gpus(topology),
+            self.checked.detours,
+            self._readings.roles,
+            self._selection.matching(),
+        )
+
+    def _measured_of_gpus(self, topology: Topology) -> dict[str, Run]:
+        """Return the last result of each GPU's path to its best NIC."""
+        if not self.measured:
+            return {}
+        from widgets.bandwidth.result import short_result
+
+        best = ((gpu, nics[0]) for gpu, nics in topology.best_nics.items() if nics)
+        found = {pair[0]: short_result(self.measured[pair]) for pair in best if pair in self.measured}
+        return {gpu: run for gpu, run in found.items() if run.text}
+
+    def _findings(self, topology: Topology, width: int) -> list[Line]:
+        checked = self.checked
+        if checked.failure:
+            return wrapped(f"The node could not be checked: {checked.failure}", width, Tone.BAD)
+        if checked.findings is None:
+            return [(Run("checking…", Tone.DIM),)]
+        labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
+        labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
+        gpus = [gpu.id for gpu in topology.gpus]
+        return findings_rows.draw(checked.findings, labels, gpus, width, self._selection.finding)
+
+    def _far(self, node: Node) -> tuple[int, ...]:
+        """Return the processes that are bound to CPUs far from their GPU."""
+        facts = self.checked.processes
+        return far_from_gpu(node, facts, self._readings.live.gpus) if isinstance(facts, ProcessFacts) else ()
+
+    def _traffic(self, node: Node, topology: Topology, width: int, alone: bool) -> list[Line]:
+        live = self._readings.live
+        rates = traffic.line_rates(node, topology, live)
+        lines = traffic.draw(live, self._readings.histories, width, rates)
+        if alone:
+            histories = self._readings.port_histories
+            lines += [(), *traffic.draw_ports(node, live, histories, width, self.checked.marks)]
+        return lines
+
+    def _matrix(self, topology: Topology, width: int, alone: bool) -> list[Line]:
+        highlights = self.highlights(topology)
+        lines = matrix.draw(topology, width, highlights=highlights)
+        lines += matrix.legend(topology, width, highlights)
+        if alone and self.measured:
+            from widgets.bandwidth.matrix import draw_matrix
+
+            newest = list(self.measured.values())
+            lines += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
+        return lines
+
+    def _path(self, topology: Topology, width: int, alone: bool) -> list[Line]:
+        path, end = self._selection.path(self.checked.detours), self._selection.end
+        detail = self._detail(width, alone)
+        if path is None:
+            return detail or wrapped("There is no pair of GPU and NIC.", width, Tone.DIM)
+        lines = path_drawing.draw(topology, path, width, self._is_detour(path))
+        result = self.measured.get((path.a, path.b)) or self.measured.get((path.b, path.a))
+        if result is not None:
+            from widgets.bandwidth.result import draw_last_result
+
+            lines[1:1] = draw_last_result(result, self._readings.taken_at, width)
+        if end:
+            lines = [*path_drawing.partners_line(topology, end, width), *lines]
+        return [*detail, (), *lines] if alone and detail else [*lines, *detail]
+
+    def _is_detour(self, path: Path) -> bool:
+        return bool(self.checked.detours & {(path.a, path.b), (path.b, path.a)})
+
+    def _detail(self, width: int, alone: bool) -> list[Line]:
+        """Describe the selected GPU or NIC: in short its role and counters, alone everything."""
+        readings, end = self._readings, self._selection.end
+        gpu = next((gpu for gpu in readings.gpus if gpu.bdf == end), None)
+        if gpu is not None:
+            return nic_detail.draw_gpu(gpu, readings.live.gpus.get(gpu.bdf), width) if alone else []
+        device = readings.devices.get(end)
+        if device is None:
+            return []
+        role = readings.roles.get(device.name)
+        counters = nic_detail.counter_lines(*self._counters(device), width, alone)
+        if alone:
+            return [*nic_detail.draw_nic(device, role, width, readings.netdev_rates), *counters]
+        return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
+
+    def _counters(
+        self, device: RdmaDevice
+    ) -> tuple[dict[int, tuple[CounterValue, ...]] | None, float | None]:
+        """Return the error counters of each port, and the seconds between the last two checks."""
+        examination = self.checked.examination
+        if examination is None or not isinstance(examination.port_health, PortHealthFacts):
+            return None, None
+        earlier = examination.earlier_port_health
+        before = earlier.ports if isinstance(earlier, PortHealthFacts) else {}
+        found = {
+            port.number: counter_values(health, before.get((device.name, port.number)))
+            for port in device.ports
+            if (health := examination.port_health.ports.get((device.name, port.number))) is not None
+        }
+        at = examination.earlier_at
+        return found, None if at is None else examination.reading.at - at
+
+    def strips(self, node: Node, width: int) -> list[Line]:
+        """Return modules, GPUDirect state and jobs in a line each, if there is no room for their panels."""
+        readings = self._readings
+        lines = modules.strip(node, readings.refcnts, width, self.checked.marks)
+        lines += gpudirect.strip(node, readings.peermem, readings.histories["refcnt"], width)
+        return [*lines, jobs.strip(self.checked.processes, readings.gpus_by_pid(), width)]

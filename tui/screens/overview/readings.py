@@ -1,0 +1,116 @@
+"""What was read of the node: the facts, the newest reading, rates, and their histories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from probes.base.history import History
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpudirect import PeermemReading
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.system.platform import PlatformFacts
+from probes.snapshot.nic_roles import NicRole
+from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
+from probes.topology.paths import Topology
+from tui.runtime.sampler import Probed, Sampled
+from widgets.node import traffic
+from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
+
+_PORT_SAMPLES = 1200  # two minutes at ten a second
+
+
+class Readings:
+    """The newest facts of the node and the histories of its figures."""
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        self.topology: Topology | None = None
+        self.roles: Mapping[str, NicRole] = {}
+        self.newest: Reading | None = None
+        self.before: Reading | None = None
+        self.taken_at = 0.0
+        self.rates: dict[tuple[str, int], PortRate] = {}
+        self.netdev_rates: dict[str, PortRate] = {}
+        self.clear_histories()
+
+    def clear_histories(self) -> None:
+        """Start the histories again."""
+        self.histories = {name: History() for name in ("refcnt", *traffic.TOTALS)}
+        self.port_histories: dict[tuple[str, int], tuple[History, History]] = {}
+
+    def apply_probe(self, report: Probed) -> None:
+        """Use newly probed facts; the next readings belong to them."""
+        self.node, self.topology, self.roles = report.node, report.topology, report.roles
+        self.newest, self.before, self.rates, self.netdev_rates = None, None, {}, {}
+        ports = [(device.name, port.number) for device in self.devices.values() for port in device.ports]
+        self.port_histories = {port: self.port_histories.get(port, _histories()) for port in ports}
+
+    def apply_sample(self, report: Sampled) -> None:
+        """Use a new reading, with the rates since the one before."""
+        before, self.newest = self.newest, report.reading
+        self.before, self.taken_at = before, report.taken_at
+        self.rates = port_rates(before, report.reading) if before else {}
+        self.netdev_rates = netdev_rates(before, report.reading) if before else {}
+        at = report.reading.at
+        refcnt = report.reading.peermem.refcnt
+        self.histories["refcnt"].add(at, refcnt if isinstance(refcnt, Unknown) else float(refcnt))
+        for name, total in traffic.totals(self.live).items():
+            self.histories[name].add(at, total)
+        for port, rate in self.rates.items():
+            sent, received = self.port_histories.setdefault(port, _histories())
+            sent.add(at, rate.sent_gbps)
+            received.add(at, rate.received_gbps)
+
+    @property
+    def hostname(self) -> str:
+        """The node's host name; "" while it is unknown."""
+        if self.node is None or not isinstance(self.node.platform, PlatformFacts):
+            return ""
+        return known(self.node.platform.hostname, "")
+
+    @property
+    def devices(self) -> dict[str, RdmaDevice]:
+        """The RDMA devices by name."""
+        rdma = self.node.rdma if self.node is not None else None
+        return {device.name: device for device in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs."""
+        gpus = self.node.gpus if self.node is not None else None
+        return gpus.gpus if isinstance(gpus, GpuFacts) else ()
+
+    @property
+    def live(self) -> LiveFigures:
+        """The moving figures of the newest reading."""
+        if self.newest is None:
+            return NO_FIGURES
+        ports = self.newest.port_states.items()
+        states = {port: state for port, state in ports if not isinstance(state, Unknown)}
+        gpus = {} if isinstance(self.newest.gpus, Unknown) else self.newest.gpus
+        return LiveFigures(gpus, self.rates, states, self.netdev_rates)
+
+    @property
+    def refcnts(self) -> dict[str, Maybe[int]]:
+        """The reference counts of the modules."""
+        return self.newest.module_refcnts if self.newest else {}
+
+    @property
+    def peermem(self) -> PeermemReading | None:
+        """The state of the peer-memory module; None before the first reading."""
+        return self.newest.peermem if self.newest else None
+
+    def gpus_by_pid(self) -> dict[int, list[str]]:
+        """Return which GPUs each process computes on, as NVML reports it now."""
+        found: dict[int, list[str]] = {}
+        live = self.live.gpus
+        for gpu in self.gpus:
+            for pid in known(live[gpu.bdf].processes, ()) if gpu.bdf in live else ():
+                found.setdefault(pid, []).append(f"GPU{gpu.index}")
+        return found
+
+
+def _histories() -> tuple[History, History]:
+    return History(traffic.SPARK_SECONDS, _PORT_SAMPLES), History(traffic.SPARK_SECONDS, _PORT_SAMPLES)
