@@ -33,6 +33,13 @@ REFRESH_KEY = bind("refresh", "refresh")
 _END = 1 << 20
 
 
+def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
+    """Return a view that takes no focus."""
+    view = LinesView(id=id)
+    view.can_focus = False
+    return view
+
+
 class PanesScreen(Screen[None]):
     """Panes of text. The keys scroll the focused one."""
 

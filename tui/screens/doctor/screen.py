@@ -12,7 +12,7 @@ from textual.widgets import Input
 from tui.screens.doctor.state import DoctorState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 
@@ -39,9 +39,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and details."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         with Vertical(id="doctor"):
             yield LinesView("Findings", id="findings")
             yield LinesView("", id="details")

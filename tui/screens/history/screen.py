@@ -12,7 +12,7 @@ from textual.message import Message
 from tui.screens.history.state import HistoryState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import ListScreen
+from tui.screens.list_screen import ListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and details."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         with Vertical(id="history"):
             yield LinesView("Runs", id="runs")
             yield LinesView("Steps", id="steps")

@@ -11,7 +11,7 @@ from textual.message import Message
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ class RunScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose the progress and the console."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         yield LinesView("Console", id="console")
         yield KeyFooter()
 
