@@ -166,7 +166,7 @@ class ListScreen(PanesScreen, Generic[L]):
 class ExaminedListScreen(ListScreen[E]):
     """A list from an examination, with a summary above it and a filter."""
 
-    class CheckWanted(Message):
+    class CheckRequested(Message):
         """Check the node."""
 
     def on_mount(self) -> None:
@@ -207,7 +207,7 @@ class ExaminedListScreen(ListScreen[E]):
         """Check the node again."""
         self._state.begin()
         self.draw()
-        self.post_message(self.CheckWanted())
+        self.post_message(self.CheckRequested())
 
     def action_leave(self) -> None:
         """Clear the filter, else go back to the list, else leave the screen."""

@@ -32,7 +32,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     DETAILS = "details"
 
     @dataclass
-    class FixWanted(Message):
+    class FixRequested(Message):
         """Show the fix of a finding."""
 
         finding: str
@@ -66,7 +66,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     def action_fix(self) -> None:
         """Show the fix as a plan that can run."""
-        self.post_message(self.FixWanted(self._state.selected))
+        self.post_message(self.FixRequested(self._state.selected))
 
     def action_explain(self) -> None:
         """Show the explanation, or the finding again."""

@@ -31,7 +31,7 @@ class HistoryScreen(ListScreen[HistoryState]):
     DETAILS = "steps"
 
     @dataclass
-    class UndoWanted(Message):
+    class UndoRequested(Message):
         """Show the plan that undoes a past run."""
 
         run: PastRun
@@ -55,4 +55,4 @@ class HistoryScreen(ListScreen[HistoryState]):
     def action_undo(self) -> None:
         """Ask for the plan that undoes the selected run."""
         if self._state.run is not None:
-            self.post_message(self.UndoWanted(self._state.run))
+            self.post_message(self.UndoRequested(self._state.run))

@@ -27,7 +27,7 @@ class RunScreen(PanesScreen):
         *leave_keys(),
     ]
 
-    class StopWanted(Message):
+    class StopRequested(Message):
         """Stop the run after the running step; if that was requested, do not wait for the step."""
 
     class EndSeen(Message):
@@ -95,7 +95,7 @@ class RunScreen(PanesScreen):
 
     def action_stop(self) -> None:
         """Ask to stop after the running step; the second time, to stop waiting for it."""
-        self.post_message(self.StopWanted())
+        self.post_message(self.StopRequested())
 
     def action_save(self) -> None:
         """Write the console's text to a new file in the current directory."""
