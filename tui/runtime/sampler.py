@@ -1,4 +1,4 @@
-"""Reads the node in its own thread, so that a read that hangs never freezes the screen."""
+"""Read the node in its own thread, so that a read that hangs never freezes the screen."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
 
 
 class Sampler:
-    """Takes readings on request, in its own thread.
+    """Take readings on request, in its own thread.
 
     It is a daemon thread: quitting must not wait for a read that never returns.
     """
