@@ -36,6 +36,7 @@ from probes.snapshot.verdict import judge
 from probes.topology.paths import build
 from tests.probes.recording import planted
 from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.tiers import usual
 from tests.trees import add_function, add_rdma_device, write
 from tests.tui.pilot import SteppedClock
 
@@ -397,7 +398,7 @@ def test_a_redacted_node_differs_only_in_names(tmp_path: Path) -> None:
     assert told.gpudirect == plain.gpudirect
 
 
-@pytest.mark.parametrize("name", simulated_names())
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "gb200"}))
 def test_every_simulated_node_has_the_same_topology_and_verdict_when_redacted(name: str) -> None:
     clock = SteppedClock()
     moments = moments_of(SimulatedHost(name, clock=clock), clock, 2)

@@ -17,6 +17,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from probes.snapshot.watch import Watch
 from tests.probes.recording.recordings import archive_of, read
+from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock
 
 # Two or three of every area: its files, commands and messages have rules of their own.
@@ -42,7 +43,11 @@ def judged(moments: list[Moment]) -> Judged:
     return verdict.state, verdict.path, {one.id: (one.status, one.severity, one.devices) for one in found}
 
 
-@pytest.mark.parametrize("name", [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())])
+NODES = [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())]
+USUAL = {"hgx-h100", "gb200", *(f"hgx-h100+{fault}" for fault in USUAL_FAULTS)}
+
+
+@pytest.mark.parametrize("name", usual(NODES, USUAL))
 def test_verdict_and_findings_survive_redaction(name: str) -> None:
     moments: list[Moment] = []
     recorder = RecordingHost(SimulatedHost(name, clock=SteppedClock()), moments.append)

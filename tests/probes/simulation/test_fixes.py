@@ -6,6 +6,7 @@ from probes.base.plan import Plan, Step
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.services import set_fabric_manager_version
 from tests.probes.simulation.node import end_job, found_on, node, run, run_step
+from tests.tiers import USUAL_FAULTS, usual
 
 # gdrtop never runs these.
 NEVER_RUN = {
@@ -93,7 +94,7 @@ def fixes_of(name: str) -> dict[str, Plan]:
     return {one: fix for one in sorted(FAULTS[name].finds) if (fix := found[one].fix) is not None}
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_running_a_fix_removes_the_finding(name: str) -> None:
     for finding, plan in fixes_of(name).items():
         steps = first_of(plan)
