@@ -7,7 +7,29 @@ import pytest
 
 # One or two faults of each area, for tests that do the same with every fault.
 USUAL_FAULTS = frozenset(
-    ["no-gdr-path", "nvidia-not-loaded", "module-blacklisted-cmdline", "kernel-forbids-modules-lockdown", "peermem-not-loaded", "peermem-unknown-symbol-inbox-core", "nv-peer-mem-conflict-service", "dmabuf-kernel-config", "libcuda-link-missing", "acs-on", "iommu-translated", "pcie-link-degraded-width", "half-rate", "port-down", "roce-gid-wrong", "mig-with-gdr", "xid-79-fell-off-bus", "fabric-manager-down-version", "memlock-login", "nccl-ib-hca-prefix", "perftest-without-dmabuf"]
+    {
+        "no-gdr-path",
+        "nvidia-not-loaded",
+        "module-blacklisted-cmdline",
+        "kernel-forbids-modules-lockdown",
+        "peermem-not-loaded",
+        "peermem-unknown-symbol-inbox-core",
+        "nv-peer-mem-conflict-service",
+        "dmabuf-kernel-config",
+        "libcuda-link-missing",
+        "acs-on",
+        "iommu-translated",
+        "pcie-link-degraded-width",
+        "half-rate",
+        "port-down",
+        "roce-gid-wrong",
+        "mig-with-gdr",
+        "xid-79-fell-off-bus",
+        "fabric-manager-down-version",
+        "memlock-login",
+        "nccl-ib-hca-prefix",
+        "perftest-without-dmabuf",
+    }
 )
 
 
