@@ -78,18 +78,18 @@ def moments_with_names(root: Path) -> list[Moment]:
 
 def redacted(moments: list[Moment]) -> tuple[bytes, Identifiers]:
     identifiers = Identifiers(redact=True)
-    told = [identifiers.apply(moment) for moment in moments]
-    return archive_of(told, identifiers.host("gpu-h100-07.cluster.corp.example"), "live"), identifiers
+    masked = [identifiers.apply(moment) for moment in moments]
+    return archive_of(masked, identifiers.host("gpu-h100-07.cluster.corp.example"), "live"), identifiers
 
 
 def test_no_marker_is_anywhere_in_the_file_in_any_notation() -> None:
     moments = planted.moments()
     plain = _parts(archive_of(moments))
     identifiers = Identifiers(redact=True)
-    told = [identifiers.apply(moment) for moment in moments]
+    masked = [identifiers.apply(moment) for moment in moments]
     label = identifiers.label(f"/dumps/{planted.NAMES[9]}/{planted.NAMES[0]}")
     parts = _parts(
-        archive_of(told, identifiers.host(f"{planted.NAMES[0]}.{planted.NAMES[1]}"), "tree", label)
+        archive_of(masked, identifiers.host(f"{planted.NAMES[0]}.{planted.NAMES[1]}"), "tree", label)
     )
     markers = [*planted.MARKERS, planted.USER_ID, planted.JOB_ID]
     assert len(set(markers)) >= 60
@@ -156,15 +156,15 @@ def test_kernel_parameters_that_checks_read_are_kept(tmp_path: Path) -> None:
 def test_a_redacted_node_differs_only_in_names(tmp_path: Path) -> None:
     moments = moments_with_names(tmp_path)
     archive, _ = redacted(moments)
-    plain, told = probe_node(ReplayHost(read(archive_of(moments)))), probe_node(ReplayHost(read(archive)))
-    assert isinstance(told.platform, PlatformFacts)
-    assert told.platform.hostname == "host-1.host-2"
-    assert isinstance(told.rdma, RdmaFacts)
+    plain, masked = probe_node(ReplayHost(read(archive_of(moments)))), probe_node(ReplayHost(read(archive)))
+    assert isinstance(masked.platform, PlatformFacts)
+    assert masked.platform.hostname == "host-1.host-2"
+    assert isinstance(masked.rdma, RdmaFacts)
     assert isinstance(plain.rdma, RdmaFacts)
-    assert [device.name for device in told.rdma.devices] == [device.name for device in plain.rdma.devices]
-    assert told.pci == plain.pci
-    assert told.modules == plain.modules
-    assert told.gpudirect == plain.gpudirect
+    assert [device.name for device in masked.rdma.devices] == [device.name for device in plain.rdma.devices]
+    assert masked.pci == plain.pci
+    assert masked.modules == plain.modules
+    assert masked.gpudirect == plain.gpudirect
 
 
 @pytest.mark.parametrize("name", simulated_names())
@@ -173,19 +173,19 @@ def test_every_simulated_node_has_the_same_topology_and_verdict_when_redacted(na
     moments = moments_of(SimulatedHost(name, clock=clock), clock, 2)
     archive, _ = redacted(moments)
     hosts = [ReplayHost(read(archive_of(moments))), ReplayHost(read(archive))]
-    (plain, told) = [probe_node(host) for host in hosts]
-    assert told.pci == plain.pci
-    assert told.modules == plain.modules
-    assert told.numa == plain.numa
-    ends = [[end.id for end in (*build(node).gpus, *build(node).nics)] for node in (plain, told)]
+    (plain, masked) = [probe_node(host) for host in hosts]
+    assert masked.pci == plain.pci
+    assert masked.modules == plain.modules
+    assert masked.numa == plain.numa
+    ends = [[end.id for end in (*build(node).gpus, *build(node).nics)] for node in (plain, masked)]
     assert ends[0] == ends[1]
     for a in ends[0]:
         for b in ends[0]:
             if a != b:
-                assert build(told).path(a, b) == build(plain).path(a, b)
+                assert build(masked).path(a, b) == build(plain).path(a, b)
     verdicts = [
         judge(node, build(node), take_reading(host, node))
-        for node, host in zip((plain, told), hosts, strict=True)
+        for node, host in zip((plain, masked), hosts, strict=True)
     ]
     assert verdicts[0] == verdicts[1]
 

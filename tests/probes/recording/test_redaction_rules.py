@@ -30,14 +30,14 @@ def test_processes_that_no_check_needs_are_recorded_without_command_line() -> No
         Question("file", ("/proc/78/cmdline",)): b"",
     }
     for redact in (False, True):
-        told = Identifiers(redact).apply(Moment(0, 0.0, True, (), dict(answers))).answers
-        assert b"SECRET" not in told[Question("file", ("/proc/77/cmdline",))]
-        assert told[Question("file", ("/proc/77/cmdline",))]
-        assert told[Question("file", ("/proc/78/cmdline",))] == b""
+        recorded = Identifiers(redact).apply(Moment(0, 0.0, True, (), dict(answers))).answers
+        assert b"SECRET" not in recorded[Question("file", ("/proc/77/cmdline",))]
+        assert recorded[Question("file", ("/proc/77/cmdline",))]
+        assert recorded[Question("file", ("/proc/78/cmdline",))] == b""
 
 
 @pytest.mark.parametrize(
-    ("cmdline", "told"),
+    ("cmdline", "recorded"),
     [
         (b"/usr/bin/python3\0train.py\0--key\0hunter2\0", b"python3\0program-1\0argument-1\0"),
         (b"/home/alice/secret-solver\0", b"program-1\0"),
@@ -45,13 +45,13 @@ def test_processes_that_no_check_needs_are_recorded_without_command_line() -> No
         (b"postgres: alice payroll [local] idle\0\0\0", b"program-1\0argument-1\0"),
     ],
 )
-def test_the_program_and_nccl_variables_of_a_job_are_kept(cmdline: bytes, told: bytes) -> None:
+def test_the_program_and_nccl_variables_of_a_job_are_kept(cmdline: bytes, recorded: bytes) -> None:
     answers: dict[Question, object] = {
         Question("file", ("/proc/77/maps",)): b"",
         Question("file", ("/proc/77/cmdline",)): cmdline,
     }
     moment = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers))
-    assert moment.answers[Question("file", ("/proc/77/cmdline",))] == told
+    assert moment.answers[Question("file", ("/proc/77/cmdline",))] == recorded
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_control_group_paths_have_tokens_for_jobs_pods_and_users() -> None:
             "0::/user.slice/user-4711.slice/session-3.scope/alice-run\n"
         ).encode(),
     }
-    told = identifiers.apply(Moment(0, 0.0, True, (), answers)).answers
-    user = told[passwd].decode().splitlines()[1].split(":")
+    recorded = identifiers.apply(Moment(0, 0.0, True, (), answers)).answers
+    user = recorded[passwd].decode().splitlines()[1].split(":")
     assert user[0] == "user-1"
     uid = user[2]
-    assert f"Uid:\t{uid}\t" in told[status].decode()
+    assert f"Uid:\t{uid}\t" in recorded[status].decode()
     assert re.fullmatch(
         rf"4:memory:/slurm/uid_{uid}/job_1/step_0/task_1\n0::/kubepods.slice/kubepods-burstable.slice/"
         rf"kubepods-burstable-pod00000001_0000_0000_0000_0{{12}}.slice/cri-containerd-0{{11}}10{{52}}.scope\n"
         rf"0::/user.slice/user-{uid}.slice/session-2.scope/redacted-\d+\n",
-        told[path].decode(),
+        recorded[path].decode(),
     )
 
 
@@ -109,11 +109,11 @@ def test_routes_use_the_same_tokens_as_the_session() -> None:
             b"Iface\tDestination\tGateway\tFlags\nens3\t00000000\t011E140A\t0003\nens3\t001E140A\t00000000\t0001\n"
         ),
     }
-    told = list(Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers.values())
-    client, port, server, _ = told[0].split()
+    recorded = list(Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers.values())
+    client, port, server, _ = recorded[0].split()
     assert port == "51234"
     assert client.startswith("198.18.")
-    default = told[1].decode().splitlines()[1].split("\t")
+    default = recorded[1].decode().splitlines()[1].split("\t")
     assert default[:2] == ["ens3", "00000000"]
     assert str(ipaddress.IPv4Address(bytes.fromhex(default[2])[::-1])) == server
 
@@ -138,12 +138,12 @@ def test_configuration_space_loses_only_the_serial_number() -> None:
     content = planted.config_space()
     path = "/sys/bus/pci/devices/0000:1b:00.0/config"
     answers: dict[Question, object] = {Question("file", (path,)): content}
-    (told,) = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers.values()
-    before, after = parse_pci_config(content), parse_pci_config(told)
+    (recorded,) = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers.values()
+    before, after = parse_pci_config(content), parse_pci_config(recorded)
     assert isinstance(before, ConfigSpace)
     assert not isinstance(before.acs, Unknown)
     assert before == after
-    assert bytes.fromhex("b8cef60300129abc")[::-1] not in told
+    assert bytes.fromhex("b8cef60300129abc")[::-1] not in recorded
 
 
 @pytest.mark.parametrize("redact", [False, True])
@@ -212,8 +212,8 @@ def test_open_files_other_than_devices_are_not_recorded() -> None:
         Question("link", (f"/proc/4242/fd/{number}",)): target for number, target in enumerate(targets)
     }
     for redact in (False, True):
-        told = Identifiers(redact).apply(Moment(0, 0.0, True, (), dict(answers))).answers
-        assert list(told.values()) == targets[1:3]
+        recorded = Identifiers(redact).apply(Moment(0, 0.0, True, (), dict(answers))).answers
+        assert list(recorded.values()) == targets[1:3]
 
 
 def test_known_kernel_messages_are_kept() -> None:
@@ -227,9 +227,9 @@ def test_known_kernel_messages_are_kept() -> None:
     )
     question = Question("run", ("dmesg",))
     output = CommandOutput(("dmesg",), 0, log, "")
-    told = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), {question: output})).answers[question]
-    assert isinstance(told, CommandOutput)
-    assert told.stdout.splitlines() == [
+    recorded = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), {question: output})).answers[question]
+    assert isinstance(recorded, CommandOutput)
+    assert recorded.stdout.splitlines() == [
         "<6>[    0.000000] ",
         log.splitlines()[-1].replace("solver-9", "program-1"),
     ]
@@ -239,9 +239,9 @@ def test_options_of_a_packed_kernel_config_are_kept() -> None:
     text = b'CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_DEFAULT_HOSTNAME="gpu-h100-07"\n'
     question = Question("file", ("/proc/config.gz",))
     moment = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), {question: gzip.compress(text)}))
-    told = unpack(moment.answers[question])
-    assert parse_config(told, "CONFIG_DMA_SHARED_BUFFER") is True
-    assert b"gpu-h100-07" not in told
+    recorded = unpack(moment.answers[question])
+    assert parse_config(recorded, "CONFIG_DMA_SHARED_BUFFER") is True
+    assert b"gpu-h100-07" not in recorded
 
 
 @pytest.mark.parametrize(
@@ -287,16 +287,16 @@ def test_a_user_named_like_a_module_does_not_hide_the_module() -> None:
 def test_a_name_of_any_characters_is_replaced_and_breaks_nothing(name: str, text: str) -> None:
     identifiers = Identifiers(redact=True)
     identifiers.host(name)
-    told = identifiers.text(f"{text} ({name}) ({name.upper()}) {text}")
+    recorded = identifiers.text(f"{text} ({name}) ({name.upper()}) {text}")
     if name.isalpha() and len(name) > 2 and not is_known(name):
-        assert f"({name})" not in told or name.lower() in NOBODY
+        assert f"({name})" not in recorded or name.lower() in NOBODY
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="0123456789abcdef:.-@/ %home\0gGuU\n", max_size=80))
 def test_redacted_text_has_no_address(text: str) -> None:
-    told = Identifiers(redact=True).text(text)
-    for found in re.findall(r"(?<![\w.:-])(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![\w:])", told):
+    recorded = Identifiers(redact=True).text(text)
+    for found in re.findall(r"(?<![\w.:-])(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![\w:])", recorded):
         assert found.startswith("02:00") or not found.strip("0:") or not found.strip("f:")
 
 
