@@ -75,9 +75,9 @@ def _is_masked(tree: Tree, name: str) -> bool:
 
 def _check_unit(call: Invocation, verb: str, name: str) -> CommandResult | None:
     if not _unit_file(call.tree, name):
-        told = "not loaded" if verb == "stop" else "not found"
+        state = "not loaded" if verb == "stop" else "not found"
         return failed(
-            f"Failed to {verb} {name}.service: Unit {name}.service {told}.", exit_status=_NOT_LOADED
+            f"Failed to {verb} {name}.service: Unit {name}.service {state}.", exit_status=_NOT_LOADED
         )
     if verb != "stop" and _is_masked(call.tree, name):
         return failed(f"Failed to {verb} {name}.service: Unit {name}.service is masked.")
@@ -128,8 +128,8 @@ def _reload(call: Invocation, name: str) -> CommandResult:
         return error
     if "ExecReload=" in call.tree.text(_unit_file(call.tree, name)):
         return done()
-    told = f"Job type reload is not applicable for unit {name}.service."
-    return failed(f"Failed to reload {name}.service: {told}")
+    problem = f"Job type reload is not applicable for unit {name}.service."
+    return failed(f"Failed to reload {name}.service: {problem}")
 
 
 def _enable(call: Invocation, name: str) -> CommandResult:

@@ -81,8 +81,8 @@ def test_a_hanging_library_is_killed(build, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_running_mps_daemon_is_left_alone(build) -> None:  # type: ignore[no-untyped-def]
-    told = 'if (strcmp(getenv("CUDA_MPS_PIPE_DIRECTORY"), "/dev/null")) return 999;'
-    assert not isinstance(probe_cuda(build(told)), Unknown)
+    body = 'if (strcmp(getenv("CUDA_MPS_PIPE_DIRECTORY"), "/dev/null")) return 999;'
+    assert not isinstance(probe_cuda(build(body)), Unknown)
 
 
 def test_no_library_is_not_there() -> None:

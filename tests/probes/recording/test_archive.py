@@ -228,10 +228,10 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_with_a_clear_error(name: str) -> None:
-    make, told = HOSTILE[name]
+    make, message = HOSTILE[name]
     with pytest.raises(RecordingError) as refusal:
         read(make())
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert str(refusal.value).isprintable()
 
 

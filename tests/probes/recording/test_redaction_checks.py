@@ -40,7 +40,8 @@ def judged(moments: list[Moment]) -> Judged:
     examination = examine(ReplayHost(read(archive_of(moments))))
     found = findings(examination)
     verdict = summarize(examination.verdict, found)
-    return verdict.state, verdict.path, {one.id: (one.status, one.severity, one.devices) for one in found}
+    results = {check.id: (check.status, check.severity, check.devices) for check in found}
+    return verdict.state, verdict.path, results
 
 
 NODES = [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())]
@@ -57,11 +58,13 @@ def test_verdict_and_findings_survive_redaction(name: str) -> None:
     recorder.end_moment()
     identifiers = Identifiers(redact=True)
     redacted = [identifiers.apply(moment) for moment in moments]
-    plain, told = judged(moments), judged(redacted)
+    plain, masked = judged(moments), judged(redacted)
     changed = [
-        f"{one}: {plain[2][one]} became {told[2][one]}" for one in plain[2] if plain[2][one] != told[2][one]
+        f"{check}: {result} became {masked[2][check]}"
+        for check, result in plain[2].items()
+        if result != masked[2][check]
     ]
     # A word that a check reads and that is missing in probes/recording/redaction/words.py is one of these.
     unknown = sorted(word for word in identifiers.replaced if not is_known(word))
     assert not changed, f"{changed}; replaced: {unknown}"
-    assert told == plain
+    assert masked == plain

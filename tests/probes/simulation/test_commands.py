@@ -343,52 +343,17 @@ def test_chmod_opens_and_closes_a_device_file_to_others() -> None:
 
 # anything at all
 
+# fmt: off
+ARGUMENTS = [
+    "-r", "-a", "-f", "-s", "-C", "-w", "--now", "--", "-mig", "-pm", "-i", "-u", "-c", "-D", "-R",
+    "nvidia", "nvidia-peermem", "mlx5_0", "start", "restart", "enable", "nvidia-persistenced",
+    "openibd", "link", "set", "dev", "ib0", "up", "mtu", "1", "ECAP_ACS+6.w=0:c", "COMMAND",
+    "0001:00:00.0", "trigger", "/etc", "/dev/..", "/sys/class/net", "/lib/modules", "/", "..",
+]
+# fmt: on
 WORDS = st.one_of(
     st.sampled_from(sorted(HANDLERS)),
-    st.sampled_from(
-        [
-            "-r",
-            "-a",
-            "-f",
-            "-s",
-            "-C",
-            "-w",
-            "--now",
-            "--",
-            "-mig",
-            "-pm",
-            "-i",
-            "-u",
-            "-c",
-            "-D",
-            "-R",
-            "nvidia",
-            "nvidia-peermem",
-            "mlx5_0",
-            "start",
-            "restart",
-            "enable",
-            "nvidia-persistenced",
-            "openibd",
-            "link",
-            "set",
-            "dev",
-            "ib0",
-            "up",
-            "mtu",
-            "1",
-            "ECAP_ACS+6.w=0:c",
-            "COMMAND",
-            "0001:00:00.0",
-            "trigger",
-            "/etc",
-            "/dev/..",
-            "/sys/class/net",
-            "/lib/modules",
-            "/",
-            "..",
-        ]
-    ),
+    st.sampled_from(ARGUMENTS),
     st.text(max_size=12),
 )
 
@@ -399,13 +364,13 @@ WORDS = st.one_of(
     st.text(),
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_no_command_raises_an_error(command: str, arguments: list[list[str]], given_text: str) -> None:
+def test_no_command_raises_an_error(command: str, arguments: list[list[str]], stdin: str) -> None:
     host = node("cloud-vm")
     for words in arguments:
-        performed = host.perform((command, *words), given_text)
-        assert 0 <= performed.exit_status <= 255
-        assert performed.seconds > 0
-        assert all("\n" not in line for line in performed.lines)
+        result = host.perform((command, *words), stdin)
+        assert 0 <= result.exit_status <= 255
+        assert result.seconds > 0
+        assert all("\n" not in line for line in result.lines)
     found_on(host)
 
 

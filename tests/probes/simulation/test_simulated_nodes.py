@@ -183,9 +183,9 @@ def test_the_same_tree_read_from_a_directory_gives_the_same_facts(name: str, tmp
 
 
 def test_the_kernel_log_has_one_start() -> None:
-    told = SimulatedHost("hgx-h100").run(("dmesg", "--raw"))
-    assert not isinstance(told, Unknown)
-    assert told.stdout.count("Linux version") == 1
+    output = SimulatedHost("hgx-h100").run(("dmesg", "--raw"))
+    assert not isinstance(output, Unknown)
+    assert output.stdout.count("Linux version") == 1
 
 
 def test_an_unknown_name_is_refused() -> None:
