@@ -10,9 +10,10 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu
-from probes.facts.gpudirect import PathState, (
+from probes.facts.gpudirect import (
     GdrPath,
     GpuDirectFacts,
+    PathState,
 )
 from probes.facts.gpudirect_probe import dmabuf_verdict, probe
 from probes.facts.rdma.devices import RdmaFacts
