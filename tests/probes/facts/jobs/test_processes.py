@@ -338,3 +338,14 @@ def test_busy_cpus_are_an_average_since_the_start(tmp_path: Path) -> None:
     assert busy_cpus(facts.processes, 0.0) is None
     add_process(tmp_path, 7, files=JOB)
     assert busy_cpus([only(tmp_path)], facts.taken_at) is None
+
+
+def test_a_process_that_nvml_lists_is_read_on_a_node_with_too_many_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.facts.jobs.processes._MAX_SCANNED", 2)
+    for pid in (1, 2, 7, 8):
+        add_process(tmp_path, pid, files=JOB if pid > 2 else ())
+    host = LocalHost(str(tmp_path))
+    assert found(probe(host)).processes == ()
+    assert [process.pid for process in found(probe(host, also=[8, 9])).processes] == [8]
