@@ -23,7 +23,6 @@ class LiveFigures:
     gpus: dict[str, NvmlLive] = field(default_factory=dict)  # by BDF
     ports: dict[tuple[str, int], PortRate] = field(default_factory=dict)
     states: dict[tuple[str, int], str] = field(default_factory=dict)  # newer than the node's
-    netdevs: dict[str, PortRate] = field(default_factory=dict)  # TCP/IP traffic, without RDMA
 
 
 NO_FIGURES = LiveFigures()

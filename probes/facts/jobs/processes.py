@@ -84,18 +84,19 @@ _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist
 def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     """Read the open files of every process, and everything else of those with a GPU or RDMA device.
 
-    `also`: pids to show in any case, such as those NVML names. NOT_THERE: no /proc.
+    `also`: pids to read in any case, such as those that NVML lists. NOT_THERE: no /proc.
     """
     names = host.names("/proc")
     if isinstance(names, Unknown):
         return names
-    pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_SCANNED]
+    pids = sorted(int(name) for name in names if _is_pid(name))
     # gdrtop itself has the same files open for NVML and the verbs probe, but it is no job.
     own = known(host.link("/proc/self"), "")
     wanted = set(also)
+    scanned = sorted({*pids[:_MAX_SCANNED], *wanted.intersection(pids)})
     found: list[tuple[int, Maybe[tuple[str, ...]]]] = []
     hidden = 0
-    for pid in pids:
+    for pid in scanned:
         if str(pid) == own:
             continue
         files = _device_files(host, pid)
@@ -134,7 +135,7 @@ def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
 
 
 def name_of(process: Process) -> str:
-    """Return the process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
+    """Return the process as shown to an admin: "train.py (alice, Slurm job 4711, pid 43001)"."""
     return _named((process,))
 
 
@@ -158,12 +159,12 @@ def _named(group: Sequence[Process]) -> str:
 
 
 def program_of(process: Process) -> str:
-    """Return the program's name, "train.py"; where it is unknown "process"."""
+    """Return the program's name, "train.py"; "process" if it is unknown."""
     return known(process.program, "") or known(process.comm, "") or "process"
 
 
 def user_of(process: Process) -> str:
-    """Return the user's name, else the uid: "uid 1000"; "" where both are unknown."""
+    """Return the user's name, else the uid: "uid 1000"; "" if both are unknown."""
     if not isinstance(process.user, Unknown):
         return process.user
     return "" if isinstance(process.uid, Unknown) else f"uid {process.uid}"

@@ -126,5 +126,5 @@ def facts_of(
 
 
 def lacks(state: PathState) -> list[str]:
-    """What the state says is missing."""
-    return [one.lack for one in state.requirements if one.met is False]
+    """Return what is missing according to the state."""
+    return [requirement.lack for requirement in state.requirements if requirement.met is False]

@@ -56,7 +56,7 @@ def test_whether_dmabuf_is_in_use_is_unknown_without_debugfs(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("vendor", "in_use"), [("0x10de\n", False), ("0x15b3\n", True), (None, False)])
 def test_only_a_nic_that_is_attached_is_use(tmp_path: Path, vendor: str | None, in_use: bool) -> None:
-    """Another GPU, a camera or a capture card attached to GPU memory is no GPUDirect RDMA of a NIC."""
+    """Another GPU, a camera or a capture card attached to GPU memory is no use by a NIC."""
     bufinfo = HEADER + OURS + NIC.replace("0000:18:00.0", "0000:c1:00.0")
     write(tmp_path, "/sys/kernel/debug/dma_buf/bufinfo", bufinfo)
     if vendor is not None:
@@ -85,7 +85,7 @@ def test_refcnt_is_read_and_zero_is_a_number(tmp_path: Path) -> None:
     assert isinstance(reading.peers, Unknown)
 
 
-def test_the_refcnt_of_nv_peer_mem_stands_in(tmp_path: Path) -> None:
+def test_the_refcnt_of_nv_peer_mem_is_the_fallback(tmp_path: Path) -> None:
     write(tmp_path, "/sys/module/nv_peer_mem/refcnt", "7\n")
     assert read_peermem(LocalHost(str(tmp_path))).refcnt == 7
 

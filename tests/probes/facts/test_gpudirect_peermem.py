@@ -45,7 +45,7 @@ def with_nics(tmp_path: Path, *devices: RdmaDevice) -> GpuDirectFacts:
 
 
 def test_only_some_drivers_ask_peer_memory_clients(tmp_path: Path) -> None:
-    """OFED's mlx5 does, bnxt_re with ib_peer_mem; irdma and EFA beside it do not."""
+    """OFED's mlx5 asks them, and bnxt_re with ib_peer_mem; irdma and EFA do not."""
     drivers = {"mlx5_0": "mlx5_core", "bnxt_re0": "bnxt_en", "irdma0": "ice", "efa_0": "efa"}
     devices = [nic(name, driver) for name, driver in drivers.items()]
     facts = with_nics(tmp_path, *devices)
@@ -68,12 +68,12 @@ def test_a_driver_that_was_not_recorded_is_taken_for_one_that_can(tmp_path: Path
         ("/sys/class/infiniband/efa_0/fw_ver", "0.0.0.0\n", False),
     ],
 )
-def test_efa_has_a_peer_memory_of_its_own(tmp_path: Path, path: str, text: str, usable: bool) -> None:
-    """The proprietary driver of p4d: nvidia_peermem plays no part, loaded or not."""
+def test_efa_has_its_own_peer_memory(tmp_path: Path, path: str, text: str, usable: bool) -> None:
+    """The proprietary driver of p4d does not use nvidia_peermem, whether loaded or not."""
     write(tmp_path, path, text)
     facts = with_nics(tmp_path, nic("efa_0", "efa"))
     assert (facts.peermem.path, facts.peermem.usable) == (GdrPath.EFA, usable)
-    assert not any("nvidia_peermem" in one.name for one in facts.peermem.requirements)
+    assert not any("nvidia_peermem" in requirement.name for requirement in facts.peermem.requirements)
     assert facts.nic_peermem == {"efa_0": usable}
 
 
@@ -86,14 +86,14 @@ def test_efa_with_the_open_driver_is_decided_by_the_probe(tmp_path: Path) -> Non
 
 
 def test_a_loaded_peermem_has_registered(tmp_path: Path) -> None:
-    """No memory_peers directory (kernel 6.4 and newer), no .ko in this container: it works all the same."""
+    """No memory_peers directory (kernel 6.4 and newer), no .ko in this container: it still works."""
     module = a_module("nvidia_peermem", LIVE, on_disk=ABSENT, depends=ABSENT)
     facts = facts_of(tmp_path, errno.EOPNOTSUPP, modules=modules_of(module, symbol=ABSENT))
     assert facts.peermem.usable is True
     assert facts.preferred is GdrPath.PEERMEM
 
 
-def test_nv_peer_mem_serves_as_well(tmp_path: Path) -> None:
+def test_nv_peer_mem_works_too(tmp_path: Path) -> None:
     assert facts_of(tmp_path, modules=modules_of(nv_peer_mem=LIVE)).peermem.usable is True
 
 
@@ -110,7 +110,7 @@ def test_any_exporter_of_the_symbols_shows_a_good_build(tmp_path: Path, depends:
     assert lacks(facts_of(tmp_path, modules=modules_of(module)).peermem) == ["nvidia_peermem is not loaded"]
 
 
-def test_a_build_without_peer_memory_symbols_is_the_first_thing_said(tmp_path: Path) -> None:
+def test_a_build_without_peer_memory_symbols_comes_first(tmp_path: Path) -> None:
     module = a_module("nvidia_peermem", NOT_LOADED, depends=("nvidia",))
     state = facts_of(tmp_path, modules=modules_of(module)).peermem
     assert lacks(state)[0] == "nvidia_peermem was built without peer-memory symbols"
@@ -131,7 +131,7 @@ def test_no_ko_for_this_kernel(tmp_path: Path) -> None:
     assert lacks(state)[0] == "there is no nvidia_peermem for this kernel"
 
 
-def test_dmabuf_makes_up_for_an_absent_peermem(tmp_path: Path) -> None:
+def test_dmabuf_works_without_peermem(tmp_path: Path) -> None:
     module = a_module("nvidia_peermem", NOT_LOADED, on_disk=ABSENT, depends=ABSENT)
     assert facts_of(tmp_path, modules=modules_of(module)).preferred is GdrPath.DMABUF
 
@@ -144,7 +144,7 @@ def test_facts_that_could_not_be_read_are_not_taken_for_no(tmp_path: Path) -> No
     assert facts.preferred is None
 
 
-def test_every_requirement_that_is_not_met_says_what_is_lacking(tmp_path: Path) -> None:
+def test_every_unmet_requirement_says_what_is_missing(tmp_path: Path) -> None:
     worst = facts_of(
         tmp_path,
         errno.EOPNOTSUPP,
@@ -153,7 +153,10 @@ def test_every_requirement_that_is_not_met_says_what_is_lacking(tmp_path: Path) 
         gpus=gpus_of(a_driver(Flavour.PROPRIETARY, "470.82.01"), a_gpu(0, (6, 0))),
     )
     unmet: list[Requirement] = [
-        one for state in (worst.dmabuf, worst.peermem) for one in state.requirements if one.met is False
+        requirement
+        for state in (worst.dmabuf, worst.peermem)
+        for requirement in state.requirements
+        if requirement.met is False
     ]
     assert len(unmet) >= 8
-    assert all(one.lack and one.evidence for one in unmet)
+    assert all(requirement.lack and requirement.evidence for requirement in unmet)

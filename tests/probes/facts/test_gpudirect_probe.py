@@ -13,6 +13,7 @@ from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu
 from probes.facts.gpudirect import (
     GdrPath,
     GpuDirectFacts,
+    PathState,
 )
 from probes.facts.gpudirect_probe import dmabuf_verdict, probe
 from probes.facts.rdma.devices import RdmaFacts
@@ -65,7 +66,7 @@ def test_the_first_driver_with_dmabuf_is_515_43_04(tmp_path: Path, version: str,
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EPROTONOSUPPORT])
-def test_a_nic_driver_that_refuses_ends_it(tmp_path: Path, number: int) -> None:
+def test_a_nic_driver_that_refuses_rules_dmabuf_out(tmp_path: Path, number: int) -> None:
     facts = facts_of(tmp_path, number)
     assert facts.dmabuf.usable is False
     assert facts.nic_dmabuf == {"mlx5_0": False}
@@ -83,13 +84,13 @@ def test_one_nic_that_can_is_enough(tmp_path: Path) -> None:
     assert facts.nic_dmabuf == {"mlx5_0": False, "mlx5_1": True}
 
 
-def test_a_probe_that_could_not_be_made_leaves_it_unknown(tmp_path: Path) -> None:
+def test_a_probe_that_could_not_run_leaves_it_unknown(tmp_path: Path) -> None:
     usable = facts_of(tmp_path, DENIED).dmabuf.usable
     assert isinstance(usable, Unknown)
     assert usable.reason is Reason.NEEDS_ROOT
 
 
-def test_a_probe_that_could_not_be_made_does_not_hide_what_is_missing(tmp_path: Path) -> None:
+def test_a_probe_that_could_not_run_does_not_hide_unmet_requirements(tmp_path: Path) -> None:
     assert facts_of(tmp_path, DENIED, gpus=gpus_of(a_driver(Flavour.PROPRIETARY))).dmabuf.usable is False
 
 
@@ -97,7 +98,7 @@ def test_a_tree_cannot_be_asked(tmp_path: Path) -> None:
     host = LocalHost(str(tmp_path))
     facts = probe(host, a_kernel(), modules_of(), gpus_of(), rdma_of("mlx5_0"))
     assert isinstance(facts.dmabuf.usable, Unknown)
-    assert "a tree of files" in facts.dmabuf.usable.detail
+    assert "a directory tree" in facts.dmabuf.usable.detail
 
 
 @pytest.mark.parametrize("release", ["5.12.0", "5.15.0-1063-nvidia", "6.0.1"])
@@ -125,7 +126,7 @@ def test_a_kernel_configured_without_dmabuf_has_none(tmp_path: Path) -> None:
 
 
 def test_dma_buf_is_no_module_to_be_loaded(tmp_path: Path) -> None:
-    names = {one.name for one in facts_of(tmp_path).dmabuf.requirements}
+    names = {requirement.name for requirement in facts_of(tmp_path).dmabuf.requirements}
     assert not any("dma_buf" in name for name in names)
 
 
@@ -135,7 +136,7 @@ def test_gpus_older_than_turing_are_too_old(tmp_path: Path) -> None:
     assert facts_of(tmp_path, gpus=gpus_of(None, a_gpu(0, ABSENT))).dmabuf.usable is True
 
 
-def test_a_driver_told_to_refuse_says_so(tmp_path: Path) -> None:
+def test_a_driver_configured_to_refuse_says_so(tmp_path: Path) -> None:
     driver = replace(a_driver(version="580.95.05"), parameters={"GrdmaPciTopoCheckOverride": "2"})
     facts = facts_of(tmp_path, gpus=gpus_of(driver), modules=modules_of(a_module("nvidia_peermem", LIVE)))
     for state in (facts.dmabuf, facts.peermem):
@@ -157,7 +158,7 @@ def test_without_ib_uverbs_no_program_reaches_a_nic(tmp_path: Path) -> None:
     assert facts_of(tmp_path, modules=modules_of(ib_uverbs=BUILTIN)).dmabuf.usable is True
 
 
-def test_without_the_driver_its_flavour_is_not_the_trouble(tmp_path: Path) -> None:
+def test_without_the_driver_its_flavor_is_not_blamed(tmp_path: Path) -> None:
     gpus = gpus_of(a_driver(ABSENT, ABSENT))
     state = facts_of(tmp_path, modules=modules_of(nvidia=NOT_LOADED), gpus=gpus).dmabuf
     assert state.usable is False
@@ -197,13 +198,17 @@ def with_cuda(
     return probe(host, a_kernel(), modules, gpus_of(driver, *gpus), rdma_of("mlx5_0"), lambda: answer)
 
 
+def evidence_of(state: PathState) -> str:
+    return "\n".join(requirement.evidence for requirement in state.requirements)
+
+
 def test_each_attribute_of_libcuda_decides_its_path(tmp_path: Path) -> None:
     facts = with_cuda(tmp_path, cuda((True, False)))
     assert (facts.dmabuf.usable, facts.peermem.usable) == (False, True)
-    assert any("cuDeviceGetAttribute(124) = 0" in one.evidence for one in facts.dmabuf.requirements)
+    assert "cuDeviceGetAttribute(124) = 0" in evidence_of(facts.dmabuf)
     facts = with_cuda(tmp_path, cuda((False, True)))
     assert (facts.dmabuf.usable, facts.peermem.usable) == (True, False)
-    assert any("cuDeviceGetAttribute(116) = 0" in one.evidence for one in facts.peermem.requirements)
+    assert "cuDeviceGetAttribute(116) = 0" in evidence_of(facts.peermem)
 
 
 def test_a_path_is_there_for_the_gpus_that_support_it(tmp_path: Path) -> None:
@@ -213,7 +218,7 @@ def test_a_path_is_there_for_the_gpus_that_support_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [ABSENT, DENIED, cuda((ABSENT, ABSENT)), ()])
-def test_a_libcuda_that_does_not_say_leaves_the_verdict_to_other_facts(
+def test_without_an_answer_of_libcuda_other_facts_decide(
     tmp_path: Path, answer: Maybe[tuple[CudaGpu, ...]]
 ) -> None:
     facts = with_cuda(tmp_path, answer)
@@ -237,14 +242,14 @@ def test_gb100_and_gb200_are_not_gb10(tmp_path: Path) -> None:
         assert with_cuda(tmp_path, ABSENT, replace(a_gpu(), name=name)).dmabuf.usable is True
 
 
-def test_confidential_computing_bars_both_paths_whatever_libcuda_says(tmp_path: Path) -> None:
+def test_confidential_computing_rules_out_both_paths_in_any_case(tmp_path: Path) -> None:
     driver = replace(a_driver(), confidential_computing=True)
     facts = with_cuda(tmp_path, cuda((True, True)), driver=driver)
     assert (facts.dmabuf.usable, facts.peermem.usable) == (False, False)
     assert "confidential computing" in facts.by_design
 
 
-def test_only_libcuda_can_tell_of_a_vgpu(tmp_path: Path) -> None:
+def test_only_libcuda_knows_about_a_vgpu(tmp_path: Path) -> None:
     share = replace(a_gpu(), name="NVIDIA A30-8C")
     unknown = with_cuda(tmp_path, ABSENT, share)
     assert isinstance(unknown.dmabuf.usable, Unknown)
@@ -254,7 +259,7 @@ def test_only_libcuda_can_tell_of_a_vgpu(tmp_path: Path) -> None:
     assert with_cuda(tmp_path, cuda((True, True)), share).dmabuf.usable is True
 
 
-def test_a_cuda_that_does_not_start_is_named_and_is_no_fault_of_a_path(tmp_path: Path) -> None:
+def test_a_cuda_failure_is_named_and_affects_no_path(tmp_path: Path) -> None:
     """Fabric Manager or NVLSM down on HGX B200: no NVSwitch on the bus, and CUDA fails with 802."""
     failed = Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
     facts = with_cuda(tmp_path, failed, replace(a_gpu(), name="NVIDIA B200"))

@@ -43,7 +43,7 @@ from tests.probes.snapshot.verdict_nodes import (
 
 
 def test_ready_by_dmabuf_without_peermem() -> None:
-    """Peermem that is not loaded is no fault where DMA-BUF works."""
+    """Peermem that is not loaded is no fault if DMA-BUF works."""
     verdict = verdict_of(a_node(), reading_of(refcnt=ABSENT))
     assert (verdict.state, verdict.path) == (State.READY, GdrPath.DMABUF)
     assert (verdict.gpus_served, verdict.gpus) == (8, 8)
@@ -74,7 +74,7 @@ def test_peermem_in_use_where_it_is_the_only_path_needs_no_explanation() -> None
     assert "DMA-BUF" not in verdict.reason
 
 
-def test_what_is_known_of_use_is_said_where_only_root_can_see_dmabuf() -> None:
+def test_signs_of_use_are_shown_if_only_root_can_see_dmabuf() -> None:
     node = simulated("gb200")
     host = SimulatedHost("gb200", clock=iter([0.0, *range(1, 999)]).__next__)
     before, reading = read(host, node), read(host, node)
@@ -95,12 +95,12 @@ def test_attached_buffers_are_active_by_dmabuf_with_refcnt_zero() -> None:
     assert (verdict.state, verdict.path) == (State.ACTIVE, GdrPath.DMABUF)
 
 
-def test_what_is_in_use_can_be_used_whatever_could_not_be_read() -> None:
+def test_a_path_in_use_is_usable_even_if_facts_are_unknown() -> None:
     assert verdict_of(a_node(direct(DENIED, DENIED, in_use=True))).state is State.ACTIVE
     assert verdict_of(a_node(direct(DENIED, DENIED)), reading_of(3)).path is GdrPath.PEERMEM
 
 
-def test_use_that_only_root_can_see_is_said_to_need_root() -> None:
+def test_use_that_only_root_can_see_is_reported_as_such() -> None:
     assert "only root can tell" in verdict_of(a_node(direct(in_use=DENIED))).reason.lower()
     assert "no memory region" in verdict_of(a_node(direct(in_use=False))).reason
 
@@ -110,7 +110,7 @@ def test_peermem_that_is_known_to_work_counts_while_dmabuf_is_unknown() -> None:
     assert (verdict.state, verdict.path) == (State.READY, GdrPath.PEERMEM)
 
 
-def test_without_a_reading_the_nodes_own_facts_speak() -> None:
+def test_without_a_reading_the_probed_facts_decide() -> None:
     node = a_node(direct(dmabuf=False, peermem=True))
     assert isinstance(node.modules, ModuleFacts)
     for refcnt, state in ((0, State.READY), (5, State.ACTIVE)):
@@ -139,7 +139,7 @@ def test_a_gpu_whose_nics_are_down_degrades_the_node_and_is_named() -> None:
     assert any(f"{nic} is DOWN" in verdict.reason for nic in near)
 
 
-def test_the_reading_has_the_last_word_on_a_port() -> None:
+def test_the_reading_overrides_the_probed_state_of_a_port() -> None:
     node = a_node()
     near = nearest(node, 0)
     down: dict[tuple[str, int], Maybe[str]] = {(name, 1): "DOWN" for name in near}
@@ -162,7 +162,7 @@ def test_gpus_behind_the_cpu_are_not_served_by_default() -> None:
     assert "PHB" in verdict.reason
 
 
-def test_a_nic_that_takes_no_dmabuf_serves_nobody_but_by_peermem() -> None:
+def test_a_nic_without_dmabuf_serves_gpus_only_by_peermem() -> None:
     node = a_node()
     refusing: dict[str, Maybe[bool]] = dict.fromkeys(nearest(node, 0), False)
     verdict = verdict_of(a_node(direct(nics=refusing)))
@@ -207,13 +207,13 @@ def test_degraded_says_so_even_while_in_use() -> None:
 # BROKEN
 
 
-def test_neither_path_is_broken_and_says_why_of_both() -> None:
+def test_without_a_path_the_node_is_broken_with_both_reasons() -> None:
     verdict = verdict_of(a_node(direct(dmabuf=False, peermem=False)))
     assert (verdict.state, verdict.path) == (State.BROKEN, None)
     assert verdict.reason == f"{NEEDS_OPEN}; {NOT_LOADED}"
 
 
-def test_without_the_driver_nothing_else_is_said() -> None:
+def test_without_the_driver_no_other_reason_is_given() -> None:
     node = with_module(a_node(direct(False, False)), "nvidia", ModuleState.NOT_LOADED)
     verdict = verdict_of(node)
     assert verdict.state is State.BROKEN
@@ -248,7 +248,7 @@ def test_no_nic_is_not_applicable() -> None:
     assert "no RDMA NIC" in verdict.reason
 
 
-def test_where_nothing_is_the_demo_is_pointed_to_on_a_live_machine_only() -> None:
+def test_only_a_live_machine_without_devices_mentions_the_demo() -> None:
     bare = without(without(a_node(), PciKind.GPU), PciKind.NIC)
     assert "--demo" in verdict_of(replace(bare, origin=Origin(Source.LIVE))).reason
     assert "--demo" not in verdict_of(replace(bare, origin=Origin(Source.TREE, "/dump"))).reason
@@ -280,7 +280,7 @@ def test_devices_handed_to_virtual_machines_are_not_applicable() -> None:
 
 
 @pytest.mark.parametrize(("dmabuf", "peermem"), [(DENIED, False), (False, DENIED), (DENIED, DENIED)])
-def test_what_decides_but_could_not_be_read_is_unknown_with_its_reason(
+def test_unreadable_decisive_facts_make_the_verdict_unknown(
     dmabuf: Maybe[bool], peermem: Maybe[bool]
 ) -> None:
     verdict = verdict_of(a_node(direct(dmabuf, peermem)))
@@ -288,7 +288,7 @@ def test_what_decides_but_could_not_be_read_is_unknown_with_its_reason(
     assert "needs root" in verdict.reason
 
 
-def test_probes_that_gave_nothing_are_unknown_and_named() -> None:
+def test_failed_probes_are_unknown_and_named() -> None:
     silent = Unknown(Reason.TIMED_OUT, "probe", "no answer for 5 s")
     node = a_node()
     for part, word in (("pci", "PCI"), ("rdma", "RDMA")):

@@ -41,7 +41,7 @@ from tests.probes.snapshot.verdict_nodes import (
 
 
 def supporting(node: Node, support: GpuSupport, *indexes: int) -> Node:
-    """The node with this support of its GPUs, all or some."""
+    """Return the node with this support for all or some of its GPUs."""
     assert isinstance(node.gpus, GpuFacts)
     assert isinstance(node.gpudirect, GpuDirectFacts)
     chosen = {gpu.bdf: support for gpu in node.gpus.gpus if not indexes or gpu.index in indexes}
@@ -78,7 +78,7 @@ def test_a_gpu_that_cannot_by_design_is_not_missed_beside_those_that_can() -> No
     assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.READY, 7, 7)
 
 
-def test_a_vgpu_that_nobody_could_ask_is_unknown() -> None:
+def test_a_vgpu_that_libcuda_could_not_check_is_unknown() -> None:
     unknown = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not asked")
     node = a_node(direct(unknown, unknown), "cloud-vm")
     assert verdict_of(supporting(node, GpuSupport(unknown, unknown))).state is State.UNKNOWN
@@ -95,7 +95,7 @@ def test_a_gpu_that_libcuda_denies_is_not_served() -> None:
 
 
 def by_nics(driver: str, **answers: Any) -> Node:
-    """hgx-h100 with NICs of another driver: `dmabuf`, `peermem` and `nic` are what each of them answers."""
+    """hgx-h100 with NICs of another driver: `dmabuf`, `peermem` and `nic` are the answers of each."""
     node = a_node(direct(answers.get("dmabuf", False), answers.get("peermem", False)))
     assert isinstance(node.rdma, RdmaFacts)
     assert isinstance(node.gpudirect, GpuDirectFacts)
@@ -106,7 +106,7 @@ def by_nics(driver: str, **answers: Any) -> Node:
 
 
 def test_a_driver_that_asks_no_peer_memory_client_is_not_served_by_peermem() -> None:
-    """irdma or bnxt_re without ib_peer_mem beside a live nvidia_peermem."""
+    """irdma, or bnxt_re without ib_peer_mem, with nvidia_peermem loaded."""
     assert verdict_of(by_nics("ice", peermem=True)).state is State.BROKEN
     assert verdict_of(by_nics("ice", peermem=True, dmabuf=True)).path is GdrPath.DMABUF
     assert verdict_of(by_nics("bnxt_en", peermem=True, nic=True)).state is State.READY
@@ -131,7 +131,7 @@ def test_a_library_too_old_to_ask_says_that_a_container_has_its_own() -> None:
 def test_nics_that_need_no_verbs_are_named(driver: str, word: str) -> None:
     node = without(a_node(), PciKind.NIC)
     assert isinstance(node.pci, PciFacts)
-    card = next(one for one in simulated_pci(a_node()).values() if one.kind is PciKind.NIC)
+    card = next(function for function in simulated_pci(a_node()).values() if function.kind is PciKind.NIC)
     card = replace(card, driver=driver, vendor_id=0x17DB)
     node = replace(node, pci=replace(node.pci, functions={**node.pci.functions, card.bdf: card}))
     verdict = verdict_of(node)
@@ -212,7 +212,7 @@ def test_devices_in_another_network_namespace_are_unknown_not_broken() -> None:
 
 
 def test_gpus_without_a_nic_below_their_switch_are_served_by_pxn() -> None:
-    """Eight GPUs with NVLink, and NICs below some of their switches only."""
+    """Eight GPUs with NVLink, and NICs below only some of their switches."""
     node = simulated("dgx-a100+gpu-nic-through-cpu")
     node = replace(node, gpudirect=direct(dmabuf=False, peermem=True))
     verdict = verdict_of(node)

@@ -75,13 +75,13 @@ def verdict_of(node: Node, reading: Reading | None = None) -> Verdict:
 
 
 def with_ports(node: Node, state: Maybe[str], *names: str) -> Node:
-    """The node with the ports of those devices (all, if none is named) in that state."""
+    """Return the node with the ports of these devices (default: all) in this state."""
     assert isinstance(node.rdma, RdmaFacts)
     devices = [
-        replace(one, ports=tuple(replace(port, state=state) for port in one.ports))
-        if not names or one.name in names
-        else one
-        for one in node.rdma.devices
+        replace(device, ports=tuple(replace(port, state=state) for port in device.ports))
+        if not names or device.name in names
+        else device
+        for device in node.rdma.devices
     ]
     return replace(node, rdma=RdmaFacts(tuple(devices)))
 
@@ -100,10 +100,10 @@ def with_gpus(node: Node, **facts: Any) -> Node:
 
 
 def without(node: Node, kind: PciKind) -> Node:
-    """The node with no such function on its bus."""
+    """Return the node without functions of this kind."""
     assert isinstance(node.pci, PciFacts)
     assert isinstance(node.gpus, GpuFacts)
-    left = {bdf: one for bdf, one in node.pci.functions.items() if one.kind is not kind}
+    left = {bdf: function for bdf, function in node.pci.functions.items() if function.kind is not kind}
     node = replace(node, pci=replace(node.pci, functions=left))
     if kind is PciKind.GPU:
         return replace(node, gpus=replace(node.gpus, gpus=()))
@@ -117,18 +117,18 @@ def with_module(node: Node, name: str, state: ModuleState) -> Node:
 
 
 def in_place(node: Node, place: Environment) -> Node:
-    """The node as this kind of place; bare metal has no hypervisor."""
+    """Return the node in this environment; bare metal has no hypervisor."""
     assert isinstance(node.platform, PlatformFacts)
     hypervisor = node.platform.hypervisor if place is Environment.VIRTUAL_MACHINE else ABSENT
     return replace(node, platform=replace(node.platform, environment=place, hypervisor=hypervisor))
 
 
 def driven_by(node: Node, kind: PciKind, driver: str) -> Node:
-    """The node with all of its GPUs or NICs bound to a driver."""
+    """Return the node with all its GPUs or NICs bound to a driver."""
     assert isinstance(node.pci, PciFacts)
     functions = {
-        bdf: replace(one, driver=driver) if one.kind is kind else one
-        for bdf, one in node.pci.functions.items()
+        bdf: replace(function, driver=driver) if function.kind is kind else function
+        for bdf, function in node.pci.functions.items()
     }
     return replace(node, pci=replace(node.pci, functions=functions))
 
@@ -138,7 +138,7 @@ def without_nvlink(node: Node) -> Node:
 
 
 def nearest(node: Node, index: int) -> list[str]:
-    """The NICs that serve a GPU."""
+    """Return the NICs that serve a GPU."""
     topology = build(node)
     gpu = topology.gpus[index].id
     words = ("PIX", "PXB", "P2C")
