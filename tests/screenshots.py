@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import QuickHost, asked, ended, seen
-from tests.tui.driving import SteppedClock, examined, readings, stepped_app
-from tests.tui.measuring import set_up, started
+from tests.tui.action_screens import QuickHost, asked, ended, seen
+from tests.tui.bandwidth_screens import set_up, started
+from tests.tui.pilot import SteppedClock, examined, readings, stepped_app
 from tests.tui.screens.test_doctor import opened
 
 DIRECTORY = Path(__file__).parents[1] / "screenshots"

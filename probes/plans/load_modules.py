@@ -77,19 +77,19 @@ def load_modules(examination: Examination) -> Plan | str:
         return "there is no NVIDIA GPU or mlx5 or mlx4 NIC that needs a module"
     steps: list[Step] = []
     blocked: list[str] = []
-    coming: set[str] = set()
+    planned: set[str] = set()
     for name in wanted:
         module = module_of(examination, name)
         if isinstance(module, Unknown):
             return f"it is unknown whether {name} is loaded: {module}"
-        if is_present(module) or name in coming:
+        if is_present(module) or name in planned:
             continue
         blocker = blocker_of(examination, name) or refused_before(examination, name)
         if blocker:
             blocked.append(f"{name} cannot be loaded: {blocker}")
             continue
-        steps.append(load_step(examination, name, coming))
-        coming |= {name, *absent_needs(examination, name)}
+        steps.append(load_step(examination, name, planned))
+        planned |= {name, *absent_needs(examination, name)}
     open_question = _open_question(examination)
     if not steps:
         return "; ".join(blocked or [f"every module that this node needs is loaded: {', '.join(wanted)}"]) + (
@@ -116,23 +116,22 @@ def load_peermem(examination: Examination) -> Plan | str:
     if isinstance(module, Unknown):
         return f"it is unknown whether nvidia_peermem is loaded: {module}"
     if is_present(module):
-        return "nvidia_peermem is loaded already"
+        return "nvidia_peermem is already loaded"
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
-        return "no NVIDIA GPU here"
+        return "there is no NVIDIA GPU"
     if has_efa_only(examination):
-        return "the NICs here are EFA, which does not use nvidia_peermem"
+        return "the NICs are EFA, which does not use nvidia_peermem"
     if not isinstance(nics, Unknown) and not nics:
-        served = "that nvidia_peermem can serve" if examination.topology.nics else ""
-        return f"no RDMA NIC here {served}".rstrip()
-    obstacle = blocker_of(examination, PEERMEM)
-    if obstacle is not None:
-        return f"nvidia_peermem cannot be loaded: {obstacle}"
+        return f"there is no RDMA NIC{' that nvidia_peermem can serve' if examination.topology.nics else ''}"
+    blocker = blocker_of(examination, PEERMEM)
+    if blocker is not None:
+        return f"nvidia_peermem cannot be loaded: {blocker}"
     spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
-    takes = "NCCL keeps using DMA-BUF, which works here" if spare else ""
+    unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
     return Plan(
-        "Load nvidia_peermem", (load_step(examination, PEERMEM),), note=sentences(RUNNING_JOBS, takes)
+        "Load nvidia_peermem", (load_step(examination, PEERMEM),), note=sentences(RUNNING_JOBS, unused)
     )
 
 
@@ -141,14 +140,14 @@ def load_plan(examination: Examination, name: str) -> Plan:
     return Plan(f"Load {name}", (load_step(examination, name),), note=sentences(RUNNING_JOBS))
 
 
-def load_step(examination: Examination, name: str, coming: Collection[str] = ()) -> Step:
-    """Return the step that loads a module; `coming` are the modules that earlier steps load.
+def load_step(examination: Examination, name: str, loaded_before: Collection[str] = ()) -> Step:
+    """Return the step that loads a module; `loaded_before` are the modules of earlier steps.
 
     rmmod undoes it: `modprobe -r` would also unload modules that nothing else uses, even the GPU driver.
     """
     needs = absent_needs(examination, name)
-    pulled_in = [need for need in needs if need not in coming]
-    ready = [need for need in needs if need in coming]
+    pulled_in = [need for need in needs if need not in loaded_before]
+    ready = [need for need in needs if need in loaded_before]
     before = f" once {', '.join(ready)} {'is' if len(ready) == 1 else 'are'} loaded" if ready else ""
     before += f", after {', '.join(pulled_in)}, which it needs" if pulled_in else ""
     return Step(
@@ -161,7 +160,7 @@ def load_step(examination: Examination, name: str, coming: Collection[str] = ())
 def _purpose(examination: Examination, name: str) -> str:
     facts = examination.node.modules
     rungs = facts.ladder if isinstance(facts, ModuleFacts) else ()
-    return next((rung.why for rung in rungs if rung.module == name), "modprobe loads what it needs before it")
+    return next((rung.why for rung in rungs if rung.module == name), "modprobe loads its dependencies first")
 
 
 def peermem_options(examination: Examination, name: str = PEERMEM) -> tuple[str, ...]:

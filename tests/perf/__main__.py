@@ -135,7 +135,7 @@ def bench_recording() -> None:
     from probes.host.protocol import Host
     from probes.simulation.host import SimulatedHost
     from probes.snapshot.watch import Watch
-    from tests.tui.driving import SteppedClock
+    from tests.tui.pilot import SteppedClock
     from tui.runtime.recorder import Recorder
 
     readings = 300

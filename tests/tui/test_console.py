@@ -8,8 +8,8 @@ import pytest
 
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import NODE, asked, ended, on, seen
-from tests.tui.driving import SteppedClock, readings, stepped_app, until
+from tests.tui.action_screens import NODE, asked, ended, on, seen
+from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.actions.sudo_password import ask_on_terminal, wait_for_password
 from tui.runtime.live_source import LiveSource
 from tui.screens.run.screen import RunScreen
@@ -48,7 +48,7 @@ async def test_a_flood_does_not_freeze_the_screen() -> None:
         assert longest < 5  # the loop turned all the while, on the slowest machine too
 
 
-async def test_colours_are_kept_and_long_lines_are_whole() -> None:
+async def test_colors_are_kept_and_long_lines_are_wrapped() -> None:
     clock = SteppedClock()
     host = PrintingHost(NODE, clock, ["\x1b[31mred\x1b[0m", "x" * 300, "evil\x1b]0;title\x07"], exit_status=1)
     async with stepped_app(host).run_test(size=(80, 24)) as pilot:
@@ -65,7 +65,7 @@ async def test_colours_are_kept_and_long_lines_are_whole() -> None:
         assert "not run" not in text
 
 
-async def test_readings_rest_while_the_driver_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_sampler_rests_while_the_driver_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     class Noting(SimulatedHost):
@@ -85,7 +85,7 @@ async def test_readings_rest_while_the_driver_is_unloaded(monkeypatch: pytest.Mo
     assert order == ["release", "modprobe"]
 
 
-async def test_without_a_terminal_to_ask_on_there_is_no_password() -> None:
+async def test_without_a_terminal_there_is_no_password() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost(NODE, clock=clock))
     async with app.run_test() as pilot:
@@ -96,7 +96,7 @@ async def test_without_a_terminal_to_ask_on_there_is_no_password() -> None:
         assert not await waiting
 
 
-def test_a_password_is_not_waited_for_by_one_who_leaves() -> None:
+def test_quitting_ends_the_wait_for_a_password() -> None:
     looked: list[bool] = []
 
     def is_leaving() -> bool:
@@ -107,7 +107,7 @@ def test_a_password_is_not_waited_for_by_one_who_leaves() -> None:
     assert wait_for_password(lambda asked: asked(), lambda: True, lambda: False)
 
 
-async def test_a_fault_of_ours_ends_the_run_and_says_so() -> None:
+async def test_an_internal_error_ends_the_run_with_a_message() -> None:
     class Failing(SimulatedHost):
         def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:
             raise ValueError("no such luck")

@@ -8,8 +8,8 @@ from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.tui.acting import QuickHost
-from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
+from tests.tui.action_screens import QuickHost
+from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tui.screens.ask import AskScreen
 from tui.screens.keys import KEYS
 

@@ -10,9 +10,9 @@ from textual.widgets import Input
 
 from probes.simulation.host import SimulatedHost
 from tests.probes.recording.recordings import recorded
-from tests.tui.acting import QuickHost, asked, ended, listed, on, seen
-from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
-from tests.tui.measuring import measured, met, over, scripted, set_up, started
+from tests.tui.action_screens import QuickHost, asked, ended, listed, on, seen
+from tests.tui.bandwidth_screens import measured, met, over, scripted, set_up, started
+from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource

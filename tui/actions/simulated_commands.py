@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from probes.simulation.host import SimulatedHost
 from tui.actions.local_commands import CommandResult
-from tui.runtime.ansi_text import harmless
+from tui.runtime.ansi_text import sanitized
 
 _LINE_LIMIT = 4096
 _LONGEST_WAIT_SECONDS = 1.5
@@ -30,6 +30,6 @@ class SimulatedCommands:
         pause = min(_LONGEST_WAIT_SECONDS, performed.seconds) / (len(performed.lines) + 1)
         for line in performed.lines:
             self._wait(pause)
-            on_line(harmless(line, _LINE_LIMIT))
+            on_line(sanitized(line, _LINE_LIMIT))
         self._wait(pause)
         return CommandResult(performed.exit_status, performed.seconds)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tui.bandwidth.processes import LINE_LIMIT, ProcessExit, ToolProcess
 from tui.bandwidth.supervisor import GRACE_SECONDS
-from tui.runtime.ansi_text import harmless, without_colors
+from tui.runtime.ansi_text import sanitized, without_colors
 
 if TYPE_CHECKING:
     from probes.simulation.host import SimulatedHost, SimulatedTest
@@ -73,7 +73,7 @@ class _SimulatedProcess:
         """Read new lines, and stop the tool if its time is over; return whether it has ended."""
         if self._exit is not None:
             return True
-        self._waiting += [without_colors(harmless(line, LINE_LIMIT)) for line in self._test.lines()]
+        self._waiting += [without_colors(sanitized(line, LINE_LIMIT)) for line in self._test.lines()]
         now = self._host.monotonic()
         status = self._test.exit_status
         if status is not None:

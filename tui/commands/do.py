@@ -26,7 +26,7 @@ from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.changes import Judged, draw_change
+from widgets.doctor.changes import Assessment, draw_change
 from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
@@ -200,9 +200,8 @@ class Do:
         before, earlier = self._examination, self._findings
         self._examination = examine(self._host, before=before)
         self._findings = findings(self._examination)
-        change = draw_change(
-            Judged(before.verdict, earlier), Judged(self._examination.verdict, self._findings), self._width
-        )
+        after = Assessment(self._examination.verdict, self._findings)
+        change = draw_change(Assessment(before.verdict, earlier), after, self._width)
         try:
             self._print([(), *change])
         except OSError:

@@ -1,4 +1,4 @@
-"""Runs a confirmed action, shows it on its console, and has the node checked again afterwards."""
+"""Run a confirmed action, show it on its console, and check the node again afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ActionRunController:
         """Run what was confirmed, unless something else is running."""
         from tui.screens.run.screen import RunScreen
         from tui.screens.run.state import RunState
-        from widgets.doctor.changes import Judged
+        from widgets.doctor.changes import Assessment
 
         examination = self._context.doctor.examination
         if self._context.warn_if_busy():
@@ -52,7 +52,7 @@ class ActionRunController:
         if examination is None:
             self._context.notify("The node is being checked. Try again in a moment.", "warning")
             return
-        before = Judged(examination.verdict, self._context.doctor.findings)
+        before = Assessment(examination.verdict, self._context.doctor.findings)
         state = RunState(prepared, self._context.origin, before)
         self._worker.start(
             prepared,
@@ -91,14 +91,14 @@ class ActionRunController:
         if state is None:
             return
         had_ended = state.ended is not None
-        state.take(self._worker.take())
+        state.add_events(self._worker.take())
         self._draw(state)
         if state.ended is None or had_ended:
             return
         if self._context.is_leaving:
             self._app.exit()
-        elif state.wants_look:
-            self._context.sampler.look_again()
+        elif state.needs_recheck:
+            self._context.sampler.recheck()
         self._notify_end(state)
 
     def _notify_end(self, state: RunState) -> None:
@@ -110,13 +110,13 @@ class ActionRunController:
 
     def note_examination(self, report: Examined) -> None:
         """Show what the run has changed, if this is the check after it."""
-        from widgets.doctor.changes import Judged
+        from widgets.doctor.changes import Assessment
 
         state, examination = self._worker.state, report.examination
-        if report.looked_again and state is not None:
+        if report.is_recheck and state is not None:
             findings = self._context.doctor.findings
-            after = None if examination is None else Judged(examination.verdict, findings)
-            state.looked_again(after, report.failure)
+            after = None if examination is None else Assessment(examination.verdict, findings)
+            state.note_recheck(after, report.failure)
             self._draw(state)
 
     # The console

@@ -1,4 +1,4 @@
-"""Lists the actions, shows their plans, and shows what ran before."""
+"""List the actions, show their plans, and show what ran before."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ActionsController:
 
     def _take_offers(self, examination: Examination, answer: tuple[tuple[Offer, ...], str]) -> None:
         offers, refusal = answer
-        self.state.take(offers, examination, refusal)
+        self.state.set_actions(offers, examination, refusal)
         self._is_listed.set()
         self._draw()
         if self._wanted is not None:
@@ -142,7 +142,7 @@ class ActionsController:
                 screen.draw()
 
         def take(answer: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
-            state.take(*answer)
+            state.set_runs(*answer)
             draw()
 
         def fail(message: str) -> None:

@@ -43,7 +43,7 @@ class Activity(Protocol):
         """Stop it at once."""
 
     def close(self) -> None:
-        """The screen has closed: send no more events to it."""
+        """Send no more events to the screen, which has closed."""
 
     def finish(self) -> None:
         """Stop it and wait for its end, after the screen has closed."""

@@ -73,8 +73,8 @@ class CommandsProvider(Provider):
                 key = KEYS[name]
                 yield _Command(key.label, f"{key.display}  {key.meaning}", partial(app.run_action, action))
         for offer in app.actions.state.offers:
-            told = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
-            yield _Command(offer.title, told, partial(app.action_act, offer.id), offer.plan is not None)
+            why_not = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
+            yield _Command(offer.title, why_not, partial(app.action_act, offer.id), offer.plan is not None)
 
     async def discover(self) -> Hits:
         """List all that is possible, before anything is typed."""
@@ -96,7 +96,7 @@ class CommandsProvider(Provider):
 
 
 def _plain(text: str) -> str:
-    """The text without Textual's markup: names of devices and files may look like it."""
+    """Escape a text: names of devices and files may look like Textual's markup."""
     return text.replace("[", "\\[")
 
 
@@ -106,7 +106,7 @@ class Palette(CommandPalette):
     BINDINGS = [bind("exit", "app.quit", priority=True)]  # noqa: RUF012 - Textual's own type
 
     def __init__(self) -> None:
-        super().__init__({CommandsProvider}, placeholder="A word of the command's name; Esc closes")
+        super().__init__({CommandsProvider}, placeholder="Type a command name. Esc: close")
 
     def _action_command_list(self, action: str) -> None:
         # Right after a key the list has no lines yet, and Textual 8.2 looks for the row to page from.

@@ -1,4 +1,4 @@
-"""What a program prints, made harmless: lines, with colours kept and every other control sequence gone."""
+"""Sanitize program output: split it into lines, keep colors, remove all other control sequences."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _SEQUENCE = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c|$)"
     r"|\x1b[ -/]{0,8}[0-~]"
 )
-_COLOUR = re.compile(r"\x1b\[[0-9;]{0,32}m")
+_COLOR = re.compile(r"\x1b\[[0-9;]{0,32}m")
 
 
 class LineSplitter:
-    """Bytes in pieces of any size to whole lines; what a carriage return overwrites is gone."""
+    """Turn bytes in pieces of any size into lines, without what a carriage return has overwritten."""
 
     def __init__(self, decoder: codecs.IncrementalDecoder, limit: int) -> None:
         self._decoder, self._limit = decoder, limit
         self._pending = ""
 
     def feed(self, piece: bytes) -> Iterator[str]:
-        """The lines that are whole now."""
+        """Return the complete lines so far."""
         *lines, self._pending = (self._pending + self._decoder.decode(piece)).split("\n")
         for line in lines:
-            yield harmless(line, self._limit)
-        # A program that never ends its line must not fill the memory.
+            yield sanitized(line, self._limit)
+        # A line that never ends must not fill the memory.
         if len(self._pending) > 4 * self._limit:
-            yield harmless(self._pending, self._limit)
+            yield sanitized(self._pending, self._limit)
             self._pending = ""
 
     def rest(self) -> Iterator[str]:
-        """What stands behind the last line's end; once."""
+        """Return what follows the last complete line; only once."""
         pending, self._pending = self._pending + self._decoder.decode(b"", True), ""
         if pending:
-            yield harmless(pending, self._limit)
+            yield sanitized(pending, self._limit)
 
 
-def harmless(line: str, limit: int) -> str:
-    """One line of at most `limit` characters, with no control sequence left but SGR (colours)."""
+def sanitized(line: str, limit: int) -> str:
+    """Return a line of at most `limit` characters, without control sequences other than SGR (colors)."""
     line = line.rstrip("\r").rpartition("\r")[2][: 4 * limit]
     kept: list[str] = []
     end = 0
@@ -68,5 +68,5 @@ def _cut(text: str, limit: int) -> str:
 
 
 def without_colors(line: str) -> str:
-    """A harmless line as plain text: for files, and for programs that explain it."""
-    return _COLOUR.sub("", line)
+    """Return a sanitized line as plain text."""
+    return _COLOR.sub("", line)

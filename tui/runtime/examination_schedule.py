@@ -1,4 +1,4 @@
-"""How often the node is read, and when it is checked again without being asked."""
+"""When the node is read, and when it is checked again automatically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _QUIET_SECONDS = 60.0
 
 
 class ExaminationSchedule:
-    """Doubles the least time between two examinations with each, until the node is quiet for a while."""
+    """Double the minimum time between two examinations until the node has been quiet for a while."""
 
     def __init__(self) -> None:
         self._changed = False
@@ -16,11 +16,11 @@ class ExaminationSchedule:
         self._gap = SHORTEST_SECONDS
 
     def note_change(self) -> None:
-        """The node has changed since it was examined."""
+        """Note that the node has changed since its examination."""
         self._changed = True
 
     def is_due(self, now: float) -> bool:
-        """Whether to examine the node now, taken as done then; `now` in seconds."""
+        """Return whether to examine the node now, and count it as done; `now` is in seconds."""
         if not self._changed:
             return False
         since = _QUIET_SECONDS if self._at is None else now - self._at
@@ -32,26 +32,26 @@ class ExaminationSchedule:
 
 
 class ReadingSchedule:
-    """Stretches the interval between readings on a node that cannot keep up with it.
+    """Stretch the interval between readings on a slow node.
 
-    Reading and drawing take at most half of the time, so that probes, checks and keys find room.
+    Reading and drawing take at most half of the time, so that probes, checks and keys stay responsive.
     """
 
-    _KEPT = 0.7  # of the cost before: one slow reading among quick ones does not change the interval
+    _SMOOTHING = 0.7  # weight of earlier readings, so that a single slow one changes little
 
     def __init__(self) -> None:
         self._cost = 0.0
 
     def note_reading(self, seconds: float) -> None:
-        """A reading took so long, from the question to the screen."""
-        self._cost = seconds * (1 - self._KEPT) + self._cost * self._KEPT
+        """Note how long a reading took, from the request to the screen."""
+        self._cost = seconds * (1 - self._SMOOTHING) + self._cost * self._SMOOTHING
 
     def interval(self, wanted: float) -> float:
-        """Return the seconds between two readings where `wanted` were asked for."""
+        """Return the seconds between two readings, at least `wanted`."""
         return max(wanted, 2 * self._cost)
 
     def word(self, wanted: float) -> str:
-        """Return "every 1 s", or "every 3 s (slow node)" where the interval is clearly stretched."""
+        """Return "every 1 s", or "every 3 s (slow node)" if the interval is clearly stretched."""
         interval = self.interval(wanted)
         if interval < 1.5 * wanted:
             return f"every {wanted:g} s"

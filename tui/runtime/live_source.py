@@ -1,4 +1,4 @@
-"""Reads a node now, and records it on demand with the readings that are taken anyway."""
+"""Read a live node, and record it on request with the same readings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from probes.snapshot.watch import Watch
 from probes.topology.paths import build
 from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
-if TYPE_CHECKING:  # what recording and the doctor need is loaded when they begin
+if TYPE_CHECKING:  # imported on first use
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
     from tui.runtime.recorder import Recorded, Recorder
 
 
 class LiveSource:
-    """A source of readings; all of it runs in the sampler's thread but what says otherwise."""
+    """A live node; all methods run in the sampler's thread unless they say otherwise."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -31,12 +31,12 @@ class LiveSource:
         self._recorder: Recorder | None = None
         self._record = False
 
-    def take(self, probe: bool) -> Iterator[Report]:
-        """One reading; before it a probe of the whole node where that has changed or `probe` asks for it."""
+    def read(self, probe: bool) -> Iterator[Report]:
+        """Yield a reading, after a probe of the whole node if that has changed or with `probe`."""
         failed = self._begin() if self._record and self._recorder is None else None
         if failed is not None:
             yield failed
-        # A recording begins with the whole node.
+        # A recording starts with the whole node.
         begins = self._recorder is not None and not self._recorder.moments
         node = self._watch.probe(probe or begins)
         if node is not None:
@@ -46,7 +46,7 @@ class LiveSource:
             self._probed = Probed(node, topology, roles_of(node, topology))
             yield self._probed
         assert self._probed is not None
-        if begins:  # what the doctor asks is recorded too
+        if begins:  # record what the doctor reads too
             self.examine()
         reading = self._watch.read()
         if self._recorder is not None:
@@ -57,7 +57,7 @@ class LiveSource:
         yield Sampled(reading, verdict, self._host.wall_clock())
 
     def examine(self) -> Examination:
-        """All that the doctor looks at; what rises is judged against the examination before."""
+        """Examine the node; rising counters are compared with the previous examination."""
         from probes.snapshot.examination import examine
 
         node = self._probed.node if self._probed is not None else None
@@ -65,18 +65,18 @@ class LiveSource:
         return self._examination
 
     def release(self) -> None:
-        """Gives back what keeps the NVIDIA driver from being unloaded; the next reading takes it again."""
+        """Release what keeps the NVIDIA driver from being unloaded, until the next reading."""
         if isinstance(self._host, LocalHost):
             self._host.release()
 
     # Recording
 
     def toggle_recording(self) -> None:
-        """Begins a recording with the next reading, or ends the one under way; from any thread."""
+        """Start recording with the next reading, or stop; may be called from any thread."""
         self._record = not self._record
 
     def close(self) -> Recorded | None:
-        """Ends a recording under way, from any thread; RecordingError where its file cannot be written."""
+        """End a running recording, from any thread; RecordingError if its file cannot be written."""
         recorder = self._recorder
         if recorder is None:
             return None
@@ -86,7 +86,7 @@ class LiveSource:
         return recorder.finish()
 
     def _begin(self) -> RecordingEnded | None:
-        """Has the host recorded from now on; why not, where it cannot be."""
+        """Start recording the host; return the reason if it cannot be recorded."""
         from probes.recording.format import RecordingError
         from tui.runtime.recorder import Recorder, default_path
 
@@ -100,7 +100,7 @@ class LiveSource:
         return None
 
     def _end_moment(self, recorder: Recorder) -> Iterator[Report]:
-        """Writes what was answered, and ends the recording where it is to end."""
+        """Write the moment, and end the recording if requested or full."""
         from probes.recording.format import RecordingError
 
         try:
@@ -108,7 +108,7 @@ class LiveSource:
             if self._record and not recorder.is_full:
                 yield RecordingState(recorder.moments, recorder.size_bytes)
                 return
-            why = "It is as long as a recording may be. " if recorder.is_full else ""
+            why = "The recording has reached its maximum length. " if recorder.is_full else ""
             recorded = recorder.finish()
             ended = RecordingEnded(f"{why}Recorded {recorded}. {recorded.privacy() if recorded else ''}")
         except RecordingError as error:

@@ -1,9 +1,9 @@
-"""One gdrtop acts or measures at a time on a node: changes spoil what is measured.
+"""A lock: only one gdrtop at a time runs an action or a bandwidth test on a node.
 
-A locked file (flock(2)), which the kernel unlocks when its owner and the steps that it began have ended.
-Root's is below /run and readable by root alone, so that no other user can hold it. A user's is in the user's
-own runtime directory, and waits for root's as well. A container has a /run of its own: a gdrtop in a
-container and one on its host do not exclude each other.
+It is a locked file (flock(2)), which the kernel unlocks when its owner and the steps that it started have
+ended. Root's is below /run and readable only by root, so that no other user can take it. A user's is in the
+user's runtime directory and respects root's too. A container has its own /run: a gdrtop in a container and
+one on its host do not exclude each other.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LOCKS_BYTES = 4 << 20
 
 
 class LockTaken(Exception):
-    """Another gdrtop is acting, or the lock cannot be made; the message says which."""
+    """Another gdrtop has the lock, or it cannot be created; the message says which."""
 
 
 class ActionLock:
-    """Held from entering to leaving the context; LockTaken where another gdrtop has it."""
+    """The lock as a context manager; LockTaken if another gdrtop has it."""
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = runtime_directory() if directory is None else directory
@@ -43,7 +43,7 @@ class ActionLock:
             directory = open_own_directory(self._directory)
             descriptor = os.open(_FILE, _FILE_FLAGS, 0o600, dir_fd=directory)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.fstat(descriptor).st_uid != os.geteuid():
-                raise OSError(0, "it is not this user's own file")
+                raise OSError(0, "it is not a regular file of this user")
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             holder = "" if _is_root() else _roots_holder()
         except BlockingIOError:
@@ -56,9 +56,9 @@ class ActionLock:
             ) from None
         if holder:
             _close(directory, descriptor)
-            raise LockTaken(f"another gdrtop is acting or measuring on this node ({holder})")
+            raise LockTaken(f"another gdrtop is running an action or a test on this node ({holder})")
         _close(directory)
-        with contextlib.suppress(OSError):  # a full file system: the lock is taken all the same
+        with contextlib.suppress(OSError):  # a full file system; the lock is taken anyway
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} {user_name()}".encode(), 0)
         self._descriptor = descriptor
@@ -66,7 +66,7 @@ class ActionLock:
 
     @property
     def descriptor(self) -> int:
-        """For a child: while it runs, the lock stays taken, even where gdrtop has been killed."""
+        """Return it for a child, which keeps the lock as long as it runs, even if gdrtop is killed."""
         return self._descriptor
 
     def __exit__(self, *_: object) -> None:
@@ -75,7 +75,7 @@ class ActionLock:
 
 
 def runtime_directory() -> str:
-    """Return where this user's lock and detached runs are: below /run, or in XDG_RUNTIME_DIR."""
+    """Return the directory of this user's lock and detached runs: below /run, or in XDG_RUNTIME_DIR."""
     if _is_root():
         return ROOTS_DIRECTORY
     base = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -87,7 +87,7 @@ def runtime_directory() -> str:
 
 
 def open_own_directory(path: str) -> int:
-    """Make and open a directory that only this user may write; OSError where it is another's, or a link."""
+    """Create and open a directory that only this user may write; OSError if it is not, or a link."""
     os.makedirs(path, 0o755 if _is_root() else 0o700, exist_ok=True)
     descriptor = os.open(path, _DIRECTORY_FLAGS)
     status = os.fstat(descriptor)
@@ -102,7 +102,7 @@ def _is_root() -> bool:
 
 
 def user_name() -> str:
-    """Return whose account this is, and whose it was before sudo."""
+    """Return the user name, with the one before sudo: "root (sudo by alice)"."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -118,16 +118,16 @@ def _close(*descriptors: int) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    """Who has the lock, by what is written in the file."""
+    """Return who has the lock, by the content of the file."""
     pid, _, user = os.pread(descriptor, 256, 0).decode("utf-8", "replace").partition(" ")
     if not re.fullmatch(r"[1-9][0-9]{0,9}", pid):
-        return "it has just begun"
-    ended = "" if os.path.exists(f"/proc/{pid}") else "; it has ended, a step that it began is still running"
+        return "just started"
+    ended = "" if os.path.exists(f"/proc/{pid}") else "; it has ended, but its last step is still running"
     return f"pid {pid}, user {printable(user, 128)}{ended}"
 
 
 def _roots_holder() -> str:
-    """Who has root's lock, by /proc/locks: only root may open the file itself."""
+    """Return who has root's lock, by /proc/locks, because only root may open the file."""
     try:
         status = os.stat(f"{ROOTS_DIRECTORY}/{_FILE}")
         locks = os.open("/proc/locks", os.O_RDONLY | os.O_CLOEXEC)

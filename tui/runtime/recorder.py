@@ -1,4 +1,4 @@
-"""Records a node into a file: moments in, a finished archive out."""
+"""Record a node to a file."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ _HOST_QUESTIONS = (Question("file", ("/proc/sys/kernel/hostname",)), Question("f
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording that lies in its place."""
+    """A finished recording."""
 
     path: str
     moments: int
     size_bytes: int
     redacted: bool
-    identifiers: dict[str, int]  # how many different ones of each kind were met
+    identifiers: dict[str, int]  # distinct ones, by kind
 
     def __str__(self) -> str:
         count = f"{self.moments} moment{'s' if self.moments > 1 else ''}"
         return f"{shown_path(self.path)}: {count}, {self.size_bytes / 1000:.0f} kB"
 
     def privacy(self) -> str:
-        """What it gives away, in a sentence."""
+        """Return a sentence on the identifiers in the file."""
         kinds = ", ".join(f"{count} × {kind}" for kind, count in self.identifiers.items())
         if not kinds:
-            return "No identifiers were found in it."
+            return "It contains no identifiers."
         if self.redacted:
-            return f"Replaced in it by tokens: {kinds}."
-        return f"It holds: {kinds}; gdrtop record --redact replaces them."
+            return f"Identifiers replaced by tokens: {kinds}."
+        return f"It contains {kinds}; use gdrtop record --redact to replace them."
 
 
 class Recorder:
-    """Writes what a host answers; `finish` may be called from any thread, also while a read hangs."""
+    """Record what a host answers; `finish` may be called from any thread, even while a read hangs."""
 
     def __init__(self, host: Host, path: str, redact: bool = False) -> None:
-        self.host = RecordingHost(host, self._take)
+        self.host = RecordingHost(host, self._add)
         self._origin = host.origin
         self._identifiers = Identifiers(redact)
         self._lock = threading.Lock()
@@ -63,15 +63,15 @@ class Recorder:
 
     @property
     def moments(self) -> int:
-        """Moments written so far."""
+        """Return the number of moments written so far."""
         return self._writer.moments
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file so far."""
+        """Return the size of the file so far, in bytes."""
         return self._file.bytes_written
 
-    def _take(self, moment: Moment) -> None:
+    def _add(self, moment: Moment) -> None:
         with self._lock:
             if self._closed or self.is_full:
                 return
@@ -79,7 +79,7 @@ class Recorder:
                 self._write(moment)
             except RecordingError:
                 raise
-            except Exception as error:  # an answer of a kind that nobody thought of
+            except Exception as error:  # an answer of an unexpected kind
                 what = printable(f"{type(error).__name__}: {error}", 200)
                 raise RecordingError(f"{shown_path(self._file.path)}: recording failed: {what}") from error
 
@@ -99,14 +99,14 @@ class Recorder:
         self._writer.begin(Manifest(FORMAT_VERSION, version(), host, moment.at, source, label, redacted))
 
     def finish(self) -> Recorded | None:
-        """Puts the file in its place; None where it was finished before. RecordingError where it cannot."""
+        """Move the file to its final name; None if that was done before. RecordingError if it fails."""
         with self._lock:
             if self._closed:
                 return None
             self._closed = True
             try:
                 if not self._writer.moments:
-                    raise RecordingError("nothing was recorded: it ended before the first reading")
+                    raise RecordingError("nothing was recorded: the recording ended before the first reading")
                 self._file.trim()
                 counts = self._identifiers.counts
                 self._writer.end(self._last_at, counts)
@@ -118,18 +118,18 @@ class Recorder:
         )
 
     def drop(self) -> None:
-        """Gives the recording up, and leaves nothing behind."""
+        """Discard the recording and delete its file."""
         with self._lock:
             self._closed = True
             self._file.drop()
 
 
 def default_path(platform: object, at: float) -> str:
-    """A file of host and time (UTC) in the current directory; RecordingError where that is gone."""
+    """Return a path of host and time (UTC) in the current directory; RecordingError if that is gone."""
     try:
         directory = os.getcwd()
     except OSError:
-        raise RecordingError("the current directory is gone: start gdrtop in another one") from None
+        raise RecordingError("the current directory no longer exists; start gdrtop in another one") from None
     host = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
     host = re.sub(r"[^A-Za-z0-9.-]", "_", host).strip(".")[:64] or "node"
     name = f"gdrtop-{host}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}.tar.gz"
@@ -137,6 +137,6 @@ def default_path(platform: object, at: float) -> str:
 
 
 def refuse_recorded(host: Host) -> None:
-    """RecordingError where the host is itself a recording."""
+    """Raise RecordingError if the host is itself a recording."""
     if host.origin.source is Source.RECORDED:
-        raise RecordingError("this is a recording already: copy its file")
+        raise RecordingError("this is already a recording; copy its file instead")

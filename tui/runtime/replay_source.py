@@ -1,4 +1,4 @@
-"""Moves through a recording: what the screens show at one moment of it, with the histories up to there."""
+"""Play a recording: what the screens show at a moment, with the histories up to that moment."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from probes.nccl.topology_file import TopologyFileFacts
     from probes.snapshot.examination import Examination
 
-_KEPT = 1024  # readings: what the histories show, and room to move back and forth in
+_CACHED = 1024  # readings: those of the histories, and room to move back and forth
 T = TypeVar("T")
 
 
 class ReplaySource:
-    """A source of readings with a position; `move` and `position` are for the screen's thread."""
+    """A recorded node with a position; `move` and `position` are for the screen's thread."""
 
     def __init__(self, host: ReplayHost) -> None:
         self._host = host
@@ -37,43 +37,43 @@ class ReplaySource:
         self._files: Maybe[TopologyFileFacts] | None = None
 
     def move(self, moment: int) -> None:
-        """Goes to a moment; beyond the first or last, to that."""
+        """Go to a moment, at most to the first or last."""
         self.position = max(0, min(moment, self.last))
 
-    def take(self, probe: bool) -> Iterator[Report]:
-        """What is new at the position, or where it was moved to another place, all up to it."""
+    def read(self, probe: bool) -> Iterator[Report]:
+        """Yield what is new at the next moment, or after a jump everything up to the position."""
         moment, before = self.position, self._shown
-        anew = probe or before is None or moment != before + 1
-        first = self._first(moment) if anew else moment
+        is_full = probe or before is None or moment != before + 1
+        first = self._first(moment) if is_full else moment
         reports: list[Probed | Sampled] = []
         for number in range(first, moment + 1):
-            if self._is_probed(number) or (anew and number == first):
+            if self._is_probed(number) or (is_full and number == first):
                 reports.append(self._probe(number))
             reports.append(self._sample(number))
         self._shown = moment
-        yield Replayed(moment, anew, tuple(reports))
+        yield Replayed(moment, is_full, tuple(reports))
 
     def examine(self) -> Examination:
-        """All that the doctor looks at, as it was recorded up to the moment shown."""
+        """Examine the node as recorded up to the moment shown."""
         from probes.snapshot.examination import examine
 
         moment = self.position
         node = self._probe(moment).node
         self._host.seek(moment)
         examination = examine(self._host, node)
-        if examination.topology_files != self._files:  # the verdicts so far did not know of them
+        if examination.topology_files != self._files:  # the verdicts so far did not use them
             self._files = examination.topology_files
             self._sampled.clear()
         return examination
 
     def release(self) -> None:
-        """A recording holds nothing of a node."""
+        """Do nothing: a recording uses no driver."""
 
     def _first(self, moment: int) -> int:
-        """The first moment that the histories at this one still show, and one before for its rates."""
+        """Return the first moment that the histories at this one show, and one more for its rates."""
         first = moment
         oldest = self._at(moment) - HISTORY_SECONDS
-        while first > 0 and moment - first < _KEPT // 2 and self._at(first) >= oldest:
+        while first > 0 and moment - first < _CACHED // 2 and self._at(first) >= oldest:
             first -= 1
         return first
 
@@ -85,7 +85,7 @@ class ReplaySource:
         return moment == 0 or self._host.recording.moments[moment].probed
 
     def _probe(self, moment: int) -> Probed:
-        """The node as it was probed last at this moment."""
+        """Return the newest probe at this moment."""
         while not self._is_probed(moment):
             moment -= 1
         probed = self._probed.get(moment)
@@ -94,7 +94,7 @@ class ReplaySource:
             node = probe_node(self._host)
             topology = build(node)
             probed = Probed(node, topology, roles_of(node, topology))
-            _keep(self._probed, moment, probed, 8)
+            _cache(self._probed, moment, probed, 8)
         return probed
 
     def _sample(self, moment: int) -> Sampled:
@@ -107,12 +107,12 @@ class ReplaySource:
             before = None if earlier is None else earlier.reading
             verdict = judge(probed.node, probed.topology, reading, before, self._files)
             sampled = Sampled(reading, verdict, self._host.wall_clock())
-            _keep(self._sampled, moment, sampled, _KEPT)
+            _cache(self._sampled, moment, sampled, _CACHED)
         return sampled
 
 
-def _keep(kept: dict[int, T], moment: int, value: T, most: int) -> None:
-    """Keeps a value; what was kept first goes first."""
-    while len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[moment] = value
+def _cache(cached: dict[int, T], moment: int, value: T, most: int) -> None:
+    """Cache a value; drop the oldest ones."""
+    while len(cached) >= most:
+        del cached[next(iter(cached))]
+    cached[moment] = value

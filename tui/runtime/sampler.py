@@ -1,4 +1,4 @@
-"""Reads the node in a thread of its own, so that a read that hangs never freezes the screen."""
+"""Read the node in its own thread, so that a read that hangs never freezes the screen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Union
 
 from probes.host.progress import Progress, follow
 
-if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has been painted
+if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.facts.node import Node
     from probes.snapshot.examination import Examination
     from probes.snapshot.nic_roles import NicRole
@@ -21,51 +21,51 @@ if TYPE_CHECKING:  # what the thread needs it loads itself, once the screen has 
 
 @dataclass(frozen=True)
 class Probed:
-    """The whole node as just probed, and what follows from it."""
+    """The whole node, its topology and the roles of its NICs."""
 
     node: Node
     topology: Topology
-    roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC id; empty: not asked
+    roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC id; empty if they were not probed
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """One reading and the verdict with it."""
+    """One reading, and the verdict with it."""
 
     reading: Reading
     verdict: Verdict
-    taken_at: float  # seconds since 1970, the host's clock
+    taken_at: float  # seconds since 1970, by the host's clock
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Sampling itself failed: what happened, in a sentence."""
+    """Sampling failed; `what` is a sentence."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A recording at a moment: what is new there, or with `anew` all that the screens show."""
+    """A recording at a moment: what is new there, or with `is_full` all that the screens show."""
 
     moment: int
-    anew: bool
-    reports: tuple[Probed | Sampled, ...]  # in the order of time; the last one is Sampled
+    is_full: bool
+    reports: tuple[Probed | Sampled, ...]  # in the order of time, ending with a Sampled
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What the doctor looked at; or why it could not."""
+    """An examination, or why it failed."""
 
     examination: Examination | None
     failure: str = ""
-    looked_again: bool = False  # it was made to see what an action has changed
+    is_recheck: bool = False  # requested to see what an action has changed
     detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) whose traffic passes the root complex
 
 
 @dataclass(frozen=True)
 class RecordingState:
-    """How far a recording of this node has come."""
+    """The length of the running recording."""
 
     moments: int
     size_bytes: int
@@ -73,31 +73,31 @@ class RecordingState:
 
 @dataclass(frozen=True)
 class RecordingEnded:
-    """A recording has ended: where the file is, or why there is none."""
+    """A recording has ended; `what` says where the file is, or why there is none."""
 
     what: str
     failed: bool = False
 
 
 Report = Union[Probed, Sampled, Failed, Replayed, Examined, RecordingState, RecordingEnded]  # noqa: UP007
-"""What a source gives; written so for Python 3.10."""
+"""What a source yields; a Union for Python 3.10."""
 
 
 class ReadingSource(Protocol):
     """Where readings come from: a node, or a recording of one."""
 
-    def take(self, probe: bool) -> Iterator[Report]:
-        """One reading, the last of what is given; with `probe` after a probe of the whole node."""
+    def read(self, probe: bool) -> Iterator[Report]:
+        """Yield reports that end with one reading; with `probe`, probe the whole node first."""
 
     def examine(self) -> Examination:
-        """All that the doctor looks at, as of now or of the moment shown."""
+        """Return an examination of the node now, or at the moment shown."""
 
     def release(self) -> None:
-        """Gives back what keeps the NVIDIA driver from being unloaded."""
+        """Release what keeps the NVIDIA driver from being unloaded."""
 
 
 def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
-    """The pairs of GPU and NIC below one switch whose traffic leaves it all the same."""
+    """Return the pairs of GPU and NIC below one switch whose traffic leaves the switch."""
     if examination is None:  # a source without a node
         return frozenset()
     from probes.queries.acs_redirects import detours
@@ -106,72 +106,72 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
 
 
 class Sampler:
-    """Has a reading taken when asked, in a thread of its own.
+    """Take readings on request, in its own thread.
 
-    A daemon thread, not a pool's: leaving the program must not wait for a read that never ends.
+    It is a daemon thread: quitting must not wait for a read that never returns.
     """
 
     def __init__(self, open_source: Callable[[], ReadingSource], report: Callable[[Report], object]) -> None:
         self._open_source = open_source
         self._report = report
         self._wanted = threading.Event()
-        self._probe_wanted = False
-        self._reading_wanted = False
-        self._examination_wanted = False
-        self._look_wanted = False
-        self._rest_wanted = False
+        self._probe_requested = False
+        self._reading_requested = False
+        self._examination_requested = False
+        self._recheck_requested = False
+        self._rest_requested = False
         self._rests = threading.Event()
         self._asked_at: float | None = None
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread and asks for the first reading."""
+        """Start the thread and ask for the first reading."""
         self._thread.start()
         self.ask()
 
     def stop(self) -> None:
-        """Ends the thread after the read under way, if that ever ends."""
+        """End the thread after the current read, if that returns."""
         self._stopped = True
         self._wanted.set()
 
     def ask(self, probe: bool = False) -> None:
-        """Asks for a reading, with `probe` of the whole node; while one is under way, for nothing more."""
-        self._probe_wanted = self._probe_wanted or probe
-        if not self._reading_wanted:
-            self._reading_wanted = True
+        """Ask for a reading, with `probe` of the whole node; do nothing while one is pending."""
+        self._probe_requested = self._probe_requested or probe
+        if not self._reading_requested:
+            self._reading_requested = True
             self._asked_at = self._asked_at or time.monotonic()
             self._wanted.set()
 
     def ask_examination(self) -> None:
-        """Asks for an examination by the doctor."""
-        self._examination_wanted = True
+        """Ask for an examination."""
+        self._examination_requested = True
         self._asked_at = self._asked_at or time.monotonic()
         self._wanted.set()
 
-    def look_again(self) -> None:
-        """Asks for a probe of the whole node and then an examination, to see what an action has changed."""
-        self._look_wanted = True
+    def recheck(self) -> None:
+        """Ask for a probe of the whole node and then an examination, to see what an action has changed."""
+        self._recheck_requested = True
         self._wanted.set()
 
     def rest(self, seconds: float) -> bool:
-        """Takes no reading until `resume`, and holds nothing of the driver; from any thread but its own.
+        """Stop reading and release the driver until `resume`; call it from any thread but the sampler's.
 
-        Whether that was so within `seconds`: a read under way may never end.
+        Return whether that happened within `seconds`: the current read may never return.
         """
-        self._rest_wanted = True
+        self._rest_requested = True
         self._wanted.set()
         return self._rests.wait(seconds)
 
     def resume(self) -> None:
-        """Reads on after a rest."""
-        self._rest_wanted = False
+        """Continue after `rest`."""
+        self._rest_requested = False
         self._rests.clear()
-        self._asked_at = time.monotonic() if self._reading_wanted or self._examination_wanted else None
+        self._asked_at = time.monotonic() if self._reading_requested or self._examination_requested else None
         self._wanted.set()
 
     def silent_for(self) -> float:
-        """Seconds since the question that is still unanswered; 0 when all are answered, or at rest."""
+        """Return the seconds since the oldest unanswered request; 0 if there is none, or at rest."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None or self._rests.is_set() else time.monotonic() - asked_at
 
@@ -179,7 +179,7 @@ class Sampler:
         follow(Progress())
         try:
             source = self._open_source()
-        except Exception as error:  # the screen must say so and live on
+        except Exception as error:  # the screen shows it and goes on
             self._report(Failed(f"{type(error).__name__}: {error}"))
             return
         while True:
@@ -187,45 +187,45 @@ class Sampler:
             self._wanted.clear()
             if self._stopped:
                 return
-            if self._rest_wanted:
+            if self._rest_requested:
                 if not self._rests.is_set():
                     source.release()
                     self._rests.set()
                 continue
             self._rests.clear()
-            look, self._look_wanted = self._look_wanted, False
-            if look:  # the probe first, so that the examination is of the node as it is now
-                self._probe_wanted = self._reading_wanted = True
-            elif self._examination_wanted:
+            recheck, self._recheck_requested = self._recheck_requested, False
+            if recheck:  # the probe first, so that the examination is of the node as it is now
+                self._probe_requested = self._reading_requested = True
+            elif self._examination_requested:
                 self._examine(source)
-            if self._reading_wanted:
+            if self._reading_requested:
                 self._read(source)
-            if look:
-                self._examine(source, looked_again=True)
+            if recheck:
+                self._examine(source, is_recheck=True)
 
-    def _examine(self, source: ReadingSource, looked_again: bool = False) -> None:
-        self._examination_wanted = False
+    def _examine(self, source: ReadingSource, is_recheck: bool = False) -> None:
+        self._examination_requested = False
         try:
             examination = source.examine()
-            examined = Examined(examination, "", looked_again, _detours_of(examination))
-        except Exception as error:  # whatever a probe did, the screen says so and lives on
-            examined = Examined(None, f"{type(error).__name__}: {error}", looked_again)
+            examined = Examined(examination, "", is_recheck, _detours_of(examination))
+        except Exception as error:  # the screen shows it and goes on
+            examined = Examined(None, f"{type(error).__name__}: {error}", is_recheck)
         self._asked_at = None
         self._report(examined)
 
     def _read(self, source: ReadingSource) -> None:
-        probe, self._probe_wanted = self._probe_wanted, False
+        probe, self._probe_requested = self._probe_requested, False
         last: Report | None = None
         try:
-            for report in source.take(probe):
+            for report in source.read(probe):
                 if last is not None:
                     self._report(last)
                 last = report
-        except Exception as error:  # whatever a probe did, the screen says so and lives on
+        except Exception as error:  # the screen shows it and goes on
             if last is not None:
                 self._report(last)
             last = Failed(f"{type(error).__name__}: {error}")
-        # Answered before it is told: who hears of it may ask again at once.
-        self._asked_at, self._reading_wanted = None, False
+        # Answered before it is reported, because the receiver may ask again at once.
+        self._asked_at, self._reading_requested = None, False
         if last is not None:
             self._report(last)

@@ -1,8 +1,8 @@
-"""Textual's terminal driver, for a terminal that goes away.
+"""Textual's terminal driver, extended for terminals that go away.
 
 A terminal can vanish without SIGHUP: under nohup, or where gdrtop is not in the foreground. Textual's input
-thread then reads EOF in a loop, its writer thread dies at EIO, and the main thread waits for room in the
-writer's queue for ever.
+thread then reads EOF in a loop, its writer thread dies of EIO, and the main thread waits forever for room in
+the writer's queue.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CLOSE_SECONDS = 2.0
 
 
 class TerminalDriver(LinuxDriver):
-    """Reads keys and writes the screen until the terminal has gone, then ends the program."""
+    """Read keys and write the screen until the terminal has gone, then end the program."""
 
     class Gone(Message):
-        """The terminal has gone: leave in order."""
+        """The terminal has gone."""
 
     def __init__(
         self, app: App[None], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
@@ -39,16 +39,16 @@ class TerminalDriver(LinuxDriver):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether output still waits for a terminal that takes none."""
+        """Return whether output still waits for a terminal that takes none."""
         return self._writer_thread is not None and self._writer_thread.is_alive()
 
     def leave(self) -> None:
-        """Wait only a moment for a terminal that takes no output; safe in a signal handler."""
+        """Wait only briefly for a terminal that takes no output; safe in a signal handler."""
         self._is_leaving = True
 
     def start_application_mode(self) -> None:
-        """Take the terminal over, and watch it."""
-        # The kernel sends SIGCONT behind SIGHUP, and Textual's handler starts a second pair of threads then.
+        """Take over the terminal, and watch it."""
+        # The kernel sends SIGCONT after SIGHUP, and Textual's handler would start a second pair of threads.
         if self._gone.is_set() or _have_hung_up(self._terminals):
             return
         if self._key_thread is not None and self._key_thread.is_alive():  # SIGSTOP, which no handler sees
@@ -87,18 +87,18 @@ class TerminalDriver(LinuxDriver):
         writer.join(_CLOSE_SECONDS if self._gone.is_set() or self._is_leaving else None)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until input or output has hung up (poll(2) reports it unasked), then let go of both."""
+        """Wait until input or output has hung up, then replace both with /dev/null."""
         _have_hung_up(self._terminals, wait=True)
         self._gone.set()
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for descriptor in self._terminals:  # no thread dies of an I/O error before the program has ended
-            os.dup2(nowhere, descriptor)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in self._terminals:  # so that no thread dies of an I/O error before the program ends
+            os.dup2(null, descriptor)
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._app.post_message, self.Gone())
 
 
 def _have_hung_up(descriptors: list[int], wait: bool = False) -> bool:
-    """Whether one of these has hung up, which poll(2) reports unasked; with `wait` once that is so."""
+    """Return whether one of these has hung up, which poll(2) always reports; with `wait`, wait for it."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, 0)

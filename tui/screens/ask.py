@@ -1,4 +1,4 @@
-"""A question that a key answers, over the screen that it is about."""
+"""A question that one key answers, shown over a screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ YES, CANCEL, NO = "yes", "cancel", ""
 
 
 class AskScreen(ModalScreen[str]):
-    """Ask before something is stopped; gives YES, CANCEL (where offered) or NO."""
+    """Ask before something is stopped. The result is YES, CANCEL (if offered) or NO."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("yes", "answer('yes')"),
@@ -24,25 +24,25 @@ class AskScreen(ModalScreen[str]):
     ]
 
     def __init__(self, question: str, yes: str, cancel: str = "") -> None:
-        """`yes` and `cancel` say what the keys y and K do."""
+        """Ask this question; `yes` and `cancel` say what the keys y and K do."""
         super().__init__()
         self._question, self._yes, self._cancel = question, yes, cancel
 
     def compose(self) -> ComposeResult:
-        """One pane."""
+        """Compose one pane."""
         yield LinesView()
 
     def on_lines_view_resized(self) -> None:
         """Draw the question for the pane's width."""
         view = self.query_one(LinesView)
         lines: list[Line] = [*wrapped(self._question, view.room, Tone.WARNING), ()]
-        for key, words in (("y", self._yes), ("K", self._cancel), ("Esc", "Continue; nothing is stopped")):
+        for key, words in (("y", self._yes), ("K", self._cancel), ("Esc", "Continue, stop nothing")):
             if words:
                 lines.append((Run(f"{key:<5}", Tone.TITLE), Run(words)))
         view.show(lines)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer CANCEL only where it has a meaning."""
+        """Enable CANCEL only if it is offered."""
         return bool(self._cancel) if parameters == (CANCEL,) else True
 
     def action_answer(self, answer: str) -> None:

@@ -1,4 +1,4 @@
-"""The footer: the keys of a screen, whole or not at all, the most important first."""
+"""The footer: the keys of a screen, the most important first, none of them cut off."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class KeyFooter(Widget):
             self.refresh()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """One line."""
+        """Return one line."""
         return 1
 
     def render(self) -> Text:
@@ -96,10 +96,10 @@ class KeyFooter(Widget):
 
 
 def items_that_fit(bindings: list[tuple[Binding, bool]], width: int) -> list[_Item]:
-    """The keys that have room in `width` cells: the most important ones, each once."""
+    """Return the keys that fit in `width` cells, the most important first, each once."""
     items: list[_Item] = []
     shown = {binding.action: binding for binding, enabled in reversed(bindings) if binding.show and enabled}
-    for binding in sorted(shown.values(), key=lambda one: RANKS.get(one.key, len(RANKS))):
+    for binding in sorted(shown.values(), key=lambda binding: RANKS.get(binding.key, len(RANKS))):
         item = _Item(binding.key, binding.key_display or binding.key, binding.description)
         if item.cells <= width:
             items.append(item)

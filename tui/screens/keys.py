@@ -1,7 +1,6 @@
-"""Every key of the dashboard with its one meaning: bindings, footer and help are made from this table.
+"""The key table: bindings, footer and help come from it.
 
-A key means the same on every screen on which it does anything. `t`, `n` and `s` are reserved for screens to
-come: Live, NCCL and Setup.
+A key has one meaning on all screens. `t`, `n` and `s` are reserved for future screens: Live, NCCL and Setup.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from textual.binding import Binding
 
 @dataclass(frozen=True)
 class Key:
-    """One meaning, and the keys that have it."""
+    """A meaning, and its keys."""
 
-    keys: str  # Textual's names, the first one first
-    display: str  # as people write the keys
+    keys: str  # Textual's names, the main one first
+    display: str  # as shown in the footer and the help
     label: str  # in the footer: one or two words
     meaning: str  # in the help and as a tooltip
 
@@ -28,7 +27,7 @@ KEYS: dict[str, Key] = {
     "yes": Key("y", "y", "Yes", "Confirm"),
     "open": Key("enter", "Enter", "Open", "Open what is selected, or run what is shown"),
     "moment": Key(
-        "right_square_bracket,left_square_bracket", "[ ]", "Time", "Recording: a moment on or back"
+        "right_square_bracket,left_square_bracket", "[ ]", "Time", "Recording: next or previous moment"
     ),
     "fix": Key("f", "f", "Fix", "Show the fix of this finding, step by step. Nothing runs yet"),
     "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
@@ -40,14 +39,14 @@ KEYS: dict[str, Key] = {
     "view": Key("o", "o", "View", "Show chart and rows, the console, or both"),
     "filter": Key("slash", "/", "Filter", "List only what contains a word"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
-    "all": Key("a", "a", "All", "Show all: also the checks that are ok, each of many equal steps"),
+    "all": Key("a", "a", "All", "Show all: checks that are ok, each of many similar steps"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row. In a text: scroll"),
-    "change": Key("right,left", "←→", "Change", "Another partner or value of the selected row"),
+    "change": Key("right,left", "←→", "Change", "Next or previous partner or value of the selected row"),
     "zoom": Key("z", "z", "Zoom", "Show this panel alone, or all panels"),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),
@@ -64,18 +63,18 @@ KEYS: dict[str, Key] = {
         "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
         "{ }",
         "Ten moments",
-        "Recording: ten moments on or back",
+        "Recording: ten moments forward or back",
     ),
     "ends": Key(
-        "greater_than_sign,less_than_sign", "< >", "Start, end", "Recording: its first or last moment"
+        "greater_than_sign,less_than_sign", "< >", "Start, end", "Recording: first or last moment"
     ),
     "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
     "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),
     "palette": Key("ctrl+p", "Ctrl+P", "Commands", "Find a command by its name"),
-    "back": Key("escape", "Esc", "Back", "Give up the question, the filter or the selection. Else leave"),
-    "exit": Key("ctrl+c,ctrl+q", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action runs"),
+    "back": Key("escape", "Esc", "Back", "Close the question, the filter or the selection. Else leave"),
+    "exit": Key("ctrl+c,ctrl+q", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action is running"),
 }
-RANKS = {key: rank for rank, one in enumerate(KEYS.values()) for key in one.keys.split(",")}
+RANKS = {name: rank for rank, key in enumerate(KEYS.values()) for name in key.keys.split(",")}
 
 
 def bind(

@@ -1,7 +1,7 @@
-"""What the screens with panes and lists share: moving in them, the selected entry, the filter.
+"""Base classes of the screens with panes and lists: moving, the selected entry, the filter.
 
-An heir of a list composes its panes and says their ids; a list that can be filtered has a `#summary` above it
-and an Input `#word` below.
+A subclass composes its panes and names their ids. A list that can be filtered has a `#summary` above it and
+an Input `#word` below.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ REFRESH_KEY = bind("refresh", "refresh")
 _END = 1 << 20
 
 
+def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
+    """Return a view that takes no focus."""
+    view = LinesView(id=id)
+    view.can_focus = False
+    return view
+
+
 class PanesScreen(Screen[None]):
     """Panes of text. The keys scroll the focused one."""
 
@@ -53,11 +60,11 @@ class PanesScreen(Screen[None]):
             _SCROLLS[how](self.focused)
 
     def action_leave(self) -> None:
-        """Give up what is in between, else leave."""
+        """Close what is open in the screen, else leave the screen."""
         self.action_close()
 
     def action_close(self) -> None:
-        """Leave at once."""
+        """Leave the screen."""
         self.dismiss()
 
 
@@ -73,7 +80,7 @@ class ListScreen(PanesScreen, Generic[L]):
         self._state = state
 
     def on_mount(self) -> None:
-        """Draw what is known already. Textual has called the heir's own `on_mount` before."""
+        """Draw what is known. Textual has called the subclass's `on_mount` before."""
         self._list.focus()
         self.draw()
 
@@ -90,7 +97,7 @@ class ListScreen(PanesScreen, Generic[L]):
         return self.query_one(f"#{self.DETAILS}", LinesView)
 
     def draw(self) -> None:
-        """Draw what is known, once there are panes for it."""
+        """Draw what is known, once the panes exist."""
         if self.is_mounted:
             self._draw_panes()
 
@@ -112,14 +119,14 @@ class ListScreen(PanesScreen, Generic[L]):
         self._list.scroll_to_row(row)
 
     def _draw_from_top(self) -> None:
-        """Draw, and show the beginning of what is new in the lower pane."""
+        """Draw, and scroll the lower pane to the top."""
         self._details.scroll_to(y=0, animate=False)
         self.draw()
 
     # Keys
 
     def action_move(self, how: str) -> None:
-        """Move the selection; in the lower pane scroll."""
+        """Move the selection, or scroll the lower pane."""
         if self._details.has_focus:
             super().action_move(how)
             return
@@ -129,17 +136,17 @@ class ListScreen(PanesScreen, Generic[L]):
         self._draw_from_top()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        """Select what was clicked."""
+        """Select the clicked entry."""
         if picked.view is self._list:
             self._state.selected = picked.id
             self._draw_from_top()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer to open what is selected and not open yet."""
+        """Enable Open if an entry is selected and not open."""
         return action != "open" or bool(self._state.selected and not self.has_class("opened"))
 
     def action_open(self) -> None:
-        """Show the selected entry alone."""
+        """Show only the selected entry."""
         if self._state.selected:
             self._set_opened(True)
 
@@ -149,7 +156,7 @@ class ListScreen(PanesScreen, Generic[L]):
         self.refresh_bindings()
 
     def action_leave(self) -> None:
-        """Go back to the list, else leave."""
+        """Go back to the list, else leave the screen."""
         if self.has_class("opened"):
             self._set_opened(False)
         else:
@@ -157,13 +164,13 @@ class ListScreen(PanesScreen, Generic[L]):
 
 
 class ExaminedListScreen(ListScreen[E]):
-    """A list made of an examination, with its summary above; a word narrows it."""
+    """A list from an examination, with a summary above it and a filter."""
 
-    class Wanted(Message):
-        """The node is to be checked."""
+    class CheckRequested(Message):
+        """Check the node."""
 
     def on_mount(self) -> None:
-        """Show the word that the list is filtered by, also after coming back to it."""
+        """Show the filter, also after coming back to the screen."""
         self._word.value = self._state.word
         self._word.display = bool(self._state.word)
 
@@ -178,7 +185,7 @@ class ExaminedListScreen(ListScreen[E]):
     # Keys
 
     def action_filter(self) -> None:
-        """Ask for a word."""
+        """Show the input of the filter."""
         self.remove_class("opened")
         self._word.display = True
         self._word.focus()
@@ -189,7 +196,7 @@ class ExaminedListScreen(ListScreen[E]):
         self.draw()
 
     def on_input_submitted(self) -> None:
-        """Go back to the list; the word stays."""
+        """Go back to the list and keep the filter."""
         self._leave_filter()
 
     def _leave_filter(self) -> None:
@@ -200,10 +207,10 @@ class ExaminedListScreen(ListScreen[E]):
         """Check the node again."""
         self._state.begin()
         self.draw()
-        self.post_message(self.Wanted())
+        self.post_message(self.CheckRequested())
 
     def action_leave(self) -> None:
-        """Give the word up, go back to the list, else leave."""
+        """Clear the filter, else go back to the list, else leave the screen."""
         if self._word.has_focus or (self._word.display and not self.has_class("opened")):
             self._word.value = ""
             self._state.filter("")

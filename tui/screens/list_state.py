@@ -1,7 +1,4 @@
-"""What the screens with a list share: its selection, and where it is made of an examination, its filter.
-
-Knows nothing of Textual.
-"""
+"""Base classes for the state of screens with lists: the selection and the filter. They do not use Textual."""
 
 from __future__ import annotations
 
@@ -16,42 +13,42 @@ if TYPE_CHECKING:
 
 
 class ListState(ABC):
-    """A list with one of its entries selected."""
+    """A list with a selected entry."""
 
     def __init__(self) -> None:
         self.selected = ""
 
     @abstractmethod
     def _order(self) -> list[str]:
-        """The ids of what is listed, from the top."""
+        """Return the ids of the entries, from the top."""
 
     def select(self, step: int) -> None:
-        """Select what is `step` further in the list."""
+        """Move the selection by `step` entries."""
         order = self._order()
         if order:
             at = order.index(self.selected) + step if self.selected in order else 0
             self.selected = order[max(0, min(len(order) - 1, at))]
 
     def _keep_selection(self) -> None:
-        """Select the first where the selected one is not listed any more."""
+        """Select the first entry if the selected one is no longer in the list."""
         if self.selected not in self._order():
             self.selected = self._first()
 
     def _first(self) -> str:
-        """What is selected where nothing else is."""
+        """Return the default selection."""
         return next(iter(self._order()), "")
 
     @abstractmethod
     def list_lines(self, width: int) -> list[Line]:
-        """The list."""
+        """Draw the list."""
 
     @abstractmethod
     def detail_lines(self, width: int) -> list[Line]:
-        """The selected one; nothing where none is."""
+        """Draw the selected entry, if there is one."""
 
 
 class ExaminedListState(ListState):
-    """A list made of an examination of the node; a word narrows it."""
+    """A list from an examination of the node, with a filter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,15 +58,15 @@ class ExaminedListState(ListState):
         self._failure = ""
 
     def begin(self) -> None:
-        """The list has been asked for."""
+        """Note that an examination was requested."""
         self._reading = True
 
-    def fail(self, what: str) -> None:
-        """It could not be had."""
-        self._reading, self._failure = False, what
+    def fail(self, message: str) -> None:
+        """Note why there is no list."""
+        self._reading, self._failure = False, message
 
     def _examined(self, examination: Examination) -> None:
-        """It is of this examination from now on."""
+        """Use a new examination."""
         self.examination, self._reading, self._failure = examination, False, ""
 
     def filter(self, word: str) -> None:
@@ -78,14 +75,14 @@ class ExaminedListState(ListState):
         self._keep_selection()
 
     def summary(self, width: int) -> list[Line]:
-        """What there is and as of when, or why there is nothing yet."""
+        """Draw what the list contains and how old it is, or why there is none."""
         if self.examination is None:
-            told = f"✗ {self._failure}" if self._failure else "Checking the node …"
-            return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
+            text = f"✗ {self._failure}" if self._failure else "Checking the node …"
+            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
         at = local_time(self.examination.node.taken_at)
         as_of = self._failure or ("checking …" if self._reading else f"checked {at}")
-        return self._summed_up(self.examination, as_of, width)
+        return self._draw_summary(self.examination, as_of, width)
 
     @abstractmethod
-    def _summed_up(self, examination: Examination, as_of: str, width: int) -> list[Line]:
-        """The summary of an examination; `as_of` says how new it is."""
+    def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
+        """Draw the summary of an examination; `as_of` says how old it is."""

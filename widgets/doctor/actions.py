@@ -1,4 +1,4 @@
-"""What can be done on a node: one line an action, those that are impossible with the reason."""
+"""Draw the actions of a node, those that are not possible with the reason."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MOST_ID_CELLS = 40
 
 
 def heading_of(offer: Offer) -> str:
-    """The heading under which an offer stands."""
+    """Return the heading of the group that an action belongs to."""
     if offer.id.startswith("undo:") or offer.id == "acs-redirect-back":
         return UNDO
     return FIXES if offer.id.startswith("fix:") else ACTIONS
 
 
 def draw_offers(offers: Sequence[Offer], width: int, selected: str) -> list[Line]:
-    """One line each in the order given, under their headings."""
+    """Draw a line per action, under the headings of their groups."""
     lines: list[Line] = []
-    for heading, some in groupby(offers, heading_of):
-        group = list(some)
+    for heading, members in groupby(offers, heading_of):
+        group = list(members)
         lines.append((Run(heading, Tone.TITLE),))
         cells = min(_MOST_ID_CELLS, max(len(_name(offer)) for offer in group))
         lines.extend(fit(_row(offer, cells, selected), width) for offer in group)
@@ -37,22 +37,22 @@ def draw_offers(offers: Sequence[Offer], width: int, selected: str) -> list[Line
 def _row(offer: Offer, cells: int, selected: str) -> Line:
     possible = offer.plan is not None
     name_tone = Tone.CURSOR if offer.id == selected else Tone.PLAIN if possible else Tone.DIM
-    told = f" {offer.title}" if possible else f" {offer.title}: {offer.why_not}"
+    text = f" {offer.title}" if possible else f" {offer.title}: {offer.why_not}"
     return (
         Run("▸", Tone.GOOD) if possible else Run("–", Tone.DIM),
         Run(" "),
         Run(f"{_name(offer):<{cells}}", name_tone, offer.id),
-        Run(told, Tone.PLAIN if possible else Tone.DIM),
+        Run(text, Tone.PLAIN if possible else Tone.DIM),
     )
 
 
 def _name(offer: Offer) -> str:
-    """The id; a past run's own name is of no use to anybody's eyes."""
+    """Return the id, without the id of a past run."""
     return "undo" if offer.id.startswith("undo:") else offer.id
 
 
 def draw_offer(offer: Offer, width: int) -> list[Line]:
-    """One offer: what it means and its steps, or why there is none."""
+    """Draw an action: its consequences and steps, or why it is not possible."""
     if offer.plan is None:
         return [*wrapped(offer.title, width, Tone.TITLE), *wrapped(offer.why_not, width, Tone.DIM)]
     return [

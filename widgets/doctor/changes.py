@@ -1,4 +1,4 @@
-"""What an action has changed: the verdict before and after, findings gone and new."""
+"""Draw what an action has changed: the verdict before and after, findings gone and new."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from widgets.node.verdict import draw
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A node at one moment, as the doctor judged it."""
+class Assessment:
+    """The verdict and findings of a node at one moment."""
 
     verdict: Verdict
     findings: Sequence[Finding]
 
 
-def draw_change(before: Judged, after: Judged, width: int) -> list[Line]:
-    """Before and after, and the findings in which they differ."""
+def draw_change(before: Assessment, after: Assessment, width: int) -> list[Line]:
+    """Draw both verdicts, and the findings that differ."""
     lines: list[Line] = [(Run("CHECKED AGAIN", Tone.TITLE),)]
     lines.extend(_verdict("before", before, width))
     lines.extend(_verdict("after", after, width))
-    was, now = _found(before.findings), _found(after.findings)
-    left = {one.id: one for one in after.findings if one.status is Status.UNKNOWN}
-    # What could not be looked at again is not gone.
-    unsure = [left[name] for name in was if name in left]
-    gone = [one for name, one in was.items() if name not in now and name not in left]
-    new = [one for name, one in now.items() if name not in was]
-    lines.extend(_row("gone", Run("✓", Tone.GOOD), one, width) for one in gone)
-    lines.extend(_row("unknown", mark_of(one), one, width) for one in unsure)
-    lines.extend(_row("new", mark_of(one), one, width) for one in new)
-    if not gone and not new and not unsure:
-        lines.extend(wrapped("the findings are the same as before", width, Tone.DIM, "  "))
+    earlier, later = _found(before.findings), _found(after.findings)
+    not_run = {finding.id: finding for finding in after.findings if finding.status is Status.UNKNOWN}
+    # A finding whose check could not run again is not gone.
+    unknown = [not_run[name] for name in earlier if name in not_run]
+    gone = [finding for name, finding in earlier.items() if name not in later and name not in not_run]
+    new = [finding for name, finding in later.items() if name not in earlier]
+    lines.extend(_row("gone", Run("✓", Tone.GOOD), finding, width) for finding in gone)
+    lines.extend(_row("unknown", mark_of(finding), finding, width) for finding in unknown)
+    lines.extend(_row("new", mark_of(finding), finding, width) for finding in new)
+    if not gone and not new and not unknown:
+        lines.extend(wrapped("The findings are the same as before.", width, Tone.DIM, "  "))
     return lines
 
 
-def _verdict(word: str, judged: Judged, width: int) -> list[Line]:
-    verdict = summarize(judged.verdict, judged.findings)
+def _verdict(word: str, assessment: Assessment, width: int) -> list[Line]:
+    verdict = summarize(assessment.verdict, assessment.findings)
     head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(verdict))
     return [fit(head, width), *wrapped(verdict.reason, width, Tone.DIM, " " * 12)[:2]]
 
 
 def _found(findings: Sequence[Finding]) -> dict[str, Finding]:
-    return {one.id: one for one in findings if one.status is Status.FOUND}
+    return {finding.id: finding for finding in findings if finding.status is Status.FOUND}
 
 
 def _row(word: str, mark: Run, finding: Finding, width: int) -> Line:
-    told = finding.title if finding.status is not Status.UNKNOWN else finding.cause
-    row: Line = (Run(f"  {word:<8}", Tone.DIM), mark, Run(f" {finding.id}", Tone.TITLE), Run(f" {told}"))
+    text = finding.title if finding.status is not Status.UNKNOWN else finding.cause
+    row: Line = (Run(f"  {word:<8}", Tone.DIM), mark, Run(f" {finding.id}", Tone.TITLE), Run(f" {text}"))
     return fit(row, width)

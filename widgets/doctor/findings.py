@@ -1,4 +1,4 @@
-"""What the doctor found: the list, one finding in its five parts, and the path of the data drawn."""
+"""Draw findings: the list, one finding in its five parts, and the data path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from widgets.doctor.plan import draw_consequences, draw_steps
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
 _MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
 _MOST_ID_CELLS = 40
-_ROOM_FOR_IDS = 96  # cells of a line, from which on the ids stand before the titles
+_ROOM_FOR_IDS = 96  # cells of a line that has ids before the titles
 _LABEL_CELLS = 10
 _FEWEST_FOLDED = 3
 _MOST_DEVICES = 4  # named in the details
@@ -29,7 +29,7 @@ _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 
 
 def mark_of(finding: Finding) -> Run:
-    """`✗` critical, `▲` warning, `·` note, `?` could not run, `✓` ok."""
+    """Return `✗` critical, `▲` warning, `·` note, `?` could not run, `✓` ok."""
     if finding.status is Status.PASSED:
         return Run("✓", Tone.GOOD)
     if finding.status is Status.UNKNOWN:
@@ -38,21 +38,25 @@ def mark_of(finding: Finding) -> Run:
 
 
 def marks_of(findings: Sequence[Finding]) -> dict[str, Run]:
-    """The mark of each device and module that a critical finding or a warning is about, the worst one."""
+    """Return the worst mark of each device and module with a critical finding or a warning."""
     marks: dict[str, Run] = {}
     for severity in (Severity.CRITICAL, Severity.WARNING):
-        for one in findings:
-            if one.status is Status.FOUND and one.severity is severity:
-                for device in one.devices:
-                    marks.setdefault(device, mark_of(one))
+        for finding in findings:
+            if finding.status is Status.FOUND and finding.severity is severity:
+                for device in finding.devices:
+                    marks.setdefault(device, mark_of(finding))
     return marks
 
 
 def counted(findings: Iterable[Finding]) -> str:
-    """As "1 critical, 2 warnings, 3 notes; 4 checks could not run, 50 are ok or not applicable"."""
-    of = list(findings)
-    severities = Counter(one.severity for one in of if one.status is Status.FOUND and not one.part_of)
-    statuses = Counter(one.status for one in of)
+    """Return "1 critical, 2 warnings, 3 notes; 4 checks could not run, 50 are ok or not applicable"."""
+    counted_findings = list(findings)
+    severities = Counter(
+        finding.severity
+        for finding in counted_findings
+        if finding.status is Status.FOUND and not finding.part_of
+    )
+    statuses = Counter(finding.status for finding in counted_findings)
     nouns = {Severity.WARNING: "warning", Severity.NOTE: "note"}
     counts = [
         plural(count, nouns[kind]) if kind in nouns else f"{count} critical"
@@ -75,58 +79,59 @@ class Entry:
 
     id: str
     findings: tuple[Finding, ...]
-    depth: int = 0  # 1: it has the same cause as the entry above it that has 0
+    depth: int = 0  # 1: it has the same cause as the nearest entry above with 0
 
     @property
     def first(self) -> Finding:
-        """The finding, or the first of a group."""
+        """Return the finding, or the first of a group."""
         return self.findings[0]
 
     @property
     def is_found(self) -> bool:
-        """Whether it is a finding."""
+        """Return whether it is a finding."""
         return self.first.status is Status.FOUND
 
 
 def entries_of(findings: Sequence[Finding]) -> list[Entry]:
-    """The rows: findings with those of the same cause below, what could not run by need, what is ok."""
-    found = {one.id: one for one in findings if one.status is Status.FOUND}
+    """Return findings with those of the same cause below, checks that could not run, checks that are ok."""
+    found = {finding.id: finding for finding in findings if finding.status is Status.FOUND}
     entries: list[Entry] = []
-    for one in found.values():
-        if one.part_of not in found:
-            entries.append(Entry(one.id, (one,)))
-            entries.extend(Entry(part.id, (part,), 1) for part in _parts_of(one, found))
+    for finding in found.values():
+        if finding.part_of not in found:
+            entries.append(Entry(finding.id, (finding,)))
+            entries.extend(Entry(part.id, (part,), 1) for part in _parts_of(finding, found))
     listed = {entry.id for entry in entries}
-    entries.extend(Entry(one.id, (one,)) for one in found.values() if one.id not in listed)
+    entries.extend(Entry(name, (finding,)) for name, finding in found.items() if name not in listed)
     needs: dict[str, list[Finding]] = {}
-    for one in findings:
-        if one.status is Status.UNKNOWN:
-            needs.setdefault(one.cause, []).append(one)
-    entries.extend(Entry(f"needs:{cause}", tuple(some)) for cause, some in needs.items())
-    return [*entries, *(Entry(one.id, (one,)) for one in findings if one.status is Status.PASSED)]
+    for finding in findings:
+        if finding.status is Status.UNKNOWN:
+            needs.setdefault(finding.cause, []).append(finding)
+    entries.extend(Entry(f"needs:{cause}", tuple(group)) for cause, group in needs.items())
+    passed = (finding for finding in findings if finding.status is Status.PASSED)
+    return [*entries, *(Entry(finding.id, (finding,)) for finding in passed)]
 
 
 def _parts_of(root: Finding, found: dict[str, Finding]) -> list[Finding]:
-    """The findings with this one's cause, and those with theirs."""
+    """Return the findings with the cause of this one, directly or by another finding."""
     parts, roots = [], {root.id}
     for _ in found:
-        more = [one for one in found.values() if one.part_of in roots and one.id not in roots]
+        more = [part for part in found.values() if part.part_of in roots and part.id not in roots]
         if not more:
             break
         parts.extend(more)
-        roots.update(one.id for one in more)
+        roots.update(part.id for part in more)
     return parts
 
 
 def title_of(finding: Finding) -> str:
-    """What a finding or a check that is ok says in one line."""
+    """Return the title of a finding, or the positive title of a check that is ok."""
     if finding.status is Status.PASSED:
         return finding.ok or f"ok: {finding.id}"
     return finding.title
 
 
 def _needs(entry: Entry) -> str:
-    """As "35 checks need root"."""
+    """Return "35 checks need root"."""
     count, cause = len(entry.findings), entry.first.cause
     if cause.startswith("needs "):
         return f"{plural(count, 'check')} {'needs' if count == 1 else 'need'} {cause.removeprefix('needs ')}"
@@ -134,7 +139,7 @@ def _needs(entry: Entry) -> str:
 
 
 def draw_entries(entries: Sequence[Entry], width: int, selected: str = "") -> list[Line]:
-    """One line each, the titles below each other."""
+    """Draw a line per entry, with aligned titles."""
     ids = [len(entry.id) + 2 * entry.depth for entry in entries if entry.is_found]
     cells = min(_MOST_ID_CELLS, max(ids, default=0)) if width >= _ROOM_FOR_IDS else 0
     return [fit(_row(entry, cells, width, entry.id == selected), width) for entry in entries]
@@ -162,7 +167,7 @@ def _row(entry: Entry, cells: int, width: int, is_selected: bool) -> Line:
 
 
 def _title_and_device(finding: Finding, title: Run, width: int) -> Line:
-    """The title, cut where it must be, and the first device."""
+    """Draw the title, cut if necessary, and the first device."""
     more = f" +{len(finding.devices) - 1}" if len(finding.devices) > 1 else ""
     device = f"  {finding.devices[0]}{more}" if finding.devices else ""
     room = width - cell_len(device)
@@ -174,7 +179,7 @@ def _title_and_device(finding: Finding, title: Run, width: int) -> Line:
 
 
 def draw_entry(entry: Entry, width: int) -> list[Line]:
-    """All of one entry of the list."""
+    """Draw an entry of the list in full."""
     if entry.first.status is Status.UNKNOWN:
         return _unknown(entry, width)
     return draw_details(entry.first, width)
@@ -184,13 +189,13 @@ def _unknown(entry: Entry, width: int) -> list[Line]:
     lines = [*_title(entry.first, _needs(entry), width), ()]
     for finding in entry.findings:
         lines.extend(wrapped(f"{finding.id}: {finding.title}", width, Tone.DIM, "  "))
-        for one in _folded(finding.evidence):
-            lines.extend(_evidence(*one, width - 4, indent="    "))
+        for evidence, more in _folded(finding.evidence):
+            lines.extend(_evidence(evidence, more, width - 4, indent="    "))
     return lines
 
 
 def draw_details(finding: Finding, width: int) -> list[Line]:
-    """What, impact, cause, evidence, fix, and where to read more."""
+    """Draw title, impact, cause, evidence, fix and reference."""
     room = width - _LABEL_CELLS
     lines = _title(finding, title_of(finding), width)
     word = finding.severity.value if finding.status is Status.FOUND else "ok or not applicable"
@@ -205,8 +210,8 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
         lines.extend(_labelled("Impact", wrapped(finding.impact, room)))
     if finding.cause:
         lines.extend(_labelled("Cause", wrapped(finding.cause, room)))
-    seen = [of for one in _folded(finding.evidence) for of in _evidence(*one, room)]
-    lines.extend(_labelled("Evidence", seen))
+    evidence = [line for piece, more in _folded(finding.evidence) for line in _evidence(piece, more, room)]
+    lines.extend(_labelled("Evidence", evidence))
     if finding.status is Status.FOUND:
         lines.extend(_labelled("Fix", _fix(finding.fix, room)))
     lines.extend(_labelled("More", wrapped(finding.reference, room, Tone.DIM)))
@@ -215,33 +220,34 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:
     first, *rest = wrapped(title, width - 2, Tone.TITLE)
-    return [(mark_of(finding), Run(" "), *first), *((Run("  "), *of) for of in rest)]
+    return [(mark_of(finding), Run(" "), *first), *((Run("  "), *part) for part in rest)]
 
 
 def _labelled(label: str, lines: Sequence[Line]) -> list[Line]:
     blank = Run(" " * _LABEL_CELLS)
     first = Run(f"{label:<{_LABEL_CELLS}}", Tone.TITLE)
-    return [(blank if number else first, *of) for number, of in enumerate(lines)]
+    return [(blank if number else first, *part) for number, part in enumerate(lines)]
 
 
 def _folded(evidence: Sequence[Evidence]) -> list[tuple[Evidence, int]]:
-    """Each piece with how many like it follow: of many equal values from like places one is enough."""
+    """Return each piece and how many like it were left out: three or more equal values from like sources."""
     folded: list[tuple[Evidence, int]] = []
-    for _, group in groupby(evidence, lambda one: (one.value, _NUMBERS.sub("#", one.source))):
-        some = list(group)
-        if len(some) < _FEWEST_FOLDED:
-            folded.extend((one, 0) for one in some)
+    for _, members in groupby(evidence, lambda piece: (piece.value, _NUMBERS.sub("#", piece.source))):
+        group = list(members)
+        if len(group) < _FEWEST_FOLDED:
+            folded.extend((piece, 0) for piece in group)
         else:
-            folded.append((some[0], len(some) - 1))
+            folded.append((group[0], len(group) - 1))
     return folded
 
 
-def _evidence(one: Evidence, more: int, width: int, indent: str = "") -> list[Line]:
-    source = f"{one.source}{f' and {more} more like it' if more else ''}"
-    short = line(Run(f"{indent}{one.value}"), Run(f"  {source}", Tone.DIM))
-    if one.value and width_of(short) <= width:
+def _evidence(evidence: Evidence, more: int, width: int, indent: str = "") -> list[Line]:
+    source = f"{evidence.source}{f' and {more} more like it' if more else ''}"
+    short = line(Run(f"{indent}{evidence.value}"), Run(f"  {source}", Tone.DIM))
+    if evidence.value and width_of(short) <= width:
         return [short]
-    return [*wrapped(one.value, width, Tone.PLAIN, indent), *wrapped(source, width, Tone.DIM, f"{indent}  ")]
+    value = wrapped(evidence.value, width, Tone.PLAIN, indent)
+    return [*value, *wrapped(source, width, Tone.DIM, f"{indent}  ")]
 
 
 def _fix(plan: Plan | None, width: int) -> list[Line]:
@@ -251,7 +257,7 @@ def _fix(plan: Plan | None, width: int) -> list[Line]:
 
 
 def explain_path(verdict: Verdict, width: int) -> list[Line]:
-    """In plain words, with the path of the data drawn: through host memory, and directly."""
+    """Explain GPUDirect RDMA, with both data paths drawn."""
     lines: list[Line] = [
         (Run("Without GPUDirect RDMA", Tone.TITLE),),
         (Run("  wire ══ "), Run("NIC", Tone.NIC), Run(" ──▸ host memory ──▸ "), Run("GPU", Tone.GPU)),
@@ -266,12 +272,12 @@ def explain_path(verdict: Verdict, width: int) -> list[Line]:
 
 
 def _usable_path(verdict: Verdict, width: int) -> list[Line]:
-    """Whether GPUs of this node can use the direct path, as the verdict has it."""
+    """Say whether GPUs of this node can use the direct path, by the verdict."""
     why = f" ({verdict.reason})" if verdict.reason else ""
     if verdict.state is State.UNKNOWN:
         return wrapped(f"Unknown on this node{why}.", width, Tone.WARNING)
     if verdict.path is None or not verdict.gpus_served:
-        return wrapped(f"On this node no GPU can use the direct path{why}.", width, Tone.BAD)
+        return wrapped(f"No GPU on this node can use the direct path{why}.", width, Tone.BAD)
     by = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "nvidia-peermem", GdrPath.EFA: "EFA's own peer memory"}
-    some = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
-    return wrapped(f"On this node {some} can use the direct path, by {by[verdict.path]}.", width, Tone.GOOD)
+    gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
+    return wrapped(f"{gpus} on this node can use the direct path, by {by[verdict.path]}.", width, Tone.GOOD)

@@ -1,4 +1,4 @@
-"""What the checks found, as the overview shows it: one row a finding with mark, device and title."""
+"""Draw the findings on the overview: a row per finding with mark, device and title."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_DEVICE_CELLS = 15
 
 
 def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Critical findings, then warnings; one for each cause."""
+    """Return critical findings, then warnings; one per cause."""
     return (*with_severity(findings, Severity.CRITICAL), *with_severity(findings, Severity.WARNING))
 
 
@@ -24,7 +24,7 @@ def draw(
     width: int,
     selected: str = "",
 ) -> list[Line]:
-    """One row a finding; `labels`: an endpoint's id or BDF -> its name; `gpus`: the ids of GPUs."""
+    """Draw a row per finding; `labels` maps ids or BDFs of endpoints to names, `gpus` are ids of GPUs."""
     rows = listed(findings)
     if not rows:
         notes = len(with_severity(findings, Severity.NOTE))
@@ -43,7 +43,7 @@ def draw(
 
 
 def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]) -> str:
-    """What a finding is about, in a few characters: "mlx5_3", "8 GPUs", "17:01.0 +15"."""
+    """Return what a finding is about, in a few characters: "mlx5_3", "8 GPUs", "17:01.0 +15"."""
     ends = dict.fromkeys(labels[device] for device in finding.devices if device in labels)
     if len(ends) == 1:
         return next(iter(ends))

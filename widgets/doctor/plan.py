@@ -1,4 +1,4 @@
-"""A plan before it runs: what it means for the node, each command with its reason and its undo."""
+"""Draw a plan: its consequences, and each command with its reason and its undo."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _FEWEST_FOLDED = 3
 
 
 def draw_plan(plan: Plan, width: int) -> list[Line]:
-    """What it is, what it means for the node, and its steps."""
+    """Draw the title, the consequences and the steps."""
     lines: list[Line] = [(Run("FIX", Tone.TITLE), Run(f"  {plan.title}"))]
     return [*lines, *draw_consequences(plan, width), *draw_steps(plan, width)]
 
 
 def draw_consequences(plan: Plan, width: int, names_jobs: bool = False) -> list[Line]:
-    """What it needs, whether it can be undone, and what it disturbs; `names_jobs`: jobs are listed below."""
+    """Draw what a plan needs and disturbs; with `names_jobs`, the jobs are listed below it."""
     return wrapped(
         " · ".join(consequences(plan, names_jobs)), width, Tone.WARNING if plan.disturbs else Tone.DIM
     )
 
 
 def draw_steps(plan: Plan, width: int) -> list[Line]:
-    """The steps in order, equal ones folded, then what to know."""
+    """Draw the steps in order, with similar ones folded, then the note."""
     lines: list[Line] = []
     for steps in step_groups(plan.steps):
         lines.extend(draw_group(steps, width))
@@ -37,17 +37,17 @@ def draw_steps(plan: Plan, width: int) -> list[Line]:
 
 
 def step_groups(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """The steps in order; those that differ in their device alone together, where they are many."""
+    """Group the steps in order: three or more that differ only in their device, else each alone."""
     groups: list[tuple[Step, ...]] = []
-    for _, some in groupby(steps, lambda step: (step.group, step.argv[:1])):
-        equal = tuple(some)
-        folds = equal[0].group and len(equal) >= _FEWEST_FOLDED
-        groups.extend([equal] if folds else [(step,) for step in equal])
+    for _, members in groupby(steps, lambda step: (step.group, step.argv[:1])):
+        similar = tuple(members)
+        is_folded = similar[0].group and len(similar) >= _FEWEST_FOLDED
+        groups.extend([similar] if is_folded else [(step,) for step in similar])
     return groups
 
 
 def draw_group(steps: Sequence[Step], width: int) -> list[Line]:
-    """One step, or the first of many equal ones and how many there are."""
+    """Draw one step, or the first of many similar ones and how many there are."""
     if len(steps) == 1:
         return draw_step(steps[0], width)
     head = f"{len(steps)} {steps[0].group}, the first:"
@@ -60,7 +60,7 @@ def draw_group(steps: Sequence[Step], width: int) -> list[Line]:
 
 
 def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
-    """What a plan needs and does, in a few words each."""
+    """Return what a plan needs and does, in a few words each."""
     is_manual = all(step.is_instruction for step in plan.steps)
     words = ["manual steps only" if is_manual else "needs root" if plan.needs_root else "needs no root"]
     if plan.needs_reboot:
@@ -73,7 +73,7 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
 
 
 def draw_step(step: Step, width: int) -> list[Line]:
-    """Why, the command or the file's new text, and what undoes it."""
+    """Draw the reason, the command or the file's new text, and the undo."""
     if step.is_instruction:
         return wrapped(f"manual: {step.why}", width, Tone.PLAIN, "  ")
     lines = wrapped(f"# {step.why}", width, Tone.DIM, "  ")
@@ -86,7 +86,7 @@ def draw_step(step: Step, width: int) -> list[Line]:
 
 
 def command_of(step: Step) -> str:
-    """A step in one line: the command as typed, or what happens to the file."""
+    """Return a step in one line: the command as typed, or what happens to the file."""
     if step.file is None:
         return shlex.join(step.argv)
     if step.file.text is not None:
@@ -101,4 +101,4 @@ def _file(change: FileChange, width: int) -> list[Line]:
         lines.extend(wrapped(text, width, Tone.PLAIN, "  │ "))
     if len(content) > _MOST_TEXT_LINES:
         lines.extend(wrapped(f"… and {len(content) - _MOST_TEXT_LINES} more lines", width, Tone.DIM, "  │ "))
-    return [*lines, *wrapped("an earlier file is saved beside it", width, Tone.DIM, "    ")]
+    return [*lines, *wrapped("an existing file is backed up beside it", width, Tone.DIM, "    ")]

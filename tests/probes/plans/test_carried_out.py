@@ -10,7 +10,7 @@ from probes.base.plan import Plan, Step
 from probes.plans.load_at_boot import OWN_FILE
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
-from tests.probes.plans.looks import answer, commands
+from tests.probes.plans.plans_of import answer, commands
 
 
 def node(name: str) -> SimulatedHost:
@@ -49,7 +49,7 @@ DONE = [
     ("load-modules", "pcie-l40s+mlx5-core-not-loaded", "every module that this node needs is loaded"),
     ("load-modules", "pcie-l40s+nvidia-not-loaded", "every module that this node needs is loaded"),
     ("load-modules", "hgx-h100+peermem-not-loaded", "every module that this node needs is loaded"),
-    ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is loaded already"),
+    ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is already loaded"),
     ("replace-nv-peer-mem", "dgx-a100+nv-peer-mem-conflict", "nv_peer_mem is not loaded"),
     ("acs-redirect-off", "hgx-h100+acs-on", "none of the 16 switch ports"),
     ("mrrs", "hgx-h100+pcie-devctl-read-request", "all 10 NICs already have 4096 bytes or more"),
@@ -61,7 +61,7 @@ DONE = [
 
 
 @pytest.mark.parametrize(("action", "name", "told"), DONE, ids=[f"{one[0]} {one[1]}" for one in DONE])
-def test_what_was_done_is_not_offered_again(action: str, name: str, told: str) -> None:
+def test_a_completed_action_is_not_offered_again(action: str, name: str, told: str) -> None:
     host = node(name)
     carry_out(host, offered(host, action).steps)
     afterwards = answer(action, examine(host))
@@ -75,7 +75,7 @@ TAKEN_BACK = [one for one in DONE if one[0] not in ("replace-nv-peer-mem", "pers
 @pytest.mark.parametrize(
     ("action", "name"), [one[:2] for one in TAKEN_BACK], ids=[f"{one[0]} {one[1]}" for one in TAKEN_BACK]
 )
-def test_what_was_taken_back_is_offered_again(action: str, name: str) -> None:
+def test_an_undone_action_is_offered_again(action: str, name: str) -> None:
     host = node(name)
     plan = offered(host, action)
     carry_out(host, plan.steps)
@@ -84,7 +84,7 @@ def test_what_was_taken_back_is_offered_again(action: str, name: str) -> None:
     assert set(commands(plan)) >= set(commands(again))
 
 
-def test_the_boots_file_comes_and_goes() -> None:
+def test_the_modules_load_file_is_written_and_removed() -> None:
     host = node("hgx-h100")
     carry_out(host, offered(host, "persist-modules").steps)
     assert "nvidia_uvm" in str(host.read(OWN_FILE))
@@ -93,11 +93,11 @@ def test_the_boots_file_comes_and_goes() -> None:
     assert isinstance(answer("persist-modules", examine(host)), Plan)
 
 
-def test_what_is_held_is_not_unloaded() -> None:
+def test_a_used_module_is_not_unloaded() -> None:
     """Jobs hold nvidia_peermem here: the first step fails, and nothing is changed."""
     host = node("dgx-a100")
     for action in ("unload-peermem", "reload-peermem"):
         plan = offered(host, action)
         assert "refcnt" in plan.disturbs
         assert host.perform(plan.steps[0].argv).exit_status != 0
-    assert answer("load-peermem", examine(host)) == "nvidia_peermem is loaded already"
+    assert answer("load-peermem", examine(host)) == "nvidia_peermem is already loaded"

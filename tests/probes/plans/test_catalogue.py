@@ -15,7 +15,7 @@ from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import offers_on
+from tests.probes.plans.plans_of import offers_on
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
 IDS = [
@@ -39,14 +39,14 @@ SHELL = set("|&;<>$`\"'*?()[]{}!\\\n")
 
 
 @pytest.mark.parametrize("node", SIMULATED_NAMES)
-def test_the_same_actions_in_the_same_order_everywhere_then_the_fixes(node: str) -> None:
+def test_every_node_has_the_same_actions_in_order_then_fixes(node: str) -> None:
     ids = list(offers_on(node))
     assert ids[: len(IDS)] == IDS
     assert ids[len(IDS) :] == [f"fix:{one.id}" for one in findings_on(node).values() if one.fix is not None]
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_every_offer_has_a_plan_or_says_why_not(node: str) -> None:
+def test_every_action_has_a_plan_or_a_reason(node: str) -> None:
     for offer in offers_on(node).values():
         assert offer.title
         assert "\n" not in offer.title
@@ -56,7 +56,7 @@ def test_every_offer_has_a_plan_or_says_why_not(node: str) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_steps_are_commands_by_bare_name_without_a_shell_and_say_why(node: str) -> None:
+def test_steps_are_plain_commands_with_a_reason(node: str) -> None:
     for offer in offers_on(node).values():
         for step in offer.plan.steps if offer.plan else ():
             assert step.why.strip()
@@ -68,7 +68,7 @@ def test_steps_are_commands_by_bare_name_without_a_shell_and_say_why(node: str) 
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_what_only_a_person_can_do_stands_at_the_end_of_an_action(node: str) -> None:
+def test_manual_steps_are_the_last_of_an_action(node: str) -> None:
     for name, offer in offers_on(node).items():
         if offer.plan is None or name.startswith("fix:"):
             continue
@@ -78,7 +78,7 @@ def test_what_only_a_person_can_do_stands_at_the_end_of_an_action(node: str) -> 
 
 
 @pytest.mark.parametrize("node", NODES)
-def test_a_plan_that_says_it_can_be_taken_back_can(node: str) -> None:
+def test_a_reversible_plan_has_an_undo(node: str) -> None:
     for name, offer in offers_on(node).items():
         if offer.plan is None or name.startswith("fix:") or not offer.plan.reversible:
             continue
@@ -100,7 +100,7 @@ def test_every_finding_with_a_fix_is_offered_with_its_plan() -> None:
     assert fix.title == "Fix: Power saving (ASPM) is enabled on a NIC's PCIe link"
 
 
-def test_whoever_sees_nothing_is_offered_nothing_and_told_why() -> None:
+def test_an_unreadable_node_has_no_actions_and_says_why() -> None:
     whole = examination_of("hgx-h100")
     parts = ("gpudirect", "modules", "gpus", "rdma", "pci", "kernel", "platform")
     others = ("config_space", "services", "tools", "module_files", "port_health", "processes")
@@ -114,7 +114,7 @@ def test_whoever_sees_nothing_is_offered_nothing_and_told_why() -> None:
         assert "needs root" in offer.why_not, offer.id
 
 
-def test_an_action_that_fails_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_action_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(examination: object) -> str:
         raise ValueError("\x1b[31mno")
 
@@ -127,7 +127,7 @@ def test_an_action_that_fails_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -
     assert second.id == "load-modules"
 
 
-def test_nothing_is_offered_to_an_idle_hand_on_a_healthy_node() -> None:
+def test_a_healthy_node_needs_no_repairs() -> None:
     """What is offered where nothing is wrong is what an admin may want all the same."""
     offered = {name for name, offer in offers_on("hgx-h100").items() if offer.plan is not None}
     assert offered == {

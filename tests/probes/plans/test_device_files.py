@@ -9,7 +9,7 @@ from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_devices, with_module
 from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.looks import commands
+from tests.probes.plans.plans_of import commands
 
 ABSENT = Unknown(Reason.NOT_THERE, "/dev/infiniband")
 NOTHING = Unknown(Reason.NOT_THERE, "/sys/class/infiniband_verbs")
@@ -26,7 +26,7 @@ def fix_of(name: str, examination: Examination) -> Plan:
     return fix
 
 
-def test_verbs_files_get_the_numbers_of_sysfs() -> None:
+def test_verbs_files_get_the_numbers_from_sysfs() -> None:
     fix = fix_of("dev-infiniband-missing", seen())
     assert commands(fix)[:2] == [
         "mkdir -m 0755 /dev/infiniband",
@@ -36,19 +36,19 @@ def test_verbs_files_get_the_numbers_of_sysfs() -> None:
     assert "running jobs would lose the devices" in fix.note
 
 
-def test_only_the_files_that_are_gone_are_made() -> None:
+def test_only_missing_files_are_created() -> None:
     fix = fix_of("dev-infiniband-incomplete", seen((DeviceNode("/dev/infiniband/uverbs0", True),)))
     assert commands(fix)[0] == "mknod -m 0666 /dev/infiniband/uverbs1 c 231 193"
 
 
-def test_without_a_number_a_person_has_to_reboot() -> None:
+def test_without_a_device_number_the_plan_is_a_manual_reboot() -> None:
     unread = with_devices(seen(), lambda device: replace(device, uverbs_number=NOTHING))
     fix = fix_of("dev-infiniband-missing", unread)
     assert all(step.is_instruction for step in fix.steps)
     assert "sysfs has no device number" in fix.steps[0].why
 
 
-def test_without_verbs_devices_ib_uverbs_is_loaded_where_it_is_not() -> None:
+def test_without_verbs_devices_ib_uverbs_is_loaded_if_absent() -> None:
     none = with_devices(seen(), lambda device: replace(device, uverbs=NOTHING, uverbs_number=NOTHING))
     old = with_module(none, "ib_uverbs", state=ModuleState.NOT_LOADED)
     assert commands(fix_of("dev-infiniband-missing", old)) == ["modprobe ib_uverbs"]
@@ -57,7 +57,7 @@ def test_without_verbs_devices_ib_uverbs_is_loaded_where_it_is_not() -> None:
     assert all(step.is_instruction for step in loaded.steps)
 
 
-def test_nvidia_modprobe_is_told_every_minor_that_is_gone() -> None:
+def test_nvidia_modprobe_gets_every_missing_minor() -> None:
     fix = fix_of("dev-nvidia-missing", seen(gpu=(DeviceNode("/dev/nvidia1", True),)))
     assert commands(fix) == ["nvidia-modprobe -c 0 -c 2 -c 3 -c 255", "nvidia-modprobe -u -c 0"]
     alone = seen(gpu=tuple(DeviceNode(f"/dev/nvidia{name}", True) for name in (0, 1, 2, 3, "ctl")))

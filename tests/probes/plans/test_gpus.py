@@ -8,7 +8,7 @@ from probes.facts.system.services import ServiceState
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_module, with_service
 from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.looks import commands
+from tests.probes.plans.plans_of import commands
 
 MIG = examination_of("hgx-h100+mig-with-gdr")
 NEW_DRIVER = examination_of("hgx-h100+driver-half-updated")
@@ -20,7 +20,7 @@ def fix_of(name: str, examination: Examination) -> Plan:
     return fix
 
 
-def test_turning_mig_off_is_an_instruction_that_nothing_runs() -> None:
+def test_turning_mig_off_is_manual() -> None:
     fix = fix_of("mig-with-gdr", MIG)
     assert all(step.is_instruction for step in fix.steps)
     assert "mig-manager" in fix.steps[0].why
@@ -28,7 +28,7 @@ def test_turning_mig_off_is_an_instruction_that_nothing_runs() -> None:
     assert not fix.reversible
 
 
-def test_fabric_manager_has_to_be_of_the_new_driver_before_anything_is_stopped() -> None:
+def test_fabric_manager_is_upgraded_before_anything_stops() -> None:
     for name in ("driver-upgrade-blocked", "driver-half-updated"):
         assert "Install nvidia-fabricmanager 570.133.20" in fix_of(name, NEW_DRIVER).steps[0].why
     tools = NEW_DRIVER.tools
@@ -53,7 +53,7 @@ def test_fabric_manager_stops_last_and_starts_first() -> None:
     assert "before H100 this aborts running CUDA jobs" in why
 
 
-def test_nvidia_drm_goes_before_what_it_holds() -> None:
+def test_nvidia_drm_is_unloaded_before_nvidia_modeset() -> None:
     shown = with_module(NEW_DRIVER, "nvidia", used_by=("nvidia_uvm", "nvidia_modeset"))
     told = commands(fix_of("driver-upgrade-blocked", shown))
     assert "modprobe -r nvidia_drm nvidia_modeset nvidia_uvm nvidia" in told

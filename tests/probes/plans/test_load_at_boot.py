@@ -13,7 +13,7 @@ from probes.plans.load_at_boot import OWN_FILE
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import commands, plan, why_not
+from tests.probes.plans.plans_of import commands, plan, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"
@@ -47,13 +47,13 @@ def in_pod(examination: Examination) -> Examination:
     return replace(examination, node=replace(examination.node, platform=pod))
 
 
-def test_what_no_file_names_yet_is_written_in_load_order() -> None:
+def test_missing_modules_are_written_in_load_order() -> None:
     fix = plan("persist-modules", examination_of(HGX))
     assert commands(fix) == ["/etc/modules-load.d/gdrtop.conf"]
     assert named(fix) == ("mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm")  # nvidia.conf names the last one
 
 
-def test_peermem_is_written_where_it_is_loaded_or_needed() -> None:
+def test_peermem_is_written_if_loaded_or_needed() -> None:
     loaded = with_module(examination_of(HGX), PEERMEM, persistent=None)
     assert named(plan("persist-modules", loaded))[-1] == PEERMEM
     assert PEERMEM not in named(plan("persist-modules", without(loaded, PEERMEM)))
@@ -61,12 +61,12 @@ def test_peermem_is_written_where_it_is_loaded_or_needed() -> None:
     assert named(plan("persist-modules", needed))[-1] == PEERMEM
 
 
-def test_what_our_own_file_names_stays_in_it() -> None:
+def test_modules_of_gdrtops_file_stay_in_it() -> None:
     node = with_module(examination_of(HGX), "nvidia_uvm", persistent=OWN_FILE)
     assert named(plan("persist-modules", node)) == ("mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm")
 
 
-def test_a_boot_that_loads_all_is_left_alone() -> None:
+def test_nothing_is_written_if_the_boot_loads_everything() -> None:
     node = examination_of(HGX)
     for name in ("mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm"):
         node = with_module(node, name, persistent="/etc/modules-load.d/site.conf")
@@ -74,7 +74,7 @@ def test_a_boot_that_loads_all_is_left_alone() -> None:
     assert "/etc/modules-load.d/gdrtop.conf does not exist" in why_not("unpersist-modules", node)
 
 
-def test_what_is_built_in_or_cannot_be_loaded_is_not_written() -> None:
+def test_built_in_and_unloadable_modules_are_not_written() -> None:
     node = with_module(examination_of(HGX), "mlx5_core", state=ModuleState.BUILTIN)
     node = with_module(node, "nvidia_uvm", on_disk=Unknown(Reason.NOT_THERE, "modules.dep"))
     fix = plan("persist-modules", node)
@@ -84,7 +84,7 @@ def test_what_is_built_in_or_cannot_be_loaded_is_not_written() -> None:
     assert why.startswith("Skip nvidia_uvm for now: it cannot be loaded at boot, because no .ko")
 
 
-def test_what_bars_loading_now_may_be_gone_at_boot() -> None:
+def test_a_blocker_may_be_gone_at_boot() -> None:
     for fault in ("kernel-forbids-modules-disabled", "driver-half-updated"):
         node = with_module(examination_of(f"{HGX}+{fault}"), PEERMEM, persistent=None)
         assert named(plan("persist-modules", node))[-1] == PEERMEM
@@ -93,7 +93,7 @@ def test_what_bars_loading_now_may_be_gone_at_boot() -> None:
     assert named(plan("persist-modules", rival))[-1] == PEERMEM
 
 
-def test_what_only_root_may_read_may_name_anything() -> None:
+def test_unreadable_files_may_name_any_module() -> None:
     node = with_rules_unread(examination_of(HGX), "/etc/modules-load.d/site.conf")
     assert why_not("persist-modules", node) == "needs root: /etc/modules-load.d/site.conf cannot be read"
     assert "needs root" in why_not("unpersist-modules", node)
@@ -101,18 +101,18 @@ def test_what_only_root_may_read_may_name_anything() -> None:
     assert named(plan("persist-modules", other))
 
 
-def test_a_containers_etc_is_not_the_boots() -> None:
+def test_a_container_does_not_change_the_boot() -> None:
     for action in ("persist-modules", "unpersist-modules"):
         assert "this is a container" in why_not(action, in_pod(examination_of(HGX)))
 
 
-def test_taking_it_back_removes_the_file_where_it_is_ours() -> None:
+def test_the_undo_removes_only_gdrtops_file() -> None:
     fix = plan("unpersist-modules", with_module(examination_of(HGX), "nvidia_uvm", persistent=OWN_FILE))
     assert change(fix) == FileChange(OWN_FILE, None)
     assert "nvidia_uvm" in fix.steps[0].why
 
 
-def test_options_do_not_go_with_the_boots_list() -> None:
+def test_module_options_need_modprobe_d() -> None:
     node = with_module(examination_of(DGX), PEERMEM, persistent=None)
     tools = node.tools
     assert not isinstance(tools, Unknown)
@@ -120,7 +120,7 @@ def test_options_do_not_go_with_the_boots_list() -> None:
     assert "options nvidia_peermem peerdirect_support=1" in plan("persist-modules", old).steps[-1].why
 
 
-def test_the_doctor_writes_the_same_file() -> None:
+def test_the_doctors_fix_writes_the_same_file() -> None:
     fix = findings_on(f"{DGX}+peermem-not-persistent")["peermem-not-persistent"].fix
     assert fix is not None
     assert change(fix).path == OWN_FILE

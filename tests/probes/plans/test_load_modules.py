@@ -12,7 +12,7 @@ from probes.facts.pci.functions import PciKind
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import answer, commands, offers_on, plan, undone, why_not
+from tests.probes.plans.plans_of import answer, commands, offers_on, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"
@@ -37,13 +37,13 @@ def bare(examination: Examination) -> Examination:
     return without(examination, *names)
 
 
-def test_a_node_that_has_all_it_needs_is_told_so() -> None:
+def test_a_node_with_all_modules_says_so() -> None:
     told = why_not("load-modules", examination_of(HGX))
     needed = "mlx5_core, mlx5_ib, nvidia, nvidia_uvm, nvidia_peermem"
     assert told == f"every module that this node needs is loaded: {needed}"
 
 
-def test_everything_in_order_each_by_its_own_modprobe() -> None:
+def test_each_module_has_its_own_modprobe_in_order() -> None:
     fix = plan("load-modules", bare(examination_of(DGX)))
     assert commands(fix) == [
         "modprobe mlx5_core",
@@ -63,7 +63,7 @@ def test_everything_in_order_each_by_its_own_modprobe() -> None:
     ]
 
 
-def test_what_comes_with_an_earlier_step_is_not_loaded_again() -> None:
+def test_modules_of_earlier_steps_are_not_loaded_again() -> None:
     fix = offers_on("pcie-l40s+mlx5-core-not-loaded")["load-modules"].plan
     assert fix is not None
     assert commands(fix) == ["modprobe mlx5_core", "modprobe mlx5_ib"]
@@ -72,17 +72,17 @@ def test_what_comes_with_an_earlier_step_is_not_loaded_again() -> None:
     assert commands(fix) == ["modprobe mlx5_ib"]
 
 
-def test_old_kernels_ib_uverbs_is_loaded_for_itself() -> None:
+def test_ib_uverbs_of_old_kernels_is_loaded_by_its_own_step() -> None:
     node = with_module(examination_of(HGX), "mlx5_ib", depends=("ib_core", "mlx5_core"))
     assert commands(plan("load-modules", without(node, "ib_uverbs"))) == ["modprobe ib_uverbs"]
 
 
-def test_peermem_is_loaded_where_dmabuf_cannot_be_used_and_where_the_boot_was_to_load_it() -> None:
+def test_peermem_is_loaded_without_dmabuf_or_if_loaded_at_boot() -> None:
     for node in (examination_of(DGX), examination_of(HGX)):
         assert commands(plan("load-modules", without(node, PEERMEM))) == ["modprobe nvidia_peermem"]
 
 
-def test_peermem_is_not_loaded_where_dmabuf_does_and_nobody_asks_for_it() -> None:
+def test_peermem_is_not_loaded_if_dmabuf_works() -> None:
     node = without(with_module(examination_of(HGX), PEERMEM, persistent=None), PEERMEM)
     assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
     by_name = plan("load-peermem", node)
@@ -90,7 +90,7 @@ def test_peermem_is_not_loaded_where_dmabuf_does_and_nobody_asks_for_it() -> Non
     assert "NCCL keeps using DMA-BUF" in by_name.note
 
 
-def test_whether_peermem_is_needed_is_no_guess() -> None:
+def test_an_unknown_need_for_peermem_is_reported() -> None:
     node = with_module(bare(examination_of(DGX)), PEERMEM, persistent=None)
     fix = plan("load-modules", node)
     assert commands(fix)[-1] == "modprobe nvidia_uvm"
@@ -108,10 +108,10 @@ def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
         topology=replace(node.topology, nics=()),
     )
     assert commands(plan("load-modules", alone)) == ["modprobe nvidia", "modprobe nvidia_uvm"]
-    assert why_not("load-peermem", alone) == "no RDMA NIC here"
+    assert why_not("load-peermem", alone) == "there is no RDMA NIC"
 
 
-def test_legacy_peerdirect_is_told_of_and_nothing_else_is() -> None:
+def test_only_legacy_ofed_gets_the_peerdirect_option() -> None:
     node = without(examination_of(DGX), PEERMEM)
     old = with_ofed(node, "MLNX_OFED_LINUX-4.9-7.1.0.0")
     assert commands(plan("load-modules", old)) == ["modprobe nvidia_peermem peerdirect_support=1"]
@@ -137,21 +137,21 @@ def test_legacy_peerdirect_is_told_of_and_nothing_else_is() -> None:
         ),
     ],
 )
-def test_what_cannot_be_loaded_is_not_tried(fault: str, reason: str) -> None:
+def test_an_unloadable_module_is_not_tried(fault: str, reason: str) -> None:
     for action in ("load-modules", "load-peermem"):
         told = why_not(action, examination_of(f"{HGX}+{fault}"))
         assert told.startswith("nvidia_peermem cannot be loaded: ")
         assert reason in told
 
 
-def test_what_cannot_be_loaded_stands_behind_what_can() -> None:
+def test_unloadable_modules_are_listed_last() -> None:
     node = without(examination_of(f"{HGX}+peermem-built-without-symbols"), "nvidia_uvm")
     fix = plan("load-modules", node)
     assert commands(fix) == ["modprobe nvidia_uvm", "…"]
     assert fix.steps[-1].why.startswith("nvidia_peermem cannot be loaded: built without")
 
 
-def test_what_needs_a_module_that_cannot_be_loaded_is_not_tried_either() -> None:
+def test_a_module_with_an_unloadable_dependency_is_not_tried() -> None:
     node = without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM)
     node = with_module(node, "nvidia", install_line="/etc/modprobe.d/x.conf:1: install nvidia /bin/false")
     told = why_not("load-modules", node)
@@ -159,7 +159,7 @@ def test_what_needs_a_module_that_cannot_be_loaded_is_not_tried_either() -> None
     assert "nvidia_uvm cannot be loaded: it needs nvidia, which cannot be loaded: replaced by" in told
 
 
-def test_a_kernel_that_loads_nothing_more_is_not_asked() -> None:
+def test_a_kernel_with_modules_disabled_gets_no_plan() -> None:
     node = with_module_facts(without(examination_of(HGX), "nvidia_uvm"), loading_disabled=True)
     assert "modules_disabled is 1" in why_not("load-modules", node)
 
@@ -169,7 +169,7 @@ def test_a_blacklist_does_not_stop_loading_by_name() -> None:
     assert commands(plan("load-modules", node)) == ["modprobe nvidia_peermem"]
 
 
-def test_an_install_line_that_loads_in_its_own_way_does_not_stop_it_either() -> None:
+def test_an_install_line_that_loads_the_module_does_not_stop_it() -> None:
     """As Debian's: the file is called nvidia-current.ko there."""
     node = with_module(
         without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM),
@@ -181,18 +181,18 @@ def test_an_install_line_that_loads_in_its_own_way_does_not_stop_it_either() -> 
     assert commands(plan("load-modules", node))[0] == "modprobe nvidia"
 
 
-def test_a_module_that_is_just_coming_is_waited_for() -> None:
+def test_a_module_that_is_being_loaded_is_left_alone() -> None:
     node = with_module(examination_of(HGX), "nvidia_uvm", state=ModuleState.LOADING)
     assert "try again in a minute" in why_not("load-modules", node)
 
 
-def test_a_built_in_module_is_there() -> None:
+def test_a_built_in_module_counts_as_loaded() -> None:
     node = with_module(examination_of(HGX), "mlx5_core", state=ModuleState.BUILTIN)
     assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
 
 
 @pytest.mark.parametrize("fault", ["peermem-unknown-symbol-inbox-core", "peermem-symbol-version-mismatch"])
-def test_what_the_kernel_has_refused_is_not_tried_again(fault: str) -> None:
+def test_a_refused_module_is_not_tried_again(fault: str) -> None:
     for name in (f"hgx-h100+{fault},no-gdr-path", f"hgx-h100+no-gdr-path,{fault}"):
         node = examination_of(name)
         told = answer("load-modules", node)
@@ -215,7 +215,7 @@ def test_efa_does_not_use_peermem() -> None:
     }
     changed = replace(node.node, rdma=replace(rdma, devices=devices), pci=replace(pci, functions=functions))
     efa = replace(node, node=changed)
-    assert why_not("load-peermem", efa) == "the NICs here are EFA, which does not use nvidia_peermem"
+    assert why_not("load-peermem", efa) == "the NICs are EFA, which does not use nvidia_peermem"
 
 
 @pytest.mark.parametrize(("release", "options"), [("5.0-2.1.8.0", 1), ("4.9-7.1.0.0", 1), ("5.1-0.6.6.0", 0)])

@@ -11,7 +11,7 @@ from probes.facts.pci.functions import PciKind
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_module
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import commands, plan, undone, why_not
+from tests.probes.plans.plans_of import commands, plan, undone, why_not
 
 HGX = "hgx-h100"
 ACS_ON = f"{HGX}+acs-on"
@@ -36,7 +36,7 @@ def without_config(examination: Examination) -> Examination:
     return replace(examination, config_space=NEEDS_ROOT)
 
 
-def test_only_the_redirecting_bits_are_cleared_and_the_old_ones_come_back() -> None:
+def test_only_the_redirect_bits_are_cleared_and_restored() -> None:
     fix = plan("acs-redirect-off", examination_of(ACS_ON))
     assert commands(fix)[0] == "setpci -s 0000:17:00.0 ECAP_ACS+6.w=0000:000c"
     assert undone(fix)[0] == "setpci -s 0000:17:00.0 ECAP_ACS+6.w=000c:000c"
@@ -48,11 +48,11 @@ def test_only_the_redirecting_bits_are_cleared_and_the_old_ones_come_back() -> N
     assert fix.disturbs
 
 
-def test_the_doctor_proposes_the_same() -> None:
+def test_the_doctor_proposes_the_same_plan() -> None:
     assert findings_on(ACS_ON)["acs-redirect-enabled"].fix == plan("acs-redirect-off", examination_of(ACS_ON))
 
 
-def test_redirects_stay_where_they_are_right() -> None:
+def test_redirects_stay_on_nodes_that_need_them() -> None:
     node = examination_of(ACS_ON)
     assert "ACS isolates such devices" in why_not(
         "acs-redirect-off", with_driver(node, "0000:5a:00.0", "vfio-pci")
@@ -63,20 +63,20 @@ def test_redirects_stay_where_they_are_right() -> None:
     assert "Direct NIC platform" in why_not("acs-redirect-off", examination_of("gb200+acs-direct-nic"))
 
 
-def test_what_only_root_can_read_is_no_guess() -> None:
+def test_unreadable_registers_are_reported_as_unknown() -> None:
     for action in ("acs-redirect-off", "mrrs"):
         told = why_not(action, without_config(examination_of(HGX)))
         assert told == "needs root: PCI config beyond 64 bytes"
 
 
-def test_nothing_to_do_is_said_with_numbers() -> None:
+def test_nothing_to_do_is_reported_with_numbers() -> None:
     node = examination_of(HGX)
     no_redirect = "none of the 16 switch ports between GPUs and NICs has a redirect enabled"
     assert why_not("acs-redirect-off", node) == no_redirect
     assert why_not("mrrs", node) == "all 10 NICs already have 4096 bytes or more"
 
 
-def test_read_requests_of_those_that_have_less() -> None:
+def test_read_requests_are_raised_on_nics_that_have_less() -> None:
     fix = plan("mrrs", examination_of(f"{HGX}+pcie-devctl-read-request"))
     assert commands(fix) == ["setpci -s 0000:1a:00.0 CAP_EXP+8.w=5000:7000", "…"]
     assert undone(fix)[0] == "setpci -s 0000:1a:00.0 CAP_EXP+8.w=2000:7000"
@@ -98,7 +98,7 @@ def locked_down(examination: Examination, mode: str = "integrity") -> Examinatio
     return replace(examination, node=replace(examination.node, kernel=replace(kernel, lockdown=mode)))
 
 
-def test_where_the_iommu_translates_it_comes_first_and_no_register_is_written() -> None:
+def test_a_translating_iommu_comes_first_and_no_register_is_written() -> None:
     node = translated(examination_of(ACS_ON))
     assert "boot with iommu=pt first" in why_not("acs-redirect-off", node)
     fix = said("acs-redirect-enabled", node).fix
@@ -110,7 +110,7 @@ def test_where_the_iommu_translates_it_comes_first_and_no_register_is_written() 
 
 
 @pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci"])
-def test_acs_stays_on_a_host_that_passes_devices_to_guests(driver: str) -> None:
+def test_acs_stays_on_a_host_with_passed_through_devices(driver: str) -> None:
     node = with_driver(examination_of(ACS_ON), "0000:5a:00.0", driver)
     assert "ACS isolates such devices" in why_not("acs-redirect-off", node)
     assert said("acs-redirect-enabled", node).fix is None

@@ -10,7 +10,7 @@ from probes.facts.system.services import ServiceState
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_file, with_module, with_service, without
 from tests.probes.checks.doctor import examination_of
-from tests.probes.plans.looks import commands, offers_on, plan, undone, why_not
+from tests.probes.plans.plans_of import commands, offers_on, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 PEERMEM = "nvidia_peermem"
@@ -24,24 +24,24 @@ def with_refcnt(examination: Examination, refcnt: Maybe[int]) -> Examination:
 # Unloading
 
 
-def test_unloading_takes_nothing_else_with_it() -> None:
+def test_unloading_peermem_unloads_nothing_else() -> None:
     fix = plan("unload-peermem", examination_of(HGX))
     assert commands(fix) == ["rmmod nvidia_peermem"]
     assert undone(fix) == ["modprobe nvidia_peermem"]
     assert fix.reversible
 
 
-def test_who_is_disturbed_is_said_with_the_number() -> None:
+def test_disturbed_jobs_are_reported_with_the_refcnt() -> None:
     assert "(refcnt 12 now)" in plan("unload-peermem", with_refcnt(examination_of(HGX), 12)).disturbs
     assert plan("unload-peermem", with_refcnt(examination_of(HGX), 0)).disturbs == ""
 
 
-def test_what_is_lost_is_said_where_dmabuf_does_not_do() -> None:
+def test_the_plan_says_that_programs_will_copy_without_dmabuf() -> None:
     assert "DMA-BUF cannot be used" in plan("unload-peermem", examination_of(DGX)).note
     assert plan("unload-peermem", examination_of(HGX)).note == ""
 
 
-def test_what_is_not_there_or_cannot_go_is_not_unloaded() -> None:
+def test_an_absent_or_permanent_module_is_not_unloaded() -> None:
     node = examination_of(HGX)
     assert why_not("unload-peermem", without(node, PEERMEM)) == "nvidia_peermem is not loaded"
     built_in = with_module(node, PEERMEM, state=ModuleState.BUILTIN)
@@ -52,7 +52,7 @@ def test_what_is_not_there_or_cannot_go_is_not_unloaded() -> None:
     assert "timed out" in why_not("unload-peermem", hidden)
 
 
-def test_a_module_whose_file_is_gone_does_not_come_back() -> None:
+def test_a_module_without_a_file_cannot_be_loaded_again() -> None:
     """As one that a container loaded."""
     node = with_module(examination_of(HGX), PEERMEM, on_disk=Unknown(Reason.NOT_THERE, "modules.dep"))
     fix = plan("unload-peermem", node)
@@ -71,14 +71,14 @@ def test_reloading_is_rmmod_then_modprobe() -> None:
     assert "The loaded module is the one on disk" in fix.note
 
 
-def test_reloading_says_what_differs() -> None:
+def test_reloading_shows_the_difference() -> None:
     node = with_file(examination_of(HGX), PEERMEM, srcversion="51A01A7E51A01A7E51A01A7E")
     note = plan("reload-peermem", node).note
     assert "The module on disk differs from the loaded one: srcversion" in note
     assert "51A01A7E51A01A7E51A01A7E" in note
 
 
-def test_a_file_of_another_driver_is_not_loaded_beside_the_running_one() -> None:
+def test_a_file_of_another_driver_is_not_loaded() -> None:
     told = offers_on(f"{HGX}+driver-half-updated")["reload-peermem"].why_not
     assert told.endswith("not loaded again: its file belongs to driver 570.133.20, but 570.124.06 is loaded")
 
@@ -86,7 +86,7 @@ def test_a_file_of_another_driver_is_not_loaded_beside_the_running_one() -> None
 # nv_peer_mem
 
 
-def test_the_old_module_goes_before_its_service_and_the_new_one_comes() -> None:
+def test_the_old_module_is_unloaded_before_its_service_stops() -> None:
     """The service's stop unloads the module itself, and is content where there is none."""
     node = with_service(
         examination_of(f"{DGX}+nv-peer-mem-conflict"),
@@ -107,7 +107,7 @@ def test_the_old_module_goes_before_its_service_and_the_new_one_comes() -> None:
         assert package in fix.steps[-1].why
 
 
-def test_only_what_is_there_is_taken_away() -> None:
+def test_only_existing_parts_are_removed() -> None:
     absent = Unknown(Reason.NOT_THERE, "unit")
     alone, twice = (examination_of(f"{DGX}+nv-peer-mem-conflict{more}") for more in ("", "-twice"))
     by_hand = with_service(alone, "nv_peer_mem", path=absent, state=absent)
@@ -124,7 +124,7 @@ def test_only_what_is_there_is_taken_away() -> None:
     assert "no service loads it" in why_not("replace-nv-peer-mem", examination_of(HGX))
 
 
-def test_the_old_module_stays_where_the_new_one_cannot_come() -> None:
+def test_the_old_module_stays_if_the_new_one_cannot_load() -> None:
     node = with_module(
         examination_of(f"{DGX}+nv-peer-mem-conflict"),
         PEERMEM,
@@ -133,7 +133,7 @@ def test_the_old_module_stays_where_the_new_one_cannot_come() -> None:
     assert "nvidia_peermem cannot be loaded instead: no .ko" in why_not("replace-nv-peer-mem", node)
 
 
-def test_an_unknown_service_is_no_guess() -> None:
+def test_an_unknown_service_is_reported() -> None:
     node = replace(
         examination_of(f"{DGX}+nv-peer-mem-conflict"), services=Unknown(Reason.NOT_RECORDED, "/usr")
     )

@@ -9,7 +9,7 @@ from probes.facts.rdma.port_health import ErrorCounter
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import said, with_health, with_ports
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import commands, plan, undone, why_not
+from tests.probes.plans.plans_of import commands, plan, undone, why_not
 
 HGX = "hgx-h100"
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
@@ -39,11 +39,11 @@ def test_the_doctor_proposes_the_same_steps() -> None:
         assert fix.steps == plan("raise-ports", examination_of(node)).steps
 
 
-def test_a_port_without_a_cable_is_not_set_up() -> None:
+def test_a_port_without_a_cable_is_left_alone() -> None:
     assert why_not("raise-ports", examination_of(f"{HGX}+port-down")) == ("none of the 10 ports is disabled")
 
 
-def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
+def test_virtual_functions_are_left_to_their_guests() -> None:
     node = with_ports(
         examination_of(HGX), lambda port: replace(port, state="DOWN", physical_state="Disabled"), "mlx5_0"
     )
@@ -56,13 +56,13 @@ def test_shares_of_the_nodes_own_nics_wait_for_their_guests() -> None:
     assert why_not("raise-ports", node) == "none of the 9 ports is disabled"
 
 
-def test_a_state_that_is_unknown_is_no_guess() -> None:
+def test_an_unknown_state_is_reported() -> None:
     down = with_ports(examination_of(HGX), lambda port: replace(port, state="DOWN"), "mlx5_4")
     node = with_health(down, lambda health: replace(health, netdev_is_up=NEEDS_ROOT), "mlx5_4")
     assert why_not("raise-ports", node) == "the state of mlx5_4 is unknown: needs root"
 
 
-def test_error_counters_are_set_to_zero_on_infiniband_alone() -> None:
+def test_error_counters_are_reset_only_on_infiniband() -> None:
     node = with_health(
         examination_of(HGX),
         lambda health: replace(health, errors={"symbol_error": ErrorCounter(65535, True)}),

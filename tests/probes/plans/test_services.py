@@ -10,7 +10,7 @@ from probes.plans.services import lift_memlock, start_imex
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_gpus, with_module, with_nvml, with_service, without
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.plans.looks import commands, plan, undone, why_not
+from tests.probes.plans.plans_of import commands, plan, undone, why_not
 
 HGX, DGX = "hgx-h100", "dgx-a100"
 NOT_THERE = Unknown(Reason.NOT_THERE, "somewhere")
@@ -25,7 +25,7 @@ def with_openibd(examination: Examination) -> Examination:
 # openibd
 
 
-def test_peermem_is_out_of_openibds_way_and_comes_back() -> None:
+def test_peermem_is_unloaded_before_openibd_and_loaded_again() -> None:
     fix = plan("restart-openibd", with_openibd(examination_of(HGX)))
     assert commands(fix) == [
         "rmmod nvidia_peermem",
@@ -37,25 +37,25 @@ def test_peermem_is_out_of_openibds_way_and_comes_back() -> None:
     assert not fix.reversible
 
 
-def test_nv_peer_mem_is_as_well() -> None:
+def test_nv_peer_mem_is_unloaded_before_openibd_too() -> None:
     fix = plan("restart-openibd", examination_of(f"{DGX}+nv-peer-mem-conflict"))
     assert commands(fix) == ["rmmod nv_peer_mem", "systemctl restart openibd", "modprobe nv_peer_mem"]
 
 
-def test_openibd_alone_where_nothing_is_in_its_way() -> None:
+def test_openibd_restarts_alone_if_nothing_uses_the_stack() -> None:
     fix = plan("restart-openibd", with_openibd(without(examination_of(HGX), "nvidia_peermem")))
     assert commands(fix) == ["systemctl restart openibd"]
     assert "refcnt" not in fix.disturbs
 
 
-def test_storage_over_rdma_is_not_torn_down() -> None:
+def test_storage_over_rdma_blocks_the_restart() -> None:
     node = with_module(
         with_openibd(examination_of(HGX)), "rdma_cm", used_by=("rpcrdma", "rdma_ucm", "ib_isert")
     )
     assert "while ib_isert, rpcrdma use the RDMA stack" in why_not("restart-openibd", node)
 
 
-def test_a_peermem_that_would_not_come_back_is_not_taken() -> None:
+def test_a_peermem_that_cannot_load_again_blocks_the_restart() -> None:
     node = with_module(with_openibd(examination_of(HGX)), "nvidia_peermem", on_disk=NOT_THERE)
     assert "could not be loaded again: no .ko" in why_not("restart-openibd", node)
 
@@ -63,7 +63,7 @@ def test_a_peermem_that_would_not_come_back_is_not_taken() -> None:
 # Installed or not
 
 
-def test_what_is_not_installed_is_not_restarted() -> None:
+def test_a_missing_service_is_not_restarted() -> None:
     assert why_not("restart-openibd", examination_of("pcie-l40s")) == "openibd is not installed"
     bare = with_service(examination_of(HGX), "nvidia-persistenced", path=NOT_THERE, state=NOT_THERE)
     assert why_not("restart-persistence-daemon", bare) == "nvidia-persistenced is not installed"
@@ -73,7 +73,7 @@ def test_what_is_not_installed_is_not_restarted() -> None:
     assert why_not("restart-fabric-manager", masked) == "nvidia-fabricmanager is masked"
 
 
-def test_fabric_manager_only_where_there_are_switches() -> None:
+def test_fabric_manager_needs_nvswitches() -> None:
     fix = plan("restart-fabric-manager", examination_of(HGX))
     assert commands(fix) == ["systemctl restart nvidia-fabricmanager"]
     assert fix.disturbs.startswith("every CUDA job")
@@ -93,7 +93,7 @@ def persistence_off(examination: Examination) -> Examination:
     return with_nvml(examination, lambda nvml: replace(nvml, persistence=False))
 
 
-def test_the_daemon_is_started_where_it_is_installed() -> None:
+def test_an_installed_persistence_daemon_is_started() -> None:
     stopped = with_service(
         persistence_off(examination_of(HGX)), "nvidia-persistenced", state=ServiceState.INACTIVE
     )
@@ -105,7 +105,7 @@ def test_the_daemon_is_started_where_it_is_installed() -> None:
     assert undone(fix) == ["systemctl disable --now nvidia-persistenced"]
 
 
-def test_the_mode_itself_where_there_is_no_daemon_or_it_waits_to_be_told() -> None:
+def test_the_mode_is_set_without_a_daemon_or_through_it() -> None:
     node = persistence_off(examination_of(HGX))
     fix = plan("persistence-on", node)
     assert commands(fix) == ["nvidia-smi -pm 1"]
@@ -115,7 +115,7 @@ def test_the_mode_itself_where_there_is_no_daemon_or_it_waits_to_be_told() -> No
     assert "until the next reboot" in plan("persistence-on", bare).note
 
 
-def test_gpus_that_have_it_on_are_not_turned_off_by_taking_it_back() -> None:
+def test_the_undo_leaves_gpus_alone_that_were_on() -> None:
     def turned_off(gpu):  # type: ignore[no-untyped-def]
         return replace(gpu, nvml=replace(gpu.nvml, persistence=False))
 
@@ -124,19 +124,19 @@ def test_gpus_that_have_it_on_are_not_turned_off_by_taking_it_back() -> None:
     assert undone(fix) == ["nvidia-smi -i 0000:18:00.0 -pm 0"]
 
 
-def test_nothing_to_do_or_nothing_known() -> None:
+def test_nothing_to_do_and_unknown_state_are_reported() -> None:
     assert why_not("persistence-on", examination_of(HGX)) == "persistence mode is on for all 8 GPUs"
     told = why_not("persistence-on", examination_of("pcie-l40s+nvidia-not-loaded"))
     assert "the NVIDIA driver is not loaded" in told
 
 
-def test_the_doctor_proposes_the_same() -> None:
+def test_the_doctor_proposes_the_same_plan() -> None:
     for fault in ("persistence-off", "persistence-off-daemon-runs"):
         node = f"{HGX}+{fault}"
         assert findings_on(node)[fault].fix == plan("persistence-on", examination_of(node))
 
 
-def test_a_restart_of_docker_or_pbs_says_whom_it_ends() -> None:
+def test_a_restart_of_docker_or_pbs_names_what_it_ends() -> None:
     plan = lift_memlock(["containerd.service", "docker.service", "slurmd.service", "pbs_mom.service"])
     told = commands(plan)
     assert "systemctl restart containerd.service slurmd.service" in told
@@ -146,7 +146,7 @@ def test_a_restart_of_docker_or_pbs_says_whom_it_ends() -> None:
     assert lift_memlock(["slurmd.service", "containerd.service"]).disturbs == ""
 
 
-def test_imex_is_enabled_only_where_nothing_else_starts_it() -> None:
+def test_imex_is_enabled_only_if_nothing_else_starts_it() -> None:
     node = examination_of("gb200+imex-down")
     assert any("enable" in command for command in commands(start_imex(node)))
     assert "NCCL_MNNVL_ENABLE=0" in start_imex(node).steps[-1].why

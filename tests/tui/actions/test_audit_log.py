@@ -56,7 +56,7 @@ def test_every_line_is_json_with_time_user_and_command() -> None:
     assert len({line["run"] for line in lines}) == 1
 
 
-def test_a_run_is_read_back_as_it_was() -> None:
+def test_a_run_is_read_as_it_was_logged() -> None:
     log = MemoryLog()
     run_of(log)
     (run,) = past_runs(log.lines())
@@ -65,7 +65,7 @@ def test_a_run_is_read_back_as_it_was() -> None:
     assert run.steps[1].explanation == "the disk is full"
 
 
-def test_a_run_that_was_cut_off_is_of_unknown_outcome() -> None:
+def test_a_run_without_an_end_has_an_unknown_outcome() -> None:
     log = MemoryLog()
     run_of(log, ends=False)
     (run,) = past_runs(log.lines())
@@ -73,7 +73,7 @@ def test_a_run_that_was_cut_off_is_of_unknown_outcome() -> None:
     assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.UNKNOWN]
 
 
-def test_only_what_was_done_is_undone_the_last_first() -> None:
+def test_only_completed_steps_are_undone_last_first() -> None:
     log = MemoryLog()
     audit = Audit(log, HERE)
     audit.begin("load-peermem", PLAN)
@@ -92,7 +92,7 @@ def test_only_what_was_done_is_undone_the_last_first() -> None:
     assert [step.file for step in later.steps] == [plan.steps[0].file]
 
 
-def test_what_takes_it_back_disturbs_what_it_disturbed() -> None:
+def test_an_undo_disturbs_what_the_run_disturbed() -> None:
     log = MemoryLog()
     Audit(log, HERE).begin("acs-redirect-off", replace(PLAN, disturbs="DMA of running jobs is routed anew"))
     (run,) = past_runs(log.lines())
@@ -104,7 +104,7 @@ def test_what_takes_it_back_disturbs_what_it_disturbed() -> None:
     assert plan.disturbs == run.disturbs
 
 
-def test_what_was_taken_back_is_known_to_be() -> None:
+def test_an_undone_run_is_known_as_undone() -> None:
     log = MemoryLog()
     run_of(log)
     (run,) = past_runs(log.lines())
@@ -119,7 +119,7 @@ def test_what_was_taken_back_is_known_to_be() -> None:
 @given(
     st.lists(st.text() | st.binary().map(repr) | st.sampled_from(MemoryLog().lines() or ["{}", "[]", "1"]))
 )
-def test_no_log_stops_the_screen(lines: list[str]) -> None:
+def test_no_log_content_stops_the_screen(lines: list[str]) -> None:
     past_runs(lines)
 
 
@@ -155,7 +155,7 @@ FIELDS = (
         st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["begin", "step", "end"])), max_size=6
     )
 )
-def test_no_values_in_a_log_stop_the_screen(lines: list[dict[str, object]]) -> None:
+def test_no_value_in_a_log_stops_the_screen(lines: list[dict[str, object]]) -> None:
     for run in past_runs(json.dumps({"run": "1", **line}) for line in lines):
         undo_plan(run, "boot-1")
 
@@ -163,7 +163,7 @@ def test_no_values_in_a_log_stop_the_screen(lines: list[dict[str, object]]) -> N
 # On disk
 
 
-def test_the_log_is_appended_to_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
+def test_the_log_is_private_to_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "state" / "gdrtop" / "actions.jsonl"
     log = AuditLogFile(str(path))
     log.append("one")
@@ -172,7 +172,7 @@ def test_the_log_is_appended_to_and_readable_by_its_owner_alone(tmp_path: Path) 
     assert not path.stat().st_mode & 0o022
 
 
-def test_a_log_that_others_may_write_is_neither_believed_nor_added_to(tmp_path: Path) -> None:
+def test_a_log_that_others_may_write_is_neither_read_nor_written(tmp_path: Path) -> None:
     path = tmp_path / "actions.jsonl"
     path.write_text("{}\n")
     path.chmod(0o666)
@@ -183,13 +183,13 @@ def test_a_log_that_others_may_write_is_neither_believed_nor_added_to(tmp_path: 
     runs, unread = Dispatcher(SimulatedHost("hgx-h100"), log=log).history()
     assert not runs
     state = HistoryState("h100-07", SimulatedHost("hgx-h100").origin)
-    state.take(runs, unread)
+    state.set_runs(runs, unread)
     told = " ".join(plain(line) for line in state.list_lines(200))
     assert "other users may write to it (mode 0666)" in told
     assert "Nothing was run" not in told
 
 
-def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_instead_of_the_log_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("")
     (tmp_path / "actions.jsonl").symlink_to(target)
@@ -204,7 +204,7 @@ def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         AuditLogFile(str(tmp_path / "file" / "actions.jsonl")).append("one")
 
 
-def test_a_full_log_begins_anew_and_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_log_is_rotated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.files.append_file.FULL_BYTES", 10)
     log = AuditLogFile(str(tmp_path / "actions.jsonl"))
     for text in ("first line", "second line", "third line"):
@@ -213,7 +213,7 @@ def test_a_full_log_begins_anew_and_is_kept_once(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "actions.jsonl.1").read_text() == "second line\n"
 
 
-def test_where_the_log_of_a_user_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_user_is_in_the_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert own_log() == "/state/gdrtop/actions.jsonl"

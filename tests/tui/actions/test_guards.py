@@ -35,7 +35,7 @@ def unload() -> Plan:
     return Plan("Unload nvidia_peermem", (Step("unloads it", ("rmmod", "nvidia_peermem")),))
 
 
-def test_unloading_what_is_held_names_the_count_and_the_processes() -> None:
+def test_unloading_a_used_module_names_count_and_processes() -> None:
     cleared = clearance(unload(), examination(), read_only=False)
     assert not cleared.refused
     assert cleared.word == "hgx-h100"
@@ -45,7 +45,7 @@ def test_unloading_what_is_held_names_the_count_and_the_processes() -> None:
     )
 
 
-def test_what_nobody_feels_needs_nothing_typed() -> None:
+def test_a_plan_that_affects_nobody_needs_no_host_name() -> None:
     plan = Plan("Load nvidia_uvm", (Step("loads it", ("modprobe", "nvidia_uvm")),))
     assert clearance(plan, examination(), read_only=False).affected == ()
 
@@ -61,14 +61,14 @@ def test_what_nobody_feels_needs_nothing_typed() -> None:
         ("nvidia-smi", "--gpu-reset", "-i", "0"),
     ],
 )
-def test_what_jobs_may_feel_needs_the_nodes_name_whatever_the_plan_says_of_itself(
+def test_a_plan_that_may_affect_jobs_needs_the_host_name_whatever_it_says(
     argv: tuple[str, ...],
 ) -> None:
     plan = Plan("Harmless", (Step("no harm", argv),))
     assert clearance(plan, examination(), read_only=False).affected
 
 
-def test_processes_that_cannot_be_seen_count_as_there() -> None:
+def test_hidden_processes_count_as_affected() -> None:
     unseen = replace(examination(), processes=Unknown(Reason.NEEDS_ROOT, "/proc"))
     (*_, told) = clearance(unload(), unseen, read_only=False).affected
     assert told == "processes that use GPUs or RDMA are unknown: needs root"
@@ -79,7 +79,7 @@ def test_read_only_runs_nothing() -> None:
 
 
 @pytest.mark.parametrize("source", [Source.TREE, Source.RECORDED])
-def test_trees_and_recordings_are_not_acted_on(source: Source) -> None:
+def test_no_action_runs_on_trees_and_recordings(source: Source) -> None:
     seen = examination()
     elsewhere = replace(seen, node=replace(seen.node, origin=Origin(source, "/dump")))
     assert "not a running node" in clearance(unload(), elsewhere, read_only=False).refused
@@ -97,23 +97,23 @@ def test_trees_and_recordings_are_not_acted_on(source: Source) -> None:
         (("modprobe", "nvidia"), ""),
     ],
 )
-def test_what_is_a_persons_to_do_is_shown_and_not_run(argv: tuple[str, ...], why: str) -> None:
+def test_manual_steps_are_shown_and_not_run(argv: tuple[str, ...], why: str) -> None:
     told = why_manual(Step("does it", argv))
     assert told == why if not why else why in told
 
 
-def test_what_follows_a_step_by_hand_is_not_run_either() -> None:
+def test_steps_after_a_manual_step_are_not_run() -> None:
     load = Step("loads it", ("modprobe", "nvidia"))
     plan = Plan("Rebuild", (load, instruction("install the headers"), load))
     assert runnable(plan) == (load,)
 
 
-def test_a_plan_that_only_a_person_can_carry_out_is_refused_with_the_reason() -> None:
+def test_a_manual_plan_is_refused_with_the_reason() -> None:
     plan = Plan("Reboot", (Step("starts anew", ("systemctl", "reboot")),))
     assert "gdrtop does not reboot the node" in clearance(plan, examination(), read_only=False).refused
 
 
-def test_unloading_the_driver_is_told_from_unloading_what_uses_it() -> None:
+def test_unloading_the_driver_differs_from_unloading_its_users() -> None:
     assert unloads_driver(Plan("", (Step("", ("modprobe", "-r", "nvidia_uvm", "nvidia")),)))
     assert not unloads_driver(unload())
     assert not unloads_driver(Plan("", (Step("", ("modprobe", "nvidia")),)))
@@ -144,7 +144,7 @@ def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
     assert dispatcher.own_history()[0].action == "acs-redirect-off"
 
 
-def test_a_job_that_began_after_the_plan_was_shown_is_seen() -> None:
+def test_a_job_that_started_after_the_plan_was_shown_is_noticed() -> None:
     host = SimulatedHost(BUSY)
     dispatcher, prepared = prepared_of(host, "unload-peermem")
     idle = replace(prepared, clearance=replace(prepared.clearance, affected=(), word=""))
@@ -153,7 +153,7 @@ def test_a_job_that_began_after_the_plan_was_shown_is_seen() -> None:
     assert "changed since the plan was shown (train.py (alice, Slurm job 4711, pid 41000)" in ended.why
 
 
-def test_unloading_what_is_held_is_refused_by_the_kernel_and_explained() -> None:
+def test_the_kernels_refusal_to_unload_a_used_module_is_explained() -> None:
     host = SimulatedHost(BUSY)
     dispatcher, prepared = prepared_of(host, "unload-peermem")
     ended = dispatcher.run(prepared, "hgx-h100", lambda event: None)
@@ -161,7 +161,7 @@ def test_unloading_what_is_held_is_refused_by_the_kernel_and_explained() -> None
     assert "nvidia_peermem is in use" in ended.why
 
 
-def test_read_only_is_a_guard_of_the_dispatcher_too() -> None:
+def test_the_dispatcher_refuses_with_read_only_too() -> None:
     dispatcher, prepared = prepared_of(SimulatedHost(IDLE), "load-peermem", read_only=True)
     assert "--read-only" in prepared.clearance.refused
     assert dispatcher.run(prepared, "", lambda event: None).outcome is RunOutcome.REFUSED
@@ -172,7 +172,7 @@ def acs(dispatcher: Dispatcher, host: SimulatedHost, name: str) -> Offer:
     return next(one for one in dispatcher.offers(seen, findings(seen)) if one.id == name)
 
 
-def test_acs_redirects_go_and_come_back_as_they_were() -> None:
+def test_acs_redirects_are_cleared_and_restored() -> None:
     host = SimulatedHost(f"{BUSY}+acs-on")
     dispatcher, prepared = prepared_of(host, "acs-redirect-off")
     assert acs(dispatcher, host, "acs-redirect-back").plan is None
@@ -189,7 +189,7 @@ def found(host: SimulatedHost) -> set[str]:
     return {one.id for one in findings(examine(host)) if one.status.value == "found"}
 
 
-def test_what_was_done_is_taken_back_once() -> None:
+def test_a_run_is_undone_only_once() -> None:
     host = SimulatedHost(IDLE)
     dispatcher, prepared = prepared_of(host, "persist-modules")
     file = next(step.file for step in prepared.plan.steps if step.file)
@@ -204,7 +204,7 @@ def test_what_was_done_is_taken_back_once() -> None:
     assert dispatcher.undo_of(run).why_not == "this run is already undone"
 
 
-def test_without_root_and_without_sudo_the_script_is_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_and_sudo_only_the_script_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tui.actions.local_commands.os.geteuid", lambda: 1000)
     monkeypatch.setattr("tui.actions.local_commands.find_command", lambda name: None)
     offer = Offer("load", "Load nvidia_uvm", Plan("Load", (Step("loads it", ("modprobe", "nvidia_uvm")),)))
@@ -224,7 +224,7 @@ def network(name: str = f"{IDLE},ssh-over-nic") -> NetworkDependencyFacts:
     return probe(SimulatedHost(name))
 
 
-def test_a_step_that_takes_down_the_nic_of_the_session_names_it_on_an_idle_node_too() -> None:
+def test_a_step_that_takes_down_the_sessions_nic_names_it_on_an_idle_node_too() -> None:
     idle = replace(examination(IDLE), processes=ProcessFacts((), 0, 0, Unknown(Reason.NOT_THERE, "")))
     cleared = clearance(OPENIBD, idle, False, network())
     assert cleared.affected == ()
@@ -236,7 +236,7 @@ def test_a_step_that_takes_down_the_nic_of_the_session_names_it_on_an_idle_node_
     assert cleared.is_detached
 
 
-def test_a_session_over_another_nic_is_in_no_danger() -> None:
+def test_a_session_over_another_nic_is_not_affected() -> None:
     cleared = clearance(OPENIBD, examination(IDLE), False, network(IDLE))
     assert cleared.cuts == ()
     assert not cleared.is_detached
@@ -249,7 +249,7 @@ def test_a_nic_below_a_bond_is_named_with_it() -> None:
     assert told.endswith("takes down ens4np0, ens9np0 (part of bond0), which carries the default route")
 
 
-def test_what_could_not_be_mapped_or_read_counts_as_cut() -> None:
+def test_an_unknown_nic_counts_as_cut() -> None:
     facts = network()
     unmapped = replace(facts, dependencies=(NetworkDependency("the default route", ("br-ex",)),))
     (told,) = clearance(OPENIBD, examination(IDLE), False, unmapped).cuts
@@ -262,12 +262,12 @@ def test_what_could_not_be_mapped_or_read_counts_as_cut() -> None:
     assert "may cut the network: its users are unknown (timed out" in told
 
 
-def test_the_undo_of_a_step_is_judged_by_its_command() -> None:
+def test_the_undo_of_a_step_is_checked_by_its_command() -> None:
     down = Plan("Undo", (Step("undoes it", ("ip", "link", "set", "dev", "ens4np0", "down")),))
     assert len(clearance(down, examination(IDLE), False, network()).cuts) == 2
 
 
-def test_under_lockdown_a_register_write_is_refused_before_it_is_tried() -> None:
+def test_under_lockdown_a_register_write_is_refused() -> None:
     seen = examination(IDLE)
     kernel = seen.node.kernel
     assert not isinstance(kernel, Unknown)
@@ -290,7 +290,7 @@ def test_the_wrong_name_cuts_nothing() -> None:
     assert dispatcher.run(prepared, "", lambda event: None).outcome is RunOutcome.REFUSED
 
 
-def test_a_session_that_came_after_the_plan_was_shown_is_seen() -> None:
+def test_a_session_that_started_after_the_plan_was_shown_is_noticed() -> None:
     host = with_openibd("pcie-l40s")
     for pid in [name for name in host.tree.directories["/proc"] if name.startswith("410")]:
         host.tree.remove(f"/proc/{pid}")
@@ -302,7 +302,7 @@ def test_a_session_that_came_after_the_plan_was_shown_is_seen() -> None:
     assert "changed since the plan was shown (systemctl restart openibd takes down ens0np0" in ended.why
 
 
-def test_a_session_that_came_while_the_host_name_was_typed_for_jobs_is_seen() -> None:
+def test_a_session_that_started_while_the_host_name_was_typed_is_noticed() -> None:
     host = with_openibd("pcie-l40s")
     dispatcher, prepared = prepared_of(host, "restart-openibd")
     assert prepared.clearance.affected
@@ -313,7 +313,7 @@ def test_a_session_that_came_while_the_host_name_was_typed_for_jobs_is_seen() ->
     assert "changed since the plan was shown (systemctl restart openibd takes down ens0np0" in ended.why
 
 
-def test_a_check_of_the_node_under_way_does_not_answer_for_the_network() -> None:
+def test_a_running_check_does_not_answer_for_the_network() -> None:
     """Both read routes: the check for the roles of NICs, an action for what it would cut."""
     host = with_openibd(f"{IDLE},ssh-over-nic")
     gate = threading.Event()
@@ -350,7 +350,7 @@ def begun(boot_id: str, pid: int) -> str:
         ("before", 41000, RunOutcome.UNKNOWN),
     ],
 )
-def test_a_run_without_an_end_is_still_running_as_long_as_its_process(
+def test_a_run_without_an_end_is_running_while_its_process_exists(
     boot_id: str, pid: int, outcome: RunOutcome
 ) -> None:
     host, log = SimulatedHost(BUSY), MemoryLog()

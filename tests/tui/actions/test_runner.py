@@ -70,14 +70,14 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return Told()
 
 
-def test_steps_run_in_order_and_their_lines_come_through(told: Told) -> None:
+def test_steps_run_in_order_and_pass_on_their_lines(told: Told) -> None:
     ended = told.run(LocalCommands(), command("printf", "one\\ntwo\\n"), command("printf", "\\033[31mthree"))
     assert ended.outcome is RunOutcome.DONE
     assert told.printed == ["one", "two", "\x1b[31mthree"]
     assert [event.exit_status for event in told.events if isinstance(event, StepEnded)] == [0, 0]
 
 
-def test_nothing_runs_after_a_step_that_fails(told: Told) -> None:
+def test_nothing_runs_after_a_failed_step(told: Told) -> None:
     ended = told.run(LocalCommands(), command("true"), command("false"), command("printf", "never"))
     assert ended.outcome is RunOutcome.FAILED
     assert "step 2" in ended.why
@@ -87,14 +87,14 @@ def test_nothing_runs_after_a_step_that_fails(told: Told) -> None:
     assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.FAILED]
 
 
-def test_nothing_runs_after_a_step_that_is_by_hand(told: Told) -> None:
+def test_nothing_runs_after_a_manual_step(told: Told) -> None:
     ended = told.run(LocalCommands(), command("true"), instruction("think"), command("printf", "never"))
     assert ended.outcome is RunOutcome.LEFT
     assert [step.why for step in ended.left] == ["think", "tries the runner"]
     assert told.begun == [1]
 
 
-def test_a_program_that_no_rule_names_is_never_run(told: Told) -> None:
+def test_an_unlisted_program_is_never_run(told: Told) -> None:
     ended = told.run(LocalCommands(), command("rm", "/nothing/is/here"))
     assert ended.outcome is RunOutcome.REFUSED
     assert told.begun == []
@@ -116,7 +116,7 @@ def test_a_program_that_is_not_installed_says_so(told: Told, monkeypatch: pytest
     assert "not installed" in ended.why
 
 
-def test_a_step_that_does_not_end_is_reported_and_left_alone(told: Told) -> None:
+def test_an_endless_step_is_reported_and_not_killed(told: Told) -> None:
     ended = told.run(LocalCommands(seconds=0.2), command("sleep", "2"), command("true"))
     assert ended.outcome is RunOutcome.STILL_RUNNING
     pid = int(ended.why.split("process ")[1])
@@ -128,7 +128,7 @@ def test_a_step_that_does_not_end_is_reported_and_left_alone(told: Told) -> None
     os.waitpid(pid, 0)
 
 
-def test_a_stop_lets_the_step_end_and_begins_no_other(told: Told) -> None:
+def test_a_stop_lets_the_running_step_end_and_starts_no_other(told: Told) -> None:
     runner: list[Runner] = []
 
     def stop_at_first_line(event: RunEvent) -> None:
@@ -147,14 +147,14 @@ def test_a_stop_lets_the_step_end_and_begins_no_other(told: Told) -> None:
     assert len(run.steps) == 1
 
 
-def test_giving_up_waiting_tells_that_the_step_goes_on(told: Told) -> None:
+def test_an_abandoned_step_is_reported_as_still_running(told: Told) -> None:
     commands = LocalCommands()
     threading.Timer(0.2, commands.abandoned.set).start()
     ended = told.run(commands, command("sleep", "2"))
     assert ended.outcome is RunOutcome.STILL_RUNNING
 
 
-def test_nothing_runs_where_it_cannot_be_logged(told: Told) -> None:
+def test_nothing_runs_that_cannot_be_logged(told: Told) -> None:
     class Full(MemoryLog):
         def append(self, line: str) -> None:
             raise AuditError(
@@ -175,7 +175,7 @@ def test_a_flood_of_lines_is_cut_and_counted(told: Told, monkeypatch: pytest.Mon
     assert told.printed[-1] == "… and 900 more lines"
 
 
-def test_what_a_killed_gdrtop_had_begun_goes_on_and_keeps_the_lock(tmp_path: Path) -> None:
+def test_a_step_of_a_killed_gdrtop_goes_on_and_keeps_the_lock(tmp_path: Path) -> None:
     """A gdrtop killed in the middle: its step ends by itself, and no other acts meanwhile."""
     name = str(tmp_path / "lock")
     done = tmp_path / "done"
@@ -192,7 +192,7 @@ with ActionLock({name!r}) as lock:
     assert child.stdout.readline() == b"begun\n"
     child.kill()
     child.communicate()
-    with pytest.raises(LockTaken, match="another gdrtop is acting"), ActionLock(name):
+    with pytest.raises(LockTaken, match="another gdrtop is running"), ActionLock(name):
         pass
     until(done.exists)
     until(lambda: free(name))
@@ -213,7 +213,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_two_never_act_at_once_and_the_second_learns_who_does(tmp_path: Path) -> None:
+def test_the_second_gdrtop_is_refused_and_told_who_has_the_lock(tmp_path: Path) -> None:
     name = str(tmp_path / "lock")
     with (
         ActionLock(name),
@@ -224,7 +224,7 @@ def test_two_never_act_at_once_and_the_second_learns_who_does(tmp_path: Path) ->
     assert free(name)
 
 
-def test_the_lock_is_for_its_owner_alone_and_follows_no_link(tmp_path: Path) -> None:
+def test_the_lock_is_private_and_follows_no_symlink(tmp_path: Path) -> None:
     """Whoever can open the file can lock it, and keep its owner out."""
     directory = tmp_path / "lock"
     with ActionLock(str(directory)):
@@ -246,7 +246,7 @@ def test_the_lock_is_for_its_owner_alone_and_follows_no_link(tmp_path: Path) -> 
     assert not list(elsewhere.iterdir())
 
 
-def test_a_users_lock_waits_for_roots_and_root_for_no_users(
+def test_a_user_respects_roots_lock_and_root_no_users_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tui.runtime.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
@@ -259,7 +259,7 @@ def test_a_users_lock_waits_for_roots_and_root_for_no_users(
         pass
 
 
-def test_roots_lock_is_seen_among_the_many_of_a_busy_node(
+def test_roots_lock_is_found_among_many_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel hands out /proc/locks a page at a time: about 70 of them."""
@@ -303,13 +303,13 @@ def test_sudo_gets_its_password_once_and_the_step_runs(told: Told) -> None:
     assert asked == [1]
 
 
-def test_without_a_password_nothing_is_run(told: Told) -> None:
+def test_without_a_password_nothing_runs(told: Told) -> None:
     ended = told.run(WantsPassword(), command("true"))
     assert ended.outcome is RunOutcome.FAILED
     assert "password" in ended.why
 
 
-def test_a_sudo_that_asks_each_time_is_told(told: Told) -> None:
+def test_a_sudo_that_asks_every_time_is_reported(told: Told) -> None:
     ended = told.run(WantsPassword(), command("true"), get_password=lambda: True)
     assert "every time" in ended.why
 
@@ -325,7 +325,7 @@ class Lockdown:
         return CommandResult(0, 0.1)
 
 
-def test_a_register_that_was_not_written_is_a_failure_though_setpci_ends_with_0(told: Told) -> None:
+def test_an_unwritten_register_is_a_failure_even_if_setpci_exits_with_0(told: Told) -> None:
     clear = Step("clears it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=0000:000c"))
     set_again = Step("sets it", ("setpci", "-s", "0000:17:00.0", "ECAP_ACS+6.w=000c:000c"))
     assert "still has 000c" in told.run(Lockdown(), clear).why
@@ -343,7 +343,7 @@ def change(host: SimulatedHost, log: MemoryLog, file: FileChange) -> RunEnded:
     return runner.run("test", Plan("Test", (Step("changes a file", file=file),)))
 
 
-def test_a_file_is_written_whole_and_what_was_there_is_kept() -> None:
+def test_a_file_is_written_whole_with_a_backup() -> None:
     host, log = SimulatedHost("hgx-h100"), MemoryLog()
     path = "/etc/modules-load.d/nvidia.conf"
     before = host.read(path)
@@ -358,7 +358,7 @@ def test_a_file_is_written_whole_and_what_was_there_is_kept() -> None:
     assert not run.steps[0].kept.endswith(".conf")
 
 
-def test_a_file_is_put_back_and_a_new_one_removed() -> None:
+def test_a_file_is_restored_and_a_new_one_removed() -> None:
     host, log = SimulatedHost("hgx-h100"), MemoryLog()
     path = "/etc/some.d/new.conf"
     assert change(host, log, FileChange(path, "text\n")).outcome is RunOutcome.DONE

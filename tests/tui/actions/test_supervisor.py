@@ -70,7 +70,7 @@ def test_only_one_detached_run_at_a_time(tmp_path: Path) -> None:
     assert log_of(tmp_path) == []
 
 
-def test_leaving_stops_following_and_not_the_run(tmp_path: Path) -> None:
+def test_quitting_ends_the_following_and_not_the_run(tmp_path: Path) -> None:
     go = tmp_path / "go"
     wait = step(f"echo begun; until [ -e {go} ]; do sleep 0.05; done")
     runs: list[DetachedRun] = []
@@ -89,7 +89,7 @@ def test_leaving_stops_following_and_not_the_run(tmp_path: Path) -> None:
     until(lambda: [one.outcome for one in past_runs(log_of(tmp_path))] == [RunOutcome.DONE])
 
 
-def test_an_order_that_was_taken_back_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_order_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that ends without having claimed its order."""
     monkeypatch.setattr(supervisor, "PROGRAM", "")
     ended = DetachedRun(order(tmp_path, step(f"touch {tmp_path}/never")), lambda event: None).run()
@@ -117,7 +117,7 @@ DetachedRun(order, lambda event: print(event, flush=True)).run()
 """
 
 
-def test_the_rest_of_a_run_is_begun_after_the_terminal_has_gone(tmp_path: Path) -> None:
+def test_a_run_continues_after_the_terminal_has_gone(tmp_path: Path) -> None:
     """A session whose terminal closes and whose processes are killed in the middle, as by a dropped SSH."""
     code = CHILD.format(root=str(ROOT), program=supervisor.PROGRAM, tmp=str(tmp_path))
     pid, master = pty.fork()  # a session of its own, with this terminal
@@ -139,7 +139,7 @@ def test_the_rest_of_a_run_is_begun_after_the_terminal_has_gone(tmp_path: Path) 
     until(lambda: free(str(tmp_path / "run")))
 
 
-def test_a_supervisor_that_is_killed_leaves_an_unknown_end(tmp_path: Path) -> None:
+def test_a_killed_supervisor_leaves_an_unknown_outcome(tmp_path: Path) -> None:
     def kill(event: RunEvent) -> None:
         if isinstance(event, Printed):
             os.kill(int(event.text), signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_a_supervisor_that_is_killed_leaves_an_unknown_end(tmp_path: Path) -> No
     assert "ended before the run did" in ended.why
 
 
-def test_with_systemd_the_run_is_a_unit_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_systemd_the_run_is_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """systemd-run, played: it starts the program and ends."""
     argv: list[list[str]] = []
 
@@ -187,7 +187,7 @@ def test_a_unit_that_does_not_start_is_replaced_by_a_session(
     assert any("(process " in event.as_root for event in events if isinstance(event, RunBegan))
 
 
-def test_half_an_event_of_a_full_file_system_is_left_out(
+def test_a_truncated_event_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = (
@@ -203,7 +203,7 @@ def test_half_an_event_of_a_full_file_system_is_left_out(
     assert not [event for event in events if isinstance(event, Printed)]
 
 
-def test_a_supervisor_that_dies_with_its_order_is_no_endless_wait(
+def test_a_supervisor_that_dies_with_its_order_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PROGRAM", "import os, sys; os.unlink(sys.argv[1])")
@@ -220,12 +220,12 @@ def test_a_supervisor_that_dies_with_its_order_is_no_endless_wait(
         RunEnded(RunOutcome.REFUSED, "no"),
     ],
 )
-def test_events_come_through_as_they_are(event: RunEvent) -> None:
+def test_events_survive_the_json(event: RunEvent) -> None:
     sent = json.loads(json.dumps(supervisor.event_json(event)))
     assert supervisor.event_of(sent, Plan("Test", (step("true"),)), "") == event
 
 
-def test_an_order_comes_through_as_it_is(tmp_path: Path) -> None:
+def test_an_order_survives_the_json(tmp_path: Path) -> None:
     changes = Step("writes", file=FileChange("/etc/x.conf", "text"), group="files")
     undone = Step("runs", ("ip", "link"), undo=("ip", "link", "x"))
     sent = order(tmp_path, changes, undone)

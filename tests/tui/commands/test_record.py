@@ -19,7 +19,7 @@ from probes.recording.format import RecordingError
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT, gdrtop, printed
 from tui.cli import main
 from tui.commands.record import record
@@ -218,7 +218,7 @@ def test_a_recording_is_not_recorded_again(tmp_path: Path, capsys: pytest.Captur
     file = tmp_path / "node.tar.gz"
     recorded(file)
     assert main(["record", str(tmp_path / "again.tar.gz"), "--replay", str(file)]) == 3
-    assert "a recording already" in capsys.readouterr().err
+    assert "already a recording" in capsys.readouterr().err
 
 
 def test_it_says_what_kinds_of_identifiers_the_file_holds(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_it_says_what_kinds_of_identifiers_the_file_holds(tmp_path: Path) -> Non
     assert "8 × UUID" in plain.privacy()
     assert "--redact" in plain.privacy()
     hidden = recorded(tmp_path / "hidden.tar.gz", redact=True)
-    assert "Replaced in it by tokens: 10 × GUID" in hidden.privacy()
+    assert "Identifiers replaced by tokens: 10 × GUID" in hidden.privacy()
 
 
 def test_a_redacted_recording_says_so_wherever_it_is_shown(

@@ -16,7 +16,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import printed
 from tui.cli import main
 from tui.commands.check import write_check

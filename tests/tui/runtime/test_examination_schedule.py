@@ -17,27 +17,27 @@ def examinations(changes: set[int], seconds: int) -> list[int]:
     return found
 
 
-def test_a_node_that_does_not_change_is_not_examined_again() -> None:
+def test_an_unchanged_node_is_not_examined_again() -> None:
     assert examinations({0}, 300) == [0]
 
 
-def test_a_change_after_a_quiet_time_is_looked_at_at_once() -> None:
+def test_a_change_after_a_quiet_time_is_examined_at_once() -> None:
     assert examinations({0, 100}, 300) == [0, 100]
 
 
-def test_the_last_of_a_few_changes_is_looked_at_within_seconds() -> None:
+def test_the_last_of_a_few_changes_is_examined_within_seconds() -> None:
     found = examinations({0, 100, 101, 103}, 300)
     assert found[0] == 0
     assert 103 <= found[-1] <= 108
 
 
-def test_a_node_that_changes_all_the_time_is_examined_every_half_minute() -> None:
+def test_a_constantly_changing_node_is_examined_every_half_minute() -> None:
     found = examinations(set(range(600)), 600)
     assert len(found) < 600 / LONGEST_SECONDS + 6
     assert max(later - earlier for earlier, later in itertools.pairwise(found)) == LONGEST_SECONDS
 
 
-def test_readings_that_keep_up_keep_their_interval() -> None:
+def test_fast_readings_keep_their_interval() -> None:
     pace = ReadingSchedule()
     for _ in range(10):
         pace.note_reading(0.02)
@@ -45,7 +45,7 @@ def test_readings_that_keep_up_keep_their_interval() -> None:
     assert pace.word(1.0) == "every 1 s"
 
 
-def test_a_node_that_cannot_keep_up_is_read_less_often_and_it_says_so() -> None:
+def test_a_slow_node_is_read_less_often_and_labelled_so() -> None:
     pace = ReadingSchedule()
     for _ in range(30):
         pace.note_reading(0.5)

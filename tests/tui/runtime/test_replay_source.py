@@ -1,5 +1,6 @@
 """The dashboard of a recording, and the dashboard's own recording: keys pressed, screens read."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.driving import SteppedClock, overview, readings, settled, shown, stepped_app, until
+from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.files.new_file import chunks_of
 from tui.runtime.replay_source import ReplaySource
@@ -45,7 +46,7 @@ def screen(pilot: Pilot[None]) -> dict[str, str]:
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", simulated_names())
-async def test_every_screen_is_the_one_that_the_live_node_showed(name: str, size: tuple[int, int]) -> None:
+async def test_a_recording_shows_the_screens_of_the_live_node(name: str, size: tuple[int, int]) -> None:
     count = 3
     clock = SteppedClock()
     live: list[dict[str, str]] = []
@@ -56,13 +57,15 @@ async def test_every_screen_is_the_one_that_the_live_node_showed(name: str, size
     async with replay_app(recording_of(name, count)).run_test(size=size) as pilot:
         for number in range(count):
             await at(pilot, number + 1, count)
+            with suppress(TimeoutError):  # panes are drawn one after another
+                await until(pilot, lambda number=number: screen(pilot) == live[number])
             assert screen(pilot) == live[number]
             assert "RECORDED" in shown(pilot, "verdict")
             assert f"SIMULATED {name}" in shown(pilot, "verdict")
             await pilot.press("right_square_bracket")
 
 
-async def test_brackets_move_and_the_histories_move_along() -> None:
+async def test_brackets_move_in_time_and_the_histories_follow() -> None:
     async with replay_app(recording_of()).run_test(size=(120, 40)) as pilot:
         await at(pilot, 1)
         forth = []
@@ -80,7 +83,7 @@ async def test_brackets_move_and_the_histories_move_along() -> None:
         assert len({panels["traffic"] for panels in forth}) == 8
 
 
-async def test_start_end_and_ten_at_once() -> None:
+async def test_keys_move_to_start_and_end_and_by_ten() -> None:
     async with replay_app(recording_of("cloud-vm", 25)).run_test(size=(120, 40)) as pilot:
         for key, moment in (
             ("greater_than_sign", 25),
@@ -96,7 +99,7 @@ async def test_start_end_and_ten_at_once() -> None:
             await at(pilot, moment, 25)
 
 
-async def test_it_plays_by_itself_pauses_and_stops_at_the_end() -> None:
+async def test_a_recording_plays_pauses_and_stops_at_the_end() -> None:
     app = replay_app(recording_of(count=3))
     async with app.run_test(size=(120, 40)) as pilot:
         await at(pilot, 1, 3)
@@ -119,7 +122,7 @@ async def test_it_plays_by_itself_pauses_and_stops_at_the_end() -> None:
         assert not app.readings.paused
 
 
-async def test_arrows_select_and_take_another_partner() -> None:
+async def test_arrows_select_and_change_the_partner() -> None:
     async with replay_app(recording_of("pcie-l40s")).run_test(size=(120, 40)) as pilot:
         await at(pilot, 1)
         await pilot.press("down")
@@ -141,7 +144,7 @@ async def test_a_damaged_recording_says_so() -> None:
         assert any("damaged: only the first" in message for message in told)
 
 
-async def test_a_recording_can_not_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with replay_app(recording_of()).run_test(size=(120, 40)) as pilot:
         await at(pilot, 1)
@@ -153,7 +156,7 @@ async def test_a_recording_can_not_be_recorded(tmp_path: Path, monkeypatch: pyte
 # The dashboard's own recording
 
 
-async def test_a_key_records_the_readings_that_are_taken_anyway(
+async def test_a_key_records_the_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,7 +184,7 @@ async def test_a_key_records_the_readings_that_are_taken_anyway(
     assert host.origin.source is Source.RECORDED
 
 
-async def test_leaving_while_it_records_keeps_the_file(
+async def test_quitting_keeps_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -199,7 +202,7 @@ async def test_leaving_while_it_records_keeps_the_file(
     assert not read_archive(chunks_of(str(file))).damage
 
 
-async def test_a_directory_that_cannot_be_written_is_said_on_screen(
+async def test_an_unwritable_directory_is_reported_on_screen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> int:

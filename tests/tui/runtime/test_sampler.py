@@ -13,7 +13,7 @@ class NotedSource:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def take(self, probe: bool) -> Iterator[Report]:
+    def read(self, probe: bool) -> Iterator[Report]:
         self.asked.append("probe" if probe else "reading")
         yield Failed("made up")
 
@@ -50,17 +50,17 @@ def started() -> tuple[Sampler, NotedSource, Told]:
     return sampler, source, told
 
 
-def test_a_look_again_probes_first() -> None:
+def test_a_recheck_probes_first() -> None:
     sampler, source, told = started()
-    sampler.look_again()
+    sampler.recheck()
     told.wait_for(3)
     sampler.stop()
     assert source.asked == ["reading", "probe", "examination"]
     assert isinstance(told.reports[-1], Examined)
-    assert told.reports[-1].looked_again
+    assert told.reports[-1].is_recheck
 
 
-def test_nothing_is_read_at_rest_and_what_was_asked_meanwhile_afterwards() -> None:
+def test_at_rest_nothing_is_read_and_requests_are_answered_later() -> None:
     sampler, source, told = started()
     assert sampler.rest(30)
     sampler.ask(probe=True)

@@ -104,7 +104,7 @@ class Terminal:
 
 
 @pytest.mark.parametrize("how", ["hangup", "kill"])
-def test_the_step_under_way_is_waited_for(tmp_path: Path, how: str) -> None:
+def test_a_signal_waits_for_the_running_step(tmp_path: Path, how: str) -> None:
     terminal = Terminal(tmp_path)
     process = terminal.process
     try:
@@ -131,7 +131,7 @@ def test_the_step_under_way_is_waited_for(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_a_terminal_that_goes_without_a_signal_ends_the_program(tmp_path: Path, attempt: int) -> None:
+def test_a_terminal_that_vanishes_without_a_signal_ends_the_program(tmp_path: Path, attempt: int) -> None:
     terminal = Terminal(tmp_path, _DEMO, controlling=False)
     try:
         terminal.wait_for(b"SIMULATED")
@@ -141,7 +141,7 @@ def test_a_terminal_that_goes_without_a_signal_ends_the_program(tmp_path: Path, 
         terminal.process.kill()
 
 
-def test_a_terminal_that_takes_no_output_does_not_keep_a_kill_from_ending_the_program(tmp_path: Path) -> None:
+def test_a_blocked_terminal_does_not_keep_sigterm_from_ending_the_program(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, _FLOOD)
     try:
         deadline = time.monotonic() + 60

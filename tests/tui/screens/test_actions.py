@@ -3,8 +3,8 @@
 import pytest
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
-from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.action_screens import NODE, HeldHost, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen
 from tui.screens.confirm.screen import ConfirmScreen
@@ -16,7 +16,7 @@ SIZES = [(80, 24), (120, 40)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -> None:
+async def test_every_action_is_listed_with_its_reason(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=size) as pilot:
         await listed(pilot, clock)
@@ -34,7 +34,7 @@ async def test_all_that_could_be_done_and_what_keeps_it(size: tuple[int, int]) -
         await on(pilot, OverviewScreen)
 
 
-async def test_the_node_is_examined_again_for_the_actions_and_for_the_doctor() -> None:
+async def test_refresh_examines_the_node_again_on_both_screens() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -49,7 +49,7 @@ async def test_the_node_is_examined_again_for_the_actions_and_for_the_doctor() -
         await until(pilot, lambda: state.examination is not second)
 
 
-async def test_the_filter_lists_what_contains_the_word() -> None:
+async def test_the_filter_lists_matching_entries() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -63,7 +63,7 @@ async def test_the_filter_lists_what_contains_the_word() -> None:
         assert "load-modules" in seen(pilot, "offers")
 
 
-async def test_a_plan_is_shown_run_and_the_node_looked_at_again() -> None:
+async def test_a_plan_is_shown_and_run_and_the_node_checked_again() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -88,7 +88,7 @@ async def test_a_plan_is_shown_run_and_the_node_looked_at_again() -> None:
         assert "ACT" not in shown(pilot, "verdict")
 
 
-async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None:
+async def test_a_plan_that_affects_jobs_runs_only_after_the_host_name() -> None:
     clock = SteppedClock()
     host = HeldHost(NODE, clock)
     async with stepped_app(host).run_test(size=(120, 40)) as pilot:
@@ -101,12 +101,12 @@ async def test_what_somebody_would_feel_runs_only_after_the_nodes_name() -> None
         assert is_on(pilot, ConfirmScreen)
         await pilot.press("escape", "y", *"hgx-h100", "enter")
         await on(pilot, RunScreen)
-        host.let_one_go()
+        host.release_one()
         await ended(pilot)
-        assert host.obeyed[0][0] == "systemctl"
+        assert host.ran[0][0] == "systemctl"
 
 
-async def test_what_would_cut_the_session_is_named_and_wants_the_host_name() -> None:
+async def test_a_plan_that_cuts_the_session_asks_for_the_host_name() -> None:
     clock = SteppedClock()
     host = QuickHost("dgx-a100+ssh-over-nic", clock=clock)
     async with stepped_app(host).run_test(size=(80, 24)) as pilot:
@@ -122,7 +122,7 @@ async def test_what_would_cut_the_session_is_named_and_wants_the_host_name() -> 
         assert is_on(pilot, ConfirmScreen)
 
 
-async def test_many_equal_steps_are_folded_and_unfold_on_a_key() -> None:
+async def test_similar_steps_are_folded_and_unfold_on_a_key() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
         await listed(pilot, clock)
@@ -136,7 +136,7 @@ async def test_many_equal_steps_are_folded_and_unfold_on_a_key() -> None:
         assert "… 15 more like this" in seen(pilot, "plan")
 
 
-async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> None:
+async def test_a_run_can_be_left_and_shown_again_and_stopped() -> None:
     clock = SteppedClock()
     host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
     async with stepped_app(host).run_test(size=(120, 40)) as pilot:
@@ -148,7 +148,7 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         await until(pilot, lambda: "step 1/" in seen(pilot, "summary"))
         await pilot.press("escape", "escape")
         await on(pilot, OverviewScreen)
-        assert "ACTING step 1/3" in shown(pilot, "verdict")
+        assert "ACTION step 1/3" in shown(pilot, "verdict")
         await pilot.press("x")
         await on(pilot, RunScreen)
         await pilot.press("k", "K")
@@ -162,15 +162,15 @@ async def test_a_run_is_left_and_come_back_to_and_stopped_in_the_middle() -> Non
         await pilot.press("K", "y")
         await on(pilot, RunScreen)
         assert "no longer waiting" in seen(pilot, "summary")
-        host.let_one_go()
+        host.release_one()
         await ended(pilot)
         console = seen(pilot, "console")
         assert "■ stopped" in console
         assert "not run:" in console
-        assert len(host.obeyed) == 1
+        assert len(host.ran) == 1
 
 
-async def test_quitting_waits_for_the_step_under_way() -> None:
+async def test_quitting_waits_for_the_running_step() -> None:
     clock = SteppedClock()
     host = HeldHost("hgx-h100+nvidia-not-loaded", clock)
     app = stepped_app(host)
@@ -178,20 +178,20 @@ async def test_quitting_waits_for_the_step_under_way() -> None:
         await listed(pilot, clock)
         await asked(pilot, "load-modules")
         await pilot.press("enter")
-        await until(pilot, lambda: host.obeyed)
+        await until(pilot, lambda: host.ran)
         await pilot.press("q", "q", "q")
         await on(pilot, AskScreen)
         await pilot.press("y")
         await on(pilot, RunScreen)
         assert "then gdrtop quits" in seen(pilot, "summary")
         assert app.is_running
-        host.let_one_go()
+        host.release_one()
         await until(pilot, lambda: not app.is_running)
     app.quitting.finish()
-    assert len(host.obeyed) == 1
+    assert len(host.ran) == 1
 
 
-async def test_the_doctors_fix_is_an_action() -> None:
+async def test_a_fix_of_the_doctor_is_an_action() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
@@ -227,7 +227,7 @@ async def test_l_loads_the_modules() -> None:
         assert not pilot.app._notifications
 
 
-async def test_a_simulated_node_at_rest_stays_as_it_is() -> None:
+async def test_an_idle_simulated_node_does_not_change() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(80, 24)) as pilot:
         await listed(pilot, clock)

@@ -7,9 +7,20 @@ from textual.pilot import Pilot
 
 from probes.bandwidth.tools.samples import Sample
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import NODE, is_on, on, seen
-from tests.tui.driving import SteppedClock, overview, shown, stepped_app, until
-from tests.tui.measuring import HEADING, begun, measured, met, over, planned, row, scripted, set_up, started
+from tests.tui.action_screens import NODE, is_on, on, seen
+from tests.tui.bandwidth_screens import (
+    HEADING,
+    begun,
+    measured,
+    met,
+    over,
+    planned,
+    row,
+    scripted,
+    set_up,
+    started,
+)
+from tests.tui.pilot import SteppedClock, overview, shown, stepped_app, until
 from tui.bandwidth.console import MOST_LINES
 from tui.bandwidth.events import SampleReceived
 from tui.screens.ask import AskScreen

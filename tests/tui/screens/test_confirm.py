@@ -8,8 +8,8 @@ import pytest
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tests.probes.recording.recordings import recorded
-from tests.tui.acting import NODE, QuickHost, asked, ended, is_on, listed, on, seen
-from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.action_screens import NODE, QuickHost, asked, ended, is_on, listed, on, seen
+from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.actions.screen import ActionsScreen
@@ -23,7 +23,7 @@ def told(app: GdrtopApp) -> str:
     return "\n".join(one.message for one in app._notifications)
 
 
-async def test_the_script_is_copied_and_written_and_never_over_a_file(
+async def test_the_script_is_copied_and_written_and_overwrites_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,14 +63,14 @@ async def nothing_runs(app: GdrtopApp, clock: SteppedClock, why: str) -> None:
         assert is_on(pilot, ConfirmScreen)
 
 
-async def test_read_only_shows_and_runs_nothing() -> None:
+async def test_read_only_shows_plans_and_runs_nothing() -> None:
     clock = SteppedClock()
     host = QuickHost(NODE, clock=clock)
     app = GdrtopApp(lambda: host, host.origin, None, read_only=True)
     await nothing_runs(app, clock, "--read-only")
 
 
-async def test_a_recording_shows_and_runs_nothing() -> None:
+async def test_a_recording_shows_plans_and_runs_nothing() -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost(NODE, clock=clock), clock, 2)
     app = GdrtopApp(lambda: host, host.origin, None, ReplaySource(host))
@@ -93,7 +93,7 @@ async def test_a_tree_of_files_runs_nothing(tmp_path: Path) -> None:
         await until(pilot, lambda: is_on(pilot, ActionsScreen) and "tree of files" in seen(pilot, "summary"))
 
 
-async def test_what_was_run_is_listed_and_taken_back() -> None:
+async def test_past_runs_are_listed_and_undone() -> None:
     clock = SteppedClock()
     host = QuickHost(NODE, clock=clock)
     app = stepped_app(host)
@@ -101,7 +101,7 @@ async def test_what_was_run_is_listed_and_taken_back() -> None:
         await listed(pilot, clock)
         await pilot.press("H")
         await on(pilot, HistoryScreen)
-        await until(pilot, lambda: "has not run anything" in seen(pilot, "runs"))
+        await until(pilot, lambda: "gdrtop has not run anything" in seen(pilot, "runs"))
         await pilot.press("H", "escape")  # from the overview
         await on(pilot, OverviewScreen)
         await pilot.press("H")
@@ -130,7 +130,7 @@ async def test_what_was_run_is_listed_and_taken_back() -> None:
         assert is_on(pilot, HistoryScreen)
 
 
-async def test_the_palette_leads_to_the_plan() -> None:
+async def test_the_palette_opens_a_plan() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from probes.checks.registry import CHECKS
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
-from tests.tui.driving import SteppedClock, readings, shown, stepped_app, until
+from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.key_footer import KeyFooter
@@ -36,7 +36,7 @@ async def opened(pilot: Pilot[None], clock: SteppedClock) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_what_is_wrong_why_and_what_to_do(size: tuple[int, int]) -> None:
+async def test_a_finding_shows_cause_evidence_and_fix(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=size) as pilot:
         await opened(pilot, clock)
@@ -55,7 +55,7 @@ async def test_what_is_wrong_why_and_what_to_do(size: tuple[int, int]) -> None:
         await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
 
 
-async def test_what_passed_is_listed_on_demand() -> None:
+async def test_passed_checks_are_listed_on_request() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
         await opened(pilot, clock)
@@ -65,7 +65,7 @@ async def test_what_passed_is_listed_on_demand() -> None:
         assert all(check.id in listed for check in CHECKS)
 
 
-async def test_the_filter_lists_what_contains_the_word() -> None:
+async def test_the_filter_lists_matching_entries() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
         await opened(pilot, clock)
@@ -78,7 +78,7 @@ async def test_the_filter_lists_what_contains_the_word() -> None:
         assert "no-gdr-path" in seen(pilot, "findings")
 
 
-async def test_an_examination_that_fails_is_said() -> None:
+async def test_a_failed_examination_is_reported() -> None:
     class Failing(SimulatedHost):
         def is_root(self) -> bool:
             raise RuntimeError("no such [bold]luck\x1b[31m")
@@ -92,7 +92,7 @@ async def test_an_examination_that_fails_is_said() -> None:
         assert "\x1b" not in seen(pilot, "summary")
 
 
-async def test_the_overview_carries_the_marks() -> None:
+async def test_the_overview_shows_the_marks() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
         await opened(pilot, clock)
@@ -101,7 +101,7 @@ async def test_the_overview_carries_the_marks() -> None:
         assert "BROKEN" in shown(pilot, "verdict")
 
 
-async def test_the_word_of_a_filter_is_seen_when_one_comes_back() -> None:
+async def test_the_filter_is_still_shown_after_coming_back() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
@@ -122,7 +122,7 @@ async def test_the_word_of_a_filter_is_seen_when_one_comes_back() -> None:
         assert word.value == "peermem"
 
 
-async def test_a_reason_that_is_cut_ends_in_an_ellipsis() -> None:
+async def test_a_cut_reason_ends_in_an_ellipsis() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("cloud-vm", clock=clock)).run_test(size=(80, 24)) as pilot:
         await opened(pilot, clock)
@@ -133,17 +133,18 @@ async def test_a_reason_that_is_cut_ends_in_an_ellipsis() -> None:
         assert "Unknown on this node (paths between GPUs" in " ".join(seen(pilot, "details").split())
 
 
-async def test_plain_words_agree_with_a_verdict_that_serves_no_gpu() -> None:
+async def test_the_explanation_agrees_with_a_verdict_without_usable_gpus() -> None:
     clock = SteppedClock()
     name = "hgx-h100+fabric-manager-down"
     async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(120, 40)) as pilot:
         await opened(pilot, clock)
         assert "0 of 8 GPUs" in seen(pilot, "summary")
         await pilot.press("e")
-        assert "no GPU can use the direct path (CUDA programs fail to start" in seen(pilot, "details")
+        explanation = seen(pilot, "details")
+        assert "No GPU on this node can use the direct path (CUDA programs fail to start" in explanation
 
 
-async def test_while_a_word_is_typed_the_footer_names_no_key_that_would_write_it() -> None:
+async def test_the_footer_of_an_input_shows_no_letter_keys() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
         await opened(pilot, clock)
@@ -199,7 +200,7 @@ async def test_checks_that_could_not_run_are_one_row_for_each_need(size: tuple[i
         assert "nccl-gdr-level-off" in seen(pilot, "details")
 
 
-async def test_what_is_cut_says_so() -> None:
+async def test_a_cut_text_says_so() -> None:
     clock = SteppedClock()
     host = SimulatedHost("pcie-l40s+roce-gid-wrong", clock=clock)
     async with stepped_app(host).run_test(size=(60, 24)) as pilot:

@@ -11,8 +11,8 @@ from textual.screen import Screen
 
 import tui.screens
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import NODE, QuickHost, asked, is_on, listed, on, seen
-from tests.tui.driving import SteppedClock, overview, readings, stepped_app, until
+from tests.tui.action_screens import NODE, QuickHost, asked, is_on, listed, on, seen
+from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
 from tui.screens.actions.screen import ActionsScreen
@@ -49,7 +49,7 @@ MEANING_OF = {key: name for name, one in KEYS.items() for key in one.keys.split(
 ALIASES = {"comma": "change", "full_stop": "change"}
 
 
-def test_no_key_stands_twice_in_the_table() -> None:
+def test_no_key_is_in_the_table_twice() -> None:
     keys = [key for one in KEYS.values() for key in one.keys.split(",")]
     assert len(keys) == len(set(keys))
     assert not RESERVED & set(keys)
@@ -82,7 +82,7 @@ def footer(pilot: Pilot[None]) -> str:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
-def test_a_footer_shows_whole_keys_the_most_important_first(width: int) -> None:
+def test_a_footer_shows_the_most_important_keys_uncut(width: int) -> None:
     bindings = [(one, True) for one in own_bindings(GdrtopApp)]
     items = items_that_fit(bindings, width)
     assert sum(item.cells for item in items) <= width
@@ -159,7 +159,7 @@ async def test_q_on_the_overview_quits() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
-async def test_keys_move_the_selection_and_the_selected_pane_follows(size: tuple[int, int]) -> None:
+async def test_keys_move_the_selection_and_the_details_follow(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=size) as pilot:
         await listed(pilot, clock)
@@ -228,7 +228,7 @@ async def test_a_filter_selects_a_possible_action_first() -> None:
 @pytest.mark.parametrize(
     ("key", "first"), [("", "OVERVIEW"), ("d", "DOCTOR"), ("x", "ACTIONS"), ("H", "HISTORY")]
 )
-async def test_help_opens_where_the_user_is_and_says_what_is_simulated(key: str, first: str) -> None:
+async def test_help_opens_at_the_current_screen_and_names_the_origin(key: str, first: str) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
         await readings(pilot, clock, 2)
@@ -244,7 +244,7 @@ async def test_help_opens_where_the_user_is_and_says_what_is_simulated(key: str,
             assert KEYS[name].meaning in words
 
 
-async def test_the_palette_finds_our_words_and_what_begins_with_them_first() -> None:
+async def test_the_palette_lists_prefix_matches_first() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
@@ -262,7 +262,7 @@ async def test_the_palette_finds_our_words_and_what_begins_with_them_first() -> 
         assert texts()[0].startswith("Load")
 
 
-async def test_the_history_says_what_is_simulated_and_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_history_shows_the_origin_and_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
         await readings(pilot, clock, 2)
@@ -275,7 +275,7 @@ async def test_the_history_says_what_is_simulated_and_local_time(monkeypatch: py
         await until(pilot, lambda: " UTC " in seen(pilot, "runs"))
 
 
-def test_every_screen_but_the_overview_has_the_keys_that_leave_it() -> None:
+def test_every_screen_except_the_overview_has_keys_to_leave_it() -> None:
     leaving = {binding.key for binding in Binding.make_bindings(leave_keys())}
     for kind in all_screens():
         if not issubclass(kind, OverviewScreen) and kind.__module__ != "tui.screens.list_screen":

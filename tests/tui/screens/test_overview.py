@@ -15,8 +15,8 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from probes.topology.smi_words import Smi
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
-from tests.tui.acting import seen
-from tests.tui.driving import SteppedClock, examined, overview, readings, shown, stepped_app, until
+from tests.tui.action_screens import seen
+from tests.tui.pilot import SteppedClock, examined, overview, readings, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.screens.doctor.screen import DoctorScreen
 from widgets.base.lines import Tone

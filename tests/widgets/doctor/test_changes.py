@@ -7,28 +7,28 @@ from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from widgets.base.lines import plain
-from widgets.doctor.changes import Judged, draw_change
+from widgets.doctor.changes import Assessment, draw_change
 
 
-def judged(examination: Examination, *changed: Finding) -> Judged:
+def judged(examination: Examination, *changed: Finding) -> Assessment:
     by_id = {one.id: one for one in (*findings(examination), *changed)}
-    return Judged(examination.verdict, tuple(by_id.values()))
+    return Assessment(examination.verdict, tuple(by_id.values()))
 
 
-def rows(before: Judged, after: Judged) -> dict[str, str]:
+def rows(before: Assessment, after: Assessment) -> dict[str, str]:
     """The first word of each row, by the finding's id."""
     told = [plain(of).split() for of in draw_change(before, after, 200)]
     return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in ("gone", "new", "unknown")}
 
 
-def test_what_is_found_no_more_is_gone_and_what_was_not_found_before_is_new() -> None:
+def test_findings_that_disappear_are_gone_and_others_are_new() -> None:
     broken = judged(examine(SimulatedHost("hgx-h100+peermem-not-loaded")))
     whole = judged(examine(SimulatedHost("hgx-h100")))
     assert rows(broken, whole)["peermem-not-loaded"] == "gone"
     assert rows(whole, broken)["peermem-not-loaded"] == "new"
 
 
-def test_what_could_not_be_looked_at_again_is_not_gone() -> None:
+def test_a_check_that_could_not_run_again_is_not_gone() -> None:
     examination = examine(SimulatedHost("hgx-h100+peermem-not-loaded"))
     before = judged(examination)
     found = next(one for one in before.findings if one.id == "peermem-not-loaded")
@@ -38,6 +38,6 @@ def test_what_could_not_be_looked_at_again_is_not_gone() -> None:
     assert "timed out" in "\n".join(map(plain, draw_change(before, after, 200)))
 
 
-def test_nothing_changed_is_said() -> None:
+def test_an_unchanged_node_says_so() -> None:
     same = judged(examine(SimulatedHost("hgx-h100")))
-    assert "the findings are the same as before" in "\n".join(map(plain, draw_change(same, same, 200)))
+    assert "The findings are the same as before." in "\n".join(map(plain, draw_change(same, same, 200)))

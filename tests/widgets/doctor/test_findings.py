@@ -27,7 +27,7 @@ def text(lines: list[Line]) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def test_findings_with_one_cause_stand_under_it_and_are_not_counted() -> None:
+def test_findings_with_one_cause_are_grouped_and_counted_once() -> None:
     root, other = finding("root"), finding("other", severity=Severity.WARNING)
     part = replace(finding("part"), part_of="root")
     deeper = replace(finding("deeper"), part_of="part")
@@ -49,7 +49,7 @@ def test_findings_that_name_each_other_are_all_listed() -> None:
     assert {entry.id for entry in entries_of(some)} == {"a", "b"}
 
 
-def test_what_could_not_run_is_grouped_by_what_it_needs() -> None:
+def test_checks_that_could_not_run_are_grouped_by_need() -> None:
     needs_root = [replace(finding(f"r{n}", Status.UNKNOWN), cause="needs root") for n in range(3)]
     ended = replace(finding("p", Status.UNKNOWN), cause="needs the environment of process 7 (it has ended)")
     lost = replace(finding("x", Status.UNKNOWN), cause="not there: /sys/x")
@@ -61,14 +61,14 @@ def test_what_could_not_run_is_grouped_by_what_it_needs() -> None:
     ]
 
 
-def test_a_check_that_is_ok_says_what_is_well() -> None:
+def test_a_passed_check_has_a_positive_title() -> None:
     (row,) = text(draw_entries(entries_of([finding("nvidia-not-loaded", Status.PASSED)]), 80))
     assert row.startswith("✓ nvidia-not-loaded works")
     assert row.endswith("nvidia-not-loaded")
     assert "broken" not in row
 
 
-def test_the_parts_of_a_finding_stand_in_order() -> None:
+def test_the_parts_of_a_finding_are_in_order() -> None:
     one = replace(finding("a"), evidence=(Evidence("/proc/modules", "not loaded"),))
     lines = text(draw_details(one, 80))
     assert lines[0] == "✗ a is broken"
@@ -83,7 +83,7 @@ def test_the_parts_of_a_finding_stand_in_order() -> None:
     assert "Evidence  not loaded  /proc/modules" in lines
 
 
-def test_equal_evidence_is_folded_and_other_evidence_is_not() -> None:
+def test_only_equal_evidence_is_folded() -> None:
     equal = tuple(Evidence(f"setpci -s 0000:17:{n:02x}.0 ECAP_ACS+6.w", "001d") for n in range(16))
     other = (Evidence("/proc/cmdline", "pci=noacs"), Evidence("/proc/modules", "001d"))
     lines = "\n".join(text(draw_details(replace(finding("a"), evidence=(*equal, *other)), 100)))

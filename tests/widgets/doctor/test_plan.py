@@ -15,7 +15,7 @@ def drawn(*steps: Step) -> str:
     return "\n".join(plain(line) for line in draw_plan(Plan("Clear", steps), 80))
 
 
-def test_many_equal_steps_are_shown_by_the_first() -> None:
+def test_many_similar_steps_are_folded() -> None:
     text = drawn(*map(clear, range(16)), instruction("keep it so"))
     assert "16 switch ports, the first:" in text
     assert "setpci -s 0" in text
@@ -24,14 +24,14 @@ def test_many_equal_steps_are_shown_by_the_first() -> None:
     assert "manual: keep it so" in text
 
 
-def test_two_equal_steps_and_steps_of_no_group_are_all_shown() -> None:
+def test_two_similar_steps_and_ungrouped_steps_are_not_folded() -> None:
     for steps in ((clear(0), clear(1)), [clear(number, "") for number in range(5)]):
         text = drawn(*steps)
         assert "more like this" not in text
         assert all(f"setpci -s {number}" in text for number in range(len(steps)))
 
 
-def test_what_stands_between_parts_the_groups_and_nothing_is_lost() -> None:
+def test_a_different_step_splits_the_groups_and_nothing_is_lost() -> None:
     steps = (clear(0), clear(1), clear(2), instruction("wait"), clear(3), clear(4), clear(5))
     groups = step_groups(steps)
     assert [len(group) for group in groups] == [3, 1, 3]

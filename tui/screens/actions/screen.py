@@ -12,12 +12,12 @@ from textual.widgets import Input
 from tui.screens.actions.state import ActionsState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 
 class ActionsScreen(ExaminedListScreen[ActionsState]):
-    """The list of actions, and below it the selected one."""
+    """The list of actions, with the selected one below."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         FILTER_KEY,
@@ -30,29 +30,27 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
 
     @dataclass
     class Chosen(Message):
-        """An action is to be shown, and perhaps run."""
+        """Show the plan of an action."""
 
         offer: str
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and the selected action."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         with Vertical(id="actions"):
             yield LinesView("Actions", id="offers")
             yield LinesView("Selected", id="selected")
-        yield Input(placeholder="A word of the title or the id; Esc ends", id="word")
+        yield Input(placeholder="A word in the title or the id. Esc: clear", id="word")
         yield KeyFooter()
 
     def _scroll_list(self, row: int) -> None:
-        super()._scroll_list(max(0, row - 1))  # a heading above it is seen
+        super()._scroll_list(max(0, row - 1))  # so that a heading above it is visible
         super()._scroll_list(row)
 
     # Keys
 
     def action_open(self) -> None:
-        """Show the whole plan of the selected action, or why there is none."""
+        """Show the plan of the selected action, or why there is none."""
         if self._state.is_possible:
             self.post_message(self.Chosen(self._state.selected))
         else:

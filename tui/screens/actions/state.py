@@ -1,7 +1,4 @@
-"""What the actions screen shows: all actions, the selection, the filter.
-
-Knows nothing of Textual.
-"""
+"""The state of the actions screen: all actions, the selection, the filter. It does not use Textual."""
 
 from __future__ import annotations
 
@@ -16,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class ActionsState(ExaminedListState):
-    """Offers and selection; changes only by `begin`, `take`, `fail` and the keys' methods."""
+    """Actions and selection; only `begin`, `set_actions`, `fail` and the methods of keys change it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.offers: tuple[Offer, ...] = ()  # of the examination
         self._refusal = ""
 
-    def take(self, offers: tuple[Offer, ...], examination: Examination, refusal: str) -> None:
-        """Take the offers over; `refusal` is why nothing at all is run here."""
+    def set_actions(self, offers: tuple[Offer, ...], examination: Examination, refusal: str) -> None:
+        """Show these actions; `refusal` is why none can run here, or ""."""
         self._examined(examination)
         self.offers, self._refusal = offers, refusal
         self._keep_selection()
 
     def offer(self, name: str) -> Offer | None:
-        """The offer of this id."""
-        return next((one for one in self.offers if one.id == name), None)
+        """Return the action of this id."""
+        return next((offer for offer in self.offers if offer.id == name), None)
 
     @property
     def is_possible(self) -> bool:
-        """Whether the selected action has a plan on this node."""
+        """Return whether the selected action has a plan."""
         offer = self.offer(self.selected)
         return offer is not None and offer.plan is not None
 
@@ -47,12 +44,12 @@ class ActionsState(ExaminedListState):
         return next(possible, super()._first())
 
     def _listed(self) -> list[Offer]:
-        return [one for one in self.offers if self.word in f"{one.id} {one.title}".lower()]
+        return [offer for offer in self.offers if self.word in f"{offer.id} {offer.title}".lower()]
 
     # Drawing
 
-    def _summed_up(self, examination: Examination, as_of: str, width: int) -> list[Line]:
-        """How many are possible, as of when, and what speaks against all of them."""
+    def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
+        """Draw how many actions are possible, and why none can run here."""
         from widgets.node.verdict import origin_run
 
         possible = sum(offer.plan is not None for offer in self.offers)
@@ -61,11 +58,11 @@ class ActionsState(ExaminedListState):
         lines = [(*head, Run(" "), *count)]
         if width_of(lines[0]) > width:
             lines = [head, count]
-        why = f"gdrtop runs nothing here: {self._refusal}." if self._refusal else ""
+        why = f"gdrtop cannot run actions here: {self._refusal}." if self._refusal else ""
         return [*lines, *(wrapped(why, width, Tone.WARNING, "  ") if why else ())]
 
     def list_lines(self, width: int) -> list[Line]:
-        """The list."""
+        """Draw the list."""
         if self.examination is None:
             return []
         from widgets.doctor.actions import draw_offers
@@ -76,7 +73,7 @@ class ActionsState(ExaminedListState):
         return wrapped(f"No action contains {self.word!r}.", width, Tone.DIM)
 
     def detail_lines(self, width: int) -> list[Line]:
-        """What the selected one means, or why it is not possible."""
+        """Draw the selected action, or why it is not possible."""
         offer = self.offer(self.selected)
         if offer is None:
             return []

@@ -1,4 +1,4 @@
-"""Before an action runs: its plan, what it affects, and the question."""
+"""A plan before it runs: what it affects, its steps, and the question."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.widgets import Input
 
-from tui.screens import save_and_copy as handing_over
+from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Run, Tone
 from widgets.base.lines_view import LinesView
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ConfirmScreen(PanesScreen):
-    """One action with its plan; runs it, copies it or writes it to a file."""
+    """A plan, which can be run, copied or written to a file."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "run", label="Run it"),
@@ -35,7 +35,7 @@ class ConfirmScreen(PanesScreen):
 
     @dataclass
     class Confirmed(Message):
-        """The action is to be run; `typed` is what was typed where that was asked for."""
+        """Run the plan; `typed` is the host name that the user typed, if it was asked for."""
 
         prepared: Prepared
         typed: str
@@ -46,20 +46,16 @@ class ConfirmScreen(PanesScreen):
         self._is_confirmed = False
 
     def compose(self) -> ComposeResult:
-        """What it is, its plan, and where something must be typed, the place for it."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        """Compose title, plan, question, and an input if the host name must be typed."""
+        yield static_view("summary")
         yield LinesView("Plan · nothing has been run", id="plan")
-        question = LinesView(id="question")
-        question.can_focus = False
-        yield question
+        yield static_view("question")
         if self._state.word:
-            yield Input(placeholder=f"Type {self._state.word} to run it; Esc cancels", id="typed")
+            yield Input(placeholder=f"Type {self._state.word} to confirm. Esc: cancel", id="typed")
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Shows the plan; nothing typed by accident confirms it."""
+        """Focus the plan, so that keys typed by accident confirm nothing."""
         self._plan.focus()
         if self._state.word:
             self._typed.display = False
@@ -73,7 +69,7 @@ class ConfirmScreen(PanesScreen):
         return self.query_one("#typed", Input)
 
     def on_lines_view_resized(self) -> None:
-        """Draws for the pane's width."""
+        """Draw for the pane's width."""
         if self._plan.room:
             self._plan.show(self._state.lines(self._plan.room))
         self.query_one("#summary", LinesView).show([self._state.title_line])
@@ -81,7 +77,7 @@ class ConfirmScreen(PanesScreen):
         self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide the keys that do nothing here."""
+        """Disable the keys that do nothing here."""
         if action == "unfold":
             return self._state.can_unfold
         return self._state.can_run if action == "run" else True
@@ -108,7 +104,7 @@ class ConfirmScreen(PanesScreen):
             self.notify(wrong, severity="warning", markup=False)
 
     def _confirm(self) -> None:
-        if not self._is_confirmed:  # a key pressed twice confirms once
+        if not self._is_confirmed:  # also if the key was pressed twice
             self._is_confirmed = True
             self.post_message(self.Confirmed(self._state.prepared, self._state.typed))
 
@@ -118,15 +114,15 @@ class ConfirmScreen(PanesScreen):
         self.on_lines_view_resized()
 
     def action_copy(self) -> None:
-        """Copies the plan as a shell script, by way of the terminal."""
-        handing_over.copy(self, self._state.script(), " as a shell script")
+        """Copy the plan as a shell script to the terminal's clipboard."""
+        save_and_copy.copy(self, self._state.script(), " as a shell script")
 
     def action_write(self) -> None:
-        """Writes the plan as a shell script into a new file in the current directory."""
-        handing_over.write(self, self._state.script_name, self._state.script())
+        """Write the plan as a shell script to a new file in the current directory."""
+        save_and_copy.write(self, self._state.script_name, self._state.script())
 
     def action_leave(self) -> None:
-        """Gives the name up, then leaves."""
+        """Close the input, else the screen."""
         if self._state.word and self._typed.display:
             self._typed.value = ""
             self._typed.display = False

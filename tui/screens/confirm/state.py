@@ -1,7 +1,4 @@
-"""What is shown before an action runs: its plan, what it affects, and what must be typed.
-
-Knows nothing of Textual.
-"""
+"""The state of the confirmation screen: the plan and what was typed. It does not use Textual."""
 
 from __future__ import annotations
 
@@ -18,43 +15,43 @@ if TYPE_CHECKING:
     from tui.actions.guards import Clearance
 
 _DETACHED = (
-    "The steps run detached from this terminal, and finish even if the connection drops. "
-    "Log in again and see History (H) for how they ended."
+    "The steps run detached from this terminal and finish even if the connection drops. "
+    "Log in again and press H to see how they ended."
 )
 
 
 class ConfirmState:
-    """A prepared action and what was typed to confirm it."""
+    """A prepared action, and what was typed to confirm it."""
 
     def __init__(self, prepared: Prepared, origin: Origin) -> None:
         self.prepared = prepared
         self.origin = origin
         self.typed = ""
-        self.is_unfolded = False  # each of many equal steps is shown
+        self.is_unfolded = False  # show each of many similar steps
 
     @property
     def word(self) -> str:
-        """The host name where it must be typed; "" where it need not."""
+        """Return the host name if it must be typed, else ""."""
         clearance = self.prepared.clearance
         return "" if clearance.refused else clearance.word
 
     @property
     def can_run(self) -> bool:
-        """Whether it can be run at all."""
+        """Return whether it can run."""
         return not self.prepared.clearance.refused
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the host name was typed where it must be."""
+        """Return whether the host name was typed, if it must be."""
         return self.can_run and self.typed.strip() == self.word
 
     @property
     def title_line(self) -> Line:
-        """What is about to be done, and on which node."""
+        """Draw the action and the node."""
         return title_line(self.prepared, self.origin)
 
     def lines(self, width: int) -> list[Line]:
-        """Consequences, what stands against it, the steps, and the manual rest."""
+        """Draw the consequences, the warnings, the steps, and the manual steps."""
         from tui.actions.manual_steps import left_to_do, runnable, why_manual
         from widgets.doctor.plan import draw_consequences, draw_group
 
@@ -72,7 +69,7 @@ class ConfirmState:
             number = last + 1
         left = left_to_do(plan)
         if left:
-            lines.extend([(), (Run("NOT RUN BY GDRTOP", Tone.TITLE),)])
+            lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
             if not left[0].is_instruction:
                 lines.extend(wrapped(f"{left[0].argv[0]}: {why_manual(left[0])}", width, Tone.DIM, "  "))
             for steps in self._groups(left):
@@ -88,14 +85,14 @@ class ConfirmState:
 
     @property
     def can_unfold(self) -> bool:
-        """Whether the plan has equal steps that are shown folded."""
+        """Return whether the plan has similar steps that are folded."""
         from widgets.doctor.plan import step_groups
 
         return any(len(steps) > 1 for steps in step_groups(self.prepared.plan.steps))
 
     @property
     def question(self) -> str:
-        """What the keys do here, in a sentence."""
+        """Return what the keys do here, as a sentence."""
         if not self.can_run:
             return not_run(self.prepared.clearance)
         if self.word:
@@ -103,24 +100,24 @@ class ConfirmState:
         return "Press Enter to run it."
 
     def script(self) -> str:
-        """The plan as a shell script."""
+        """Return the plan as a shell script."""
         from tui.actions.script import script_of
 
         return script_of(self.prepared.plan, self.prepared.node)
 
     @property
     def script_name(self) -> str:
-        """The script's file name."""
+        """Return the script's file name."""
         return f"gdrtop-{file_word(self.prepared.action)}-{file_word(self.prepared.node)}.sh"
 
 
 def not_run(clearance: Clearance) -> str:
-    """Why nothing runs here, as a sentence."""
-    return f"Nothing runs here: {clearance.refused}."
+    """Return why the plan cannot run, as a sentence."""
+    return f"gdrtop cannot run this: {clearance.refused}."
 
 
 def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
-    """What the plan may cut off, and which jobs it would affect."""
+    """Draw what the plan may cut off, and which jobs it would affect."""
     lines: list[Line] = []
     if clearance.cuts:
         lines.extend([(), (Run("THIS CAN CUT OFF THE NODE", Tone.TITLE),)])
@@ -136,7 +133,7 @@ def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
 
 
 def title_line(prepared: Prepared, origin: Origin) -> Line:
-    """An action and its node; what is not this live machine says so."""
+    """Draw an action and its node, with the origin unless it is this live machine."""
     word = "" if origin.source is Source.LIVE else f"  {origin.source.name}"
     return (
         Run("Action ", Tone.TITLE),
@@ -147,5 +144,5 @@ def title_line(prepared: Prepared, origin: Origin) -> Line:
 
 
 def file_word(text: str) -> str:
-    """A text as a part of a file name."""
+    """Return a text as a part of a file name."""
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:64] or "unnamed"

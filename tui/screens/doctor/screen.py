@@ -12,12 +12,12 @@ from textual.widgets import Input
 from tui.screens.doctor.state import DoctorState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 
 class DoctorScreen(ExaminedListScreen[DoctorState]):
-    """The list of findings, and below it the selected one."""
+    """The list of findings, with the selected one below."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("fix", "fix"),
@@ -32,24 +32,22 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     DETAILS = "details"
 
     @dataclass
-    class FixWanted(Message):
-        """The fix of a finding is to be shown, and perhaps run."""
+    class FixRequested(Message):
+        """Show the fix of a finding."""
 
         finding: str
 
     def compose(self) -> ComposeResult:
-        """Summary, list, details."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        """Compose summary, list and details."""
+        yield static_view("summary")
         with Vertical(id="doctor"):
             yield LinesView("Findings", id="findings")
             yield LinesView("", id="details")
-        yield Input(placeholder="A word of the title, the id or a device; Esc ends", id="word")
+        yield Input(placeholder="A word in the title, the id or a device name. Esc: clear", id="word")
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Ask for a check where there was none."""
+        """Ask for a check if there was none."""
         if self._state.examination is None:
             self.action_refresh()
 
@@ -59,7 +57,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer only what the selected finding has."""
+        """Enable only what the selected finding has."""
         if action == "fix":
             return self._state.has_fix
         return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
@@ -67,11 +65,11 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     # Keys
 
     def action_fix(self) -> None:
-        """Show the fix as an action that can be run."""
-        self.post_message(self.FixWanted(self._state.selected))
+        """Show the fix as a plan that can run."""
+        self.post_message(self.FixRequested(self._state.selected))
 
     def action_explain(self) -> None:
-        """Show what the finding means in plain words, or the whole finding again."""
+        """Show the explanation, or the finding again."""
         self._show("explanation")
 
     def _show(self, what: str) -> None:
@@ -79,12 +77,12 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         self._draw_from_top()
 
     def action_all(self) -> None:
-        """List all checks, or only those that found something or could not run."""
+        """List all checks, or hide those that are ok."""
         self._state.toggle_all()
         self.draw()
 
     def action_leave(self) -> None:
-        """Give the word up, then the explanation, then leave."""
+        """Close the explanation, else the filter, else the screen."""
         if not self._word.display and self._state.shows != "finding":
             self._show("finding")
         else:

@@ -1,7 +1,4 @@
-"""What the doctor screen shows: the newest examination, the selection, the filter.
-
-Knows nothing of Textual.
-"""
+"""The state of the doctor screen: examination, selection and filter. It does not use Textual."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _TITLES = {"finding": "Finding", "explanation": "In plain words"}
 
 
 class DoctorState(ExaminedListState):
-    """Findings and selection; changes only by `begin`, `take`, `fail` and the keys' methods."""
+    """Findings and selection; only `begin`, `set_examination`, `fail` and the methods of keys change it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,8 +25,8 @@ class DoctorState(ExaminedListState):
         self.findings: tuple[Finding, ...] = ()
         self._all = False
 
-    def take(self, examination: Examination) -> None:
-        """Take an examination over."""
+    def set_examination(self, examination: Examination) -> None:
+        """Show a new examination."""
         from probes.checks.registry import findings
 
         self._examined(examination)
@@ -39,17 +36,17 @@ class DoctorState(ExaminedListState):
     # Keys
 
     def select(self, step: int) -> None:
-        """Select the finding `step` further in the list, and show it."""
+        """Move the selection by `step` findings, and show the selected finding."""
         super().select(step)
         if self.selected:
             self.shows = "finding"
 
     def show(self, what: str) -> None:
-        """Show "finding" or "explanation"; the finding again where that is shown already."""
+        """Show "finding" or "explanation"; if that is already shown, the finding."""
         self.shows = "finding" if self.shows == what else what
 
     def toggle_all(self) -> None:
-        """Also list the checks that are ok, or not."""
+        """List or hide the checks that are ok."""
         self._all = not self._all
         self._keep_selection()
 
@@ -57,7 +54,7 @@ class DoctorState(ExaminedListState):
         return [entry.id for entry in self._entries()]
 
     def _entries(self) -> list[Entry]:
-        """The rows of the list."""
+        """Return the rows of the list."""
         from probes.queries.finding import Status
         from widgets.doctor.findings import entries_of
 
@@ -73,26 +70,26 @@ class DoctorState(ExaminedListState):
 
     @property
     def _entry(self) -> Entry | None:
-        """The selected row."""
-        return next((one for one in self._entries() if one.id == self.selected), None)
+        """Return the selected row."""
+        return next((entry for entry in self._entries() if entry.id == self.selected), None)
 
     @property
     def is_finding(self) -> bool:
-        """Whether a finding is selected."""
+        """Return whether a finding is selected."""
         return self._entry is not None and self._entry.is_found
 
     @property
     def has_fix(self) -> bool:
-        """Whether the selected finding has a fix."""
+        """Return whether the selected finding has a fix."""
         return self._entry is not None and self._entry.is_found and self._entry.first.fix is not None
 
     @property
     def details_title(self) -> str:
-        """What the lower pane shows."""
+        """Return the title of the lower pane."""
         return _TITLES[self.shows]
 
-    def _summed_up(self, examination: Examination, as_of: str, width: int) -> list[Line]:
-        """The verdict with the findings, and how many there are."""
+    def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
+        """Draw the verdict and the number of findings."""
         from probes.checks.summary import summarize
         from widgets.doctor import findings as findings_drawing
         from widgets.node import verdict as verdict_drawing
@@ -101,14 +98,14 @@ class DoctorState(ExaminedListState):
         origin = verdict_drawing.origin_run(examination.node.origin)
         drawn = verdict_drawing.draw(verdict)
         head: Line = (Run("Doctor ", Tone.TITLE), origin, Run(" "), *drawn)
-        if width_of(head) > width:  # the verdict goes before the node's name
+        if width_of(head) > width:  # the verdict is more important than the node's name
             head = (head[0], origin._replace(text=" ".join(origin.text.split()[:1])), Run("  "), *drawn)
         counted = wrapped(f"{findings_drawing.counted(self.findings)} · {as_of}", width, Tone.DIM)
         room = max(1, _MOST_SUMMARY - 1 - len(counted))
         return [head, *counted, *at_most(wrapped(verdict.reason, width, Tone.PLAIN, "  "), room, width)]
 
     def list_lines(self, width: int) -> list[Line]:
-        """The list."""
+        """Draw the list."""
         if self.examination is None:
             return []
         from widgets.doctor import findings as findings_drawing
@@ -121,7 +118,7 @@ class DoctorState(ExaminedListState):
         return wrapped("Nothing found. Press a to list the checks that are ok.", width, Tone.GOOD)
 
     def detail_lines(self, width: int) -> list[Line]:
-        """The selected entry, or what the finding means."""
+        """Draw the selected entry, or its explanation."""
         entry = self._entry
         if entry is None or self.examination is None:
             return []

@@ -1,4 +1,4 @@
-"""The history: what gdrtop ran on this node, how it ended, and undoing it."""
+"""The history: what gdrtop ran on this node, how it ended, and its undo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.message import Message
 from tui.screens.history.state import HistoryState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import ListScreen
+from tui.screens.list_screen import ListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HistoryScreen(ListScreen[HistoryState]):
-    """The list of past runs, the newest first, and below it the selected one step by step."""
+    """The list of past runs, newest first, with the steps of the selected one below."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("undo", "undo"),
@@ -31,16 +31,14 @@ class HistoryScreen(ListScreen[HistoryState]):
     DETAILS = "steps"
 
     @dataclass
-    class UndoWanted(Message):
-        """A past run is to be undone."""
+    class UndoRequested(Message):
+        """Show the plan that undoes a past run."""
 
         run: PastRun
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and details."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         with Vertical(id="history"):
             yield LinesView("Runs", id="runs")
             yield LinesView("Steps", id="steps")
@@ -51,10 +49,10 @@ class HistoryScreen(ListScreen[HistoryState]):
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer undo only where a run is selected."""
+        """Enable Undo if a run is selected."""
         return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
 
     def action_undo(self) -> None:
         """Ask for the plan that undoes the selected run."""
         if self._state.run is not None:
-            self.post_message(self.UndoWanted(self._state.run))
+            self.post_message(self.UndoRequested(self._state.run))

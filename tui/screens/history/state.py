@@ -1,7 +1,4 @@
-"""What the history screen shows: past runs from the audit log, and the steps of the selected one.
-
-Knows nothing of Textual.
-"""
+"""The state of the history screen: past runs from the audit log. It does not use Textual."""
 
 from __future__ import annotations
 
@@ -30,37 +27,37 @@ class HistoryState(ListState):
         self._failure = ""
         self._unread: tuple[str, ...] = ()
 
-    def take(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
-        """Take the runs over, the newest first, and why logs that are there are not read."""
+    def set_runs(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
+        """Show these runs, newest first, and why existing logs could not be read."""
         self._runs, self._unread = runs, unread
         self._keep_selection()
 
-    def fail(self, what: str) -> None:
-        """Take over why the log could not be read."""
-        self._failure = what
+    def fail(self, message: str) -> None:
+        """Show why the log could not be read."""
+        self._failure = message
 
     def summary(self) -> list[Line]:
-        """What this is, and of which node."""
+        """Draw the title with the node."""
         node = "" if self._origin.label.startswith(self._node) else f" {self._node}"
         return [line(Run("History", Tone.TITLE), node, " ", origin_run(self._origin))]
 
     @property
     def run(self) -> PastRun | None:
-        """The selected one."""
-        return next((one for one in self._runs or () if one.id == self.selected), None)
+        """Return the selected run."""
+        return next((run for run in self._runs or () if run.id == self.selected), None)
 
     def _order(self) -> list[str]:
-        return [one.id for one in self._runs or ()]
+        return [run.id for run in self._runs or ()]
 
     def list_lines(self, width: int) -> list[Line]:
-        """One line a run: when, who, what, how it ended, and where if elsewhere."""
+        """Draw a line per run: outcome, time, user, title, and the node if it is another one."""
         if self._runs is None:
-            told = f"✗ {self._failure}" if self._failure else "Reading the audit log …"
-            return wrapped(told, width, Tone.BAD if self._failure else Tone.DIM)
-        lines = [one for why in self._unread for one in wrapped(sentence(why), width, Tone.WARNING)]
+            text = f"✗ {self._failure}" if self._failure else "Reading the audit log …"
+            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+        lines = [part for why in self._unread for part in wrapped(sentence(why), width, Tone.WARNING)]
         if not self._runs and not lines:
             return wrapped(
-                "gdrtop has not run anything here yet, according to its audit log.", width, Tone.DIM
+                "The audit log is empty: gdrtop has not run anything here yet.", width, Tone.DIM
             )
         return [*lines, *(fit(self._row(run), width) for run in self._runs)]
 
@@ -73,7 +70,7 @@ class HistoryState(ListState):
         )
 
     def detail_lines(self, width: int) -> list[Line]:
-        """The selected run, step by step."""
+        """Draw the selected run, step by step."""
         run = self.run
         if run is None:
             return []
@@ -93,11 +90,11 @@ def _step(number: int, step: PastStep, width: int) -> list[Line]:
     command = shlex.join(step.argv) if step.argv else f"change {step.path}"
     lines: list[Line] = [(), *wrapped(f"# {step.why}", width, Tone.DIM)]
     lines.extend(wrapped(f"{number} {command}", width, Tone.TITLE))
-    told = step.outcome.value
+    result = step.outcome.value
     if step.exit_status:
-        told += f", exit status {step.exit_status}"
+        result += f", exit status {step.exit_status}"
     seconds = "" if step.seconds is None else f"  {step.seconds:.1f} s"
-    lines.append(line("  ", mark_of(step.outcome), f" {told}", Run(seconds, Tone.DIM)))
+    lines.append(line("  ", mark_of(step.outcome), f" {result}", Run(seconds, Tone.DIM)))
     if step.explanation:
         lines.extend(wrapped(step.explanation, width, Tone.WARNING, "    "))
     if step.kept:

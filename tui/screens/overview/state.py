@@ -58,7 +58,7 @@ class OverviewState:
         """Use what was read."""
         readings = self._readings
         if isinstance(report, Replayed):
-            if report.anew:
+            if report.is_full:
                 readings.clear_histories()
             for replayed in report.reports:
                 self.apply(replayed)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.message import Message
 
-from tui.screens import save_and_copy as handing_over
+from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunScreen(PanesScreen):
-    """Streams a run; leaving it does not end the run."""
+    """The console of a run. Leaving it does not stop the run."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("cancel", "stop", label="Stop"),
@@ -27,8 +27,8 @@ class RunScreen(PanesScreen):
         *leave_keys(),
     ]
 
-    class StopWanted(Message):
-        """The run is to end after the step under way, or not to wait even for that."""
+    class StopRequested(Message):
+        """Stop the run after the running step; if that was requested, do not wait for the step."""
 
     class EndSeen(Message):
         """The end of the run was on the screen."""
@@ -41,15 +41,13 @@ class RunScreen(PanesScreen):
         self._step_began = time.monotonic()
 
     def compose(self) -> ComposeResult:
-        """How far it is, and the console."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        """Compose the progress and the console."""
+        yield static_view("summary")
         yield LinesView("Console", id="console")
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Shows what there is, and counts the seconds."""
+        """Show the seconds of the running step."""
         self._pane.focus()
         self.set_interval(1.0, self._draw_head)
 
@@ -58,10 +56,10 @@ class RunScreen(PanesScreen):
         return self.query_one("#console", LinesView)
 
     def on_lines_view_resized(self) -> None:
-        """Draws all of it anew for the pane's width."""
+        """Draw all events again for the pane's width."""
         if not self._pane.room:
             return
-        self._drawn = self.state.told
+        self._drawn = self.state.event_count
         self._pane.show(
             [*self.state.lines(self._pane.room), *self.state.change(self._pane.room)],
         )
@@ -69,16 +67,16 @@ class RunScreen(PanesScreen):
         self._draw_head()
 
     def draw(self) -> None:
-        """Adds what is new."""
+        """Add the new events."""
         if not self.is_mounted or not self._pane.room:
             return
         if self.state.is_over:
             self.on_lines_view_resized()
         else:
             self._pane.append(self.state.lines(self._pane.room, self._drawn))
-            self._drawn = self.state.told
+            self._drawn = self.state.event_count
             self._draw_head()
-        if self.state.ended is not None:  # the key that stops it goes from the footer
+        if self.state.ended is not None:  # the footer no longer shows Stop
             self.refresh_bindings()
 
     def _draw_head(self) -> None:
@@ -90,15 +88,15 @@ class RunScreen(PanesScreen):
             self.post_message(self.EndSeen())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What has ended cannot be stopped."""
+        """Disable Stop after the end."""
         return self.state.ended is None if action == "stop" else True
 
     # Keys
 
     def action_stop(self) -> None:
-        """Ask to stop after the step that is running; again: not to wait for it."""
-        self.post_message(self.StopWanted())
+        """Ask to stop after the running step; the second time, to stop waiting for it."""
+        self.post_message(self.StopRequested())
 
     def action_save(self) -> None:
-        """Writes the console's text into a new file in the current directory."""
-        handing_over.save(self, self.state.file_name, self.state.text())
+        """Write the console's text to a new file in the current directory."""
+        save_and_copy.save(self, self.state.file_name, self.state.text())

@@ -1,7 +1,4 @@
-"""One run of an action as its console shows it: its events so far, and what it has changed.
-
-Knows nothing of Textual.
-"""
+"""The state of a run's console: its events so far, and what it has changed. It does not use Textual."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome
 from tui.actions.manual_steps import runnable
 from tui.screens.confirm.state import file_word, title_line
 from widgets.base.lines import Line, Run, Tone, folded, plain, wrapped
-from widgets.doctor.changes import Judged, draw_change
+from widgets.doctor.changes import Assessment, draw_change
 
 if TYPE_CHECKING:
     from tui.actions.dispatcher import Prepared
@@ -23,28 +20,28 @@ SAVED_WIDTH = 120
 
 
 class RunState:
-    """A run, current or ended; changes only by `take`, `looked_again` and what a person wants."""
+    """A run; only `add_events`, `note_recheck` and `want_stop` change it."""
 
-    def __init__(self, prepared: Prepared, origin: Origin, before: Judged) -> None:
+    def __init__(self, prepared: Prepared, origin: Origin, before: Assessment) -> None:
         self.prepared, self.origin = prepared, origin
         self.steps = len(runnable(prepared.plan))
         self.step = 0
         self.ended: RunEnded | None = None
-        self.is_over = False  # ended, and the node was looked at again
-        self.was_seen = False  # the end, on the screen
+        self.is_over = False  # ended, and the node was checked again
+        self.was_seen = False  # its end, on the screen
         self.is_leaving = False
         self._began = False
         self._before = before
         self._stops = 0
         self._events: list[RunEvent] = []
         self._outcomes: dict[int, RunOutcome] = {}
-        self._after: Judged | None = None
+        self._after: Assessment | None = None
         self._failure = ""
 
-    # What happens
+    # Changes
 
-    def take(self, events: Sequence[RunEvent]) -> None:
-        """Takes over what the run told."""
+    def add_events(self, events: Sequence[RunEvent]) -> None:
+        """Add events."""
         for event in events:
             self._events.append(event)
             if isinstance(event, RunBegan):
@@ -55,32 +52,32 @@ class RunState:
                 self._outcomes[event.number] = event.outcome
             elif isinstance(event, RunEnded):
                 self.ended = event
-                self.is_over = not self.wants_look
+                self.is_over = not self.needs_recheck
 
     @property
-    def wants_look(self) -> bool:
-        """Whether the node may be another than before."""
+    def needs_recheck(self) -> bool:
+        """Return whether the run has ended and may have changed the node."""
         return self.ended is not None and self._began
 
-    def looked_again(self, after: Judged | None, failure: str = "") -> None:
-        """The node was examined anew; or why it could not be."""
+    def note_recheck(self, after: Assessment | None, failure: str = "") -> None:
+        """Note the node after the run, or why it could not be checked."""
         self._after, self._failure, self.is_over = after, failure, True
 
     def want_stop(self) -> bool:
-        """A person wants the end; whether this is more than the first time."""
+        """Note a request to stop; return whether it is not the first one."""
         self._stops += 1
         return self._stops > 1
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a person wanted the end already."""
+        """Return whether a stop was requested."""
         return self._stops > 0
 
     # Drawing
 
     def head(self, seconds: float) -> list[Line]:
-        """What runs, and how far it has come; `seconds` since the step under way was begun."""
-        return [title_line(self.prepared, self.origin), (*self._marks(), *self._told(seconds))]
+        """Draw the title and the progress; `seconds` is the time since the running step began."""
+        return [title_line(self.prepared, self.origin), (*self._marks(), *self._status(seconds))]
 
     def _marks(self) -> Line:
         runs: list[Run] = []
@@ -94,10 +91,11 @@ class RunState:
             runs.extend([mark, Run(f"{number} ", Tone.PLAIN if number <= self.step else Tone.DIM)])
         return tuple(runs)
 
-    def _told(self, seconds: float) -> Line:
+    def _status(self, seconds: float) -> Line:
         if self.ended is not None:
-            told = "" if self.is_over else " · checking the node again …"
-            return (mark_of(self.ended.outcome), Run(f" {self.ended.outcome.value}", Tone.TITLE), Run(told))
+            checking = "" if self.is_over else " · checking the node again …"
+            outcome = self.ended.outcome
+            return (mark_of(outcome), Run(f" {outcome.value}", Tone.TITLE), Run(checking))
         if self._stops > 1:
             return (Run(" no longer waiting for this step", Tone.WARNING),)
         if self._stops:
@@ -107,47 +105,47 @@ class RunState:
 
     @property
     def progress(self) -> str:
-        """As "step 2/4"."""
+        """Return "step 2/4"."""
         return f"step {self.step}/{self.steps}" if self.step else "starting"
 
     @property
     def word(self) -> str:
-        """What the overview's first line says of it; "" once its end was seen."""
+        """Return what the overview's first line shows; "" once the end was seen."""
         if self.ended is None:
-            return f"ACTING {self.progress}"
-        return "" if self.was_seen else f"ACTED {plain((mark_of(self.ended.outcome),))}"
+            return f"ACTION {self.progress}"
+        return "" if self.was_seen else f"ACTION {plain((mark_of(self.ended.outcome),))}"
 
     @property
-    def told(self) -> int:
-        """How many events there are."""
+    def event_count(self) -> int:
+        """Return the number of events."""
         return len(self._events)
 
     def lines(self, width: int, first: int = 0) -> list[Line]:
-        """What it told, from event `first` on."""
+        """Draw the events from number `first` on."""
         lines: list[Line] = []
         for event in self._events[first:]:
-            some = lines_of(event, width)
+            drawn = lines_of(event, width)
             if isinstance(event, Printed):
-                some = [piece for one in some for piece in folded(one, width)]
-            lines.extend(some)
+                drawn = [part for line in drawn for part in folded(line, width)]
+            lines.extend(drawn)
         return lines
 
     def change(self, width: int) -> list[Line]:
-        """What it has changed, once that is known."""
+        """Draw what the run has changed, once that is known."""
         if self._failure:
-            told = f"The node could not be checked again: {self._failure}"
-            return [(), *wrapped(told, width, Tone.WARNING)]
+            text = f"The node could not be checked again: {self._failure}"
+            return [(), *wrapped(text, width, Tone.WARNING)]
         return [] if self._after is None else [(), *draw_change(self._before, self._after, width)]
 
-    # Keeping
+    # Saving
 
     def text(self) -> str:
-        """All of it as plain text."""
+        """Return the whole console as plain text."""
         lines = [line for event in self._events for line in lines_of(event, SAVED_WIDTH)]
         head = [f"{self.prepared.title}, on {self.prepared.node}"]
-        return "\n".join([*head, *(plain(one) for one in (*lines, *self.change(SAVED_WIDTH))), ""])
+        return "\n".join([*head, *(plain(line) for line in (*lines, *self.change(SAVED_WIDTH))), ""])
 
     @property
     def file_name(self) -> str:
-        """A name for the text's file, but for the time."""
+        """Return the name of the text file, without the time."""
         return f"gdrtop-{file_word(self.prepared.action)}-{file_word(self.prepared.node)}"

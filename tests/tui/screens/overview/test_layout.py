@@ -13,7 +13,7 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import judge
 from probes.topology.paths import build
-from tests.tui.driving import SteppedClock
+from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.sampler import Probed, Sampled
 from tui.screens.overview.layout import left_cells

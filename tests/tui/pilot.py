@@ -1,4 +1,4 @@
-"""Drives the app in tests: a clock that only steps, readings that only come when asked."""
+"""Helpers that drive the app in tests: a clock that only steps, readings only on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_WAIT_SECONDS = 60.0
 
 
 class SteppedClock:
-    """Seconds that pass only when told."""
+    """A clock that a test steps."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -26,12 +26,12 @@ class SteppedClock:
 
 
 def stepped_app(host: Host) -> GdrtopApp:
-    """The app, reading only when asked."""
+    """Return the app, which reads only on request."""
     return GdrtopApp(lambda: host, host.origin, interval=None)
 
 
 async def until(pilot: Pilot[None], condition: object) -> None:
-    """Waits for a condition, as long as a slow machine may need."""
+    """Wait for a condition, as long as a slow machine may need."""
     assert callable(condition)
     async with asyncio.timeout(LONGEST_WAIT_SECONDS) if hasattr(asyncio, "timeout") else _no_limit():
         while not condition():
@@ -45,14 +45,14 @@ class _no_limit:
 
 
 def overview(pilot: Pilot[None]) -> OverviewScreen:
-    """The overview, whatever lies above it."""
+    """Return the overview, also below other screens."""
     screen = pilot.app.screen_stack[0]
     assert isinstance(screen, OverviewScreen)
     return screen
 
 
 async def readings(pilot: Pilot[None], clock: SteppedClock, count: int) -> None:
-    """Lets `count` readings come in, a second of the clock apart."""
+    """Take `count` readings, one second of the clock apart."""
     assert isinstance(pilot.app, GdrtopApp)
     screen = overview(pilot)
     await until(pilot, lambda: screen.readings >= 1)
@@ -68,7 +68,7 @@ async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False)
     """Let the node be read twice and checked, and the overview show what was found."""
     if not again:
         await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.Wanted())
+    pilot.app.post_message(ExaminedListScreen.CheckRequested())
     before = shown(pilot, "findings")
     await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
     if again:
@@ -77,7 +77,7 @@ async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False)
 
 
 async def settled(pilot: Pilot[None]) -> None:
-    """Waits until nothing is drawn any more: a scroll bar that comes has its pane drawn once again."""
+    """Wait until nothing is drawn any more: a new scroll bar redraws its pane."""
     before: object = None
     unchanged = 0
     while unchanged < 3:
@@ -88,6 +88,6 @@ async def settled(pilot: Pilot[None]) -> None:
 
 
 def shown(pilot: Pilot[None], panel: str) -> str:
-    """The text of a panel, seen or scrolled away."""
+    """Return the text of a panel, also what is scrolled out of view."""
     view = overview(pilot).query_one(f"#{panel}", LinesView)
     return "\n".join("".join(run.text for run in of).rstrip() for of in view.lines)

@@ -1,4 +1,4 @@
-"""Drives the actions' screens in tests: nodes that obey at once, or only when told."""
+"""Helpers for tests of the action screens: nodes whose commands take no time, or wait for the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
-from tests.tui.driving import SteppedClock, readings, until
+from tests.tui.pilot import SteppedClock, readings, until
 from tui.app import GdrtopApp
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
@@ -29,26 +29,26 @@ class QuickHost(SimulatedHost):
 
 
 class HeldHost(SimulatedHost):
-    """A simulated node that obeys one command for each `let_one_go`, and notes what it obeyed."""
+    """A simulated node that runs one command for each `release_one`, and notes what it ran."""
 
     def __init__(self, name: str, clock: SteppedClock) -> None:
         super().__init__(name, clock=clock)
-        self._may_go = threading.Semaphore(0)
-        self.obeyed: list[tuple[str, ...]] = []
+        self._released = threading.Semaphore(0)
+        self.ran: list[tuple[str, ...]] = []
 
-    def let_one_go(self) -> None:
-        self._may_go.release()
+    def release_one(self) -> None:
+        self._released.release()
 
     def perform(self, argv: Sequence[str], given: str = "") -> CommandResult:
-        self.obeyed.append(tuple(argv))
-        assert self._may_go.acquire(timeout=60)
+        self.ran.append(tuple(argv))
+        assert self._released.acquire(timeout=60)
         return replace(super().perform(argv, given), seconds=0.0)
 
 
 def seen(pilot: Pilot[None], view: str) -> str:
-    """The text of a pane of the screen on top, seen or scrolled away."""
+    """Return the text of a pane of the top screen, also what is scrolled out of view."""
     lines = pilot.app.screen.query_one(f"#{view}", LinesView).lines
-    return "\n".join("".join(run.text for run in of).rstrip() for of in lines)
+    return "\n".join("".join(run.text for run in line).rstrip() for line in lines)
 
 
 def is_on(pilot: Pilot[None], kind: type[Screen[None]]) -> bool:
@@ -56,13 +56,13 @@ def is_on(pilot: Pilot[None], kind: type[Screen[None]]) -> bool:
 
 
 async def on(pilot: Pilot[None], kind: type[Screen[None]]) -> None:
-    """Waits until a screen is on top and has been drawn."""
+    """Wait until a screen is on top and drawn."""
     await until(pilot, lambda: is_on(pilot, kind))
     await pilot.pause()
 
 
 async def listed(pilot: Pilot[None], clock: SteppedClock) -> None:
-    """The list of actions, with what is possible."""
+    """Open the list of actions and wait for it."""
     await readings(pilot, clock, 2)
     await pilot.press("x")
     await on(pilot, ActionsScreen)
@@ -71,14 +71,14 @@ async def listed(pilot: Pilot[None], clock: SteppedClock) -> None:
 
 
 async def asked(pilot: Pilot[None], name: str) -> None:
-    """The plan of one action."""
+    """Open the plan of an action."""
     assert isinstance(pilot.app, GdrtopApp)
     pilot.app.action_act(name)
     await on(pilot, ConfirmScreen)
 
 
 async def ended(pilot: Pilot[None]) -> None:
-    """The console, after the node was looked at again."""
+    """Wait for the console to show the check after the run."""
     await on(pilot, RunScreen)
     await until(pilot, lambda: "CHECKED AGAIN" in seen(pilot, "console"))
     await pilot.pause()

@@ -1,4 +1,4 @@
-"""What is offered on a simulated node."""
+"""The actions and plans of a simulated node."""
 
 from functools import cache
 
@@ -11,35 +11,35 @@ from tests.probes.checks.doctor import examination_of
 
 @cache
 def offers_on(name: str) -> dict[str, Offer]:
-    """All offers by id, on "hgx-h100+acs-on"."""
+    """Return all actions by id, for a node such as "hgx-h100+acs-on"."""
     examination = examination_of(name)
     return {offer.id: offer for offer in offers(examination, findings(examination))}
 
 
 def answer(action: str, examination: Examination) -> Plan | str:
-    """The plan of one action, or why there is none."""
-    return next(one for one in ACTIONS if one.id == action).plan(examination)
+    """Return the plan of an action, or why there is none."""
+    return next(entry for entry in ACTIONS if entry.id == action).plan(examination)
 
 
 def plan(action: str, examination: Examination) -> Plan:
-    """The plan that there has to be."""
-    told = answer(action, examination)
-    assert isinstance(told, Plan), told
-    return told
+    """Return the plan of an action that must have one."""
+    found = answer(action, examination)
+    assert isinstance(found, Plan), found
+    return found
 
 
 def why_not(action: str, examination: Examination) -> str:
-    """Why there is none."""
-    told = answer(action, examination)
-    assert isinstance(told, str), told
-    return told
+    """Return why an action has no plan."""
+    reason = answer(action, examination)
+    assert isinstance(reason, str), reason
+    return reason
 
 
 def commands(of: Plan) -> list[str]:
-    """The commands in order, as typed; a change of a file as its path, what only a person can do as "…"."""
+    """Return the commands in order, a file change as its path, a manual step as "…"."""
     return [" ".join(step.argv) or (step.file.path if step.file else "…") for step in of.steps]
 
 
 def undone(of: Plan) -> list[str]:
-    """The commands that take the steps back."""
+    """Return the commands that undo the steps."""
     return [" ".join(step.undo) for step in of.steps]

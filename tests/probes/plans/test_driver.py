@@ -25,6 +25,6 @@ def test_the_driver_is_rebuilt_and_not_nvidia_fs(driver: str) -> None:
     assert build.argv[:3] == ("dkms", "build", f"{driver}/570.124.06")
 
 
-def test_without_the_drivers_package_a_person_chooses() -> None:
+def test_without_a_dkms_package_the_rebuild_is_manual() -> None:
     node = replace(examination_of("hgx-h100"), dkms=DkmsFacts((package("nvidia-fs", "2.25.7"),)))
     assert rebuild_steps(node)[0].is_instruction

@@ -10,8 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from probes.simulation.host import SimulatedHost
-from tests.tui.acting import on, seen
-from tests.tui.driving import SteppedClock, readings, stepped_app, until
+from tests.tui.action_screens import on, seen
+from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.bandwidth.processes import ProcessExit
 from tui.bandwidth.session import BenchSession
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
