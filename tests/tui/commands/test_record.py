@@ -218,7 +218,7 @@ def test_a_recording_is_not_recorded_again(tmp_path: Path, capsys: pytest.Captur
     file = tmp_path / "node.tar.gz"
     recorded(file)
     assert main(["record", str(tmp_path / "again.tar.gz"), "--replay", str(file)]) == 3
-    assert "a recording already" in capsys.readouterr().err
+    assert "already a recording" in capsys.readouterr().err
 
 
 def test_it_says_what_kinds_of_identifiers_the_file_holds(tmp_path: Path) -> None:

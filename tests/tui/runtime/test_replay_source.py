@@ -1,5 +1,6 @@
 """The dashboard of a recording, and the dashboard's own recording: keys pressed, screens read."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,8 @@ async def test_a_recording_shows_the_screens_of_the_live_node(name: str, size: t
     async with replay_app(recording_of(name, count)).run_test(size=size) as pilot:
         for number in range(count):
             await at(pilot, number + 1, count)
+            with suppress(TimeoutError):  # panes are drawn one after another
+                await until(pilot, lambda number=number: screen(pilot) == live[number])
             assert screen(pilot) == live[number]
             assert "RECORDED" in shown(pilot, "verdict")
             assert f"SIMULATED {name}" in shown(pilot, "verdict")
