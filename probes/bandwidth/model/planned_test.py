@@ -64,7 +64,7 @@ class LeftOut:
 
     title: str
     reason: str
-    is_missed: bool = True  # False: nobody expects it, such as a port without a cable and far from any GPU
+    is_missed: bool = True  # False: not expected to run, such as a port without a cable, far from any GPU
 
     @property
     def path(self) -> str:

@@ -92,7 +92,7 @@ def gpu_memory(
         return GpuMemory(gpu.index, gpu.bdf, dmabuf)
     facts = examination.node.gpudirect
     if not isinstance(facts, GpuDirectFacts):
-        return Refused(f"gdrtop cannot tell which path to GPU memory is usable: {facts}")
+        return Refused(f"the usable path to GPU memory is unknown: {facts}")
     of_nic = facts.nic_dmabuf.get(nic)
     tools = examination.tools
     is_too_old = not isinstance(tools, Unknown) and is_without_dmabuf(tools) and facts.peermem.usable is True

@@ -46,7 +46,7 @@ def perftest_test(
     """Return the test of one pair with one kind of memory, or why it cannot run on this node."""
     tools = examination.tools
     if isinstance(tools, Unknown):
-        return Refused(f"gdrtop cannot tell which tools are installed: {tools}")
+        return Refused(f"the installed tools are unknown: {tools}")
     with_gpu = path is not MemoryPath.HOST
     if with_gpu and gpu is None:
         return Refused("this node has no GPU")

@@ -146,7 +146,7 @@ def _bandwidth(result: Result, host: Result | None) -> str:
     if host is None or host.ending is not Ending.DONE or not host.gbps:
         if near:
             return works
-        return f"{memory} reaches {figure}; without a result for host memory, the cause cannot be told"
+        return f"{memory} reaches {figure}; without a result for host memory, the cause is unknown"
     share, theirs = result.gbps / host.gbps, gbps_text(host.gbps)
     if near and share < LIKE_HOST:
         return f"{works}, {100 * (1 - share):.0f} % less than host memory ({theirs})"

@@ -32,7 +32,7 @@ def _why_not(examination: Examination, number: int, is_here: bool) -> str:
     """Return why the node cannot be used; "" if nothing speaks against it."""
     tools = examination.tools
     if isinstance(tools, Unknown):
-        return "gdrtop cannot tell which tools are installed"
+        return "the installed tools are unknown"
     if reason := missing(tools, "numactl"):
         return reason
     numa = examination.node.numa

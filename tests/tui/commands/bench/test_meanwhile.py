@@ -16,7 +16,7 @@ from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 SWEEP = ("--sweep", "--seconds", "2")
 CAME = (
     "running jobs would now be affected: train.py (alice, Slurm job 4711, pid 4242) has mlx5_1 open, though "
-    "nothing flows now"
+    "no traffic flows now"
 )
 
 
