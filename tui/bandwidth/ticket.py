@@ -1,4 +1,4 @@
-"""What was measured as plain text to be pasted into a ticket: ASCII, and all that a reader asks for."""
+"""Results as plain ASCII text for a ticket, with everything that a reader asks for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIVE = "live"
 
 
 def versions_of(examination: Examination) -> dict[str, str]:
-    """What a reader of a ticket asks for first; what is not known says why."""
+    """Return the versions that a reader of a ticket asks for first; unknown ones say why."""
     node, tools = examination.node, examination.tools
     driver: Maybe[str] = node.gpus.driver.version if isinstance(node.gpus, GpuFacts) else node.gpus
     build = tools if isinstance(tools, Unknown) else tools.perftest
@@ -45,34 +45,33 @@ def ticket_text(
     baseline: Iterable[Result] = (),
     left_out: Sequence[LeftOut] = (),
 ) -> str:
-    """The results, each with its exact commands, figure, judgement and trouble.
+    """Return the results, each with its exact commands, figure, rating and failure.
 
-    `earlier` and `baseline` are what they are compared with; `hostname` is theirs where none is given.
+    They are compared with `earlier` and `baseline`. Without `hostname`, the node is that of the results.
     """
     lines: list[Line] = [line("gdrtop bandwidth tests")]
     first = results[0] if results else None
-    lines += _pairs(
+    lines += _table(
         {
             "node": hostname or (first.node if first else ""),
             "machine": first.machine if first else "",
             **(versions or {}),
         }
     )
-    origins = sorted({one.origin for one in results if one.origin != _LIVE})
+    origins = sorted({result.origin for result in results if result.origin != _LIVE})
     for origin in origins:
         lines += [(), line(f"SIMULATED, NOT MEASURED: {origin.upper()}")]
     earlier, baseline = tuple(earlier), tuple(baseline)
     for number, result in enumerate(results, 1):
         lines += [(), *_test(number, result, changes(result, earlier, baseline))]
-    for one in left_out:
-        lines += [(), *wrapped(f"left out: {one.title}: {one.reason}", _WIDTH)]
-    told = conclusions(results, left_out)
-    if told:
+    for test in left_out:
+        lines += [(), *wrapped(f"left out: {test.title}: {test.reason}", _WIDTH)]
+    meaning = conclusions(results, left_out)
+    if meaning:
         lines += [(), line("what it means")]
-        for sentence in told:
+        for sentence in meaning:
             lines += wrapped(sentence, _WIDTH, indent="  ")
     out = io.StringIO()
-    # An io.StringIO has no encoding, and so gets ASCII alone.
     print_lines(lines, out, ascii_only=True)
     return out.getvalue()
 
@@ -82,16 +81,16 @@ def _test(number: int, result: Result, comparisons: Sequence[str]) -> list[Line]
     if result.origin != _LIVE:
         head += f", SIMULATED ({result.origin})"
     lines: list[Line] = [line(head)]
-    # Whole, so that it can be copied, however long it is.
+    # In one line, so that it can be copied.
     lines += [line(f"  $ {command}") for command in result.commands]
-    lines += [line("  ", plain(one)) for one in draw_result(result, comparisons, _WIDTH - 2)]
+    lines += [line("  ", plain(text)) for text in draw_result(result, comparisons, _WIDTH - 2)]
     rows = draw_rows(result.samples[-_MOST_ROWS:], _WIDTH - 4, result.tool.endswith("_lat"))
-    return [*lines, *(line("    ", plain(one)) for one in rows)]
+    return [*lines, *(line("    ", plain(row)) for row in rows)]
 
 
-def _pairs(told: Mapping[str, str]) -> list[Line]:
-    cells = max(len(name) for name in told)
-    return [line(f"{name + ':':<{cells + 1}} {value}") for name, value in told.items() if value]
+def _table(rows: Mapping[str, str]) -> list[Line]:
+    cells = max(map(len, rows))
+    return [line(f"{name + ':':<{cells + 1}} {value}") for name, value in rows.items() if value]
 
 
 def _perftest(build: Maybe[Perftest]) -> str:

@@ -1,7 +1,7 @@
-"""The chart of a test's rows: bars or letters in a grid, its limits as lines, its axes.
+"""The chart of a test: bars or letters in a grid, the limits as lines, and the axes.
 
-Our own drawing over `Line`s: a plotting library paints its whole area anew at each row, and the dashboard
-sends only the cells that changed.
+Drawn with `Line`s: a plotting library repaints its whole area for each row, but the dashboard sends only the
+cells that have changed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rich.cells import cell_len
 
 from probes.bandwidth.model.limits import Bound, Limit
 from probes.base.unknown import Unknown
-from widgets.bandwidth.curves import Across, Curve
+from widgets.bandwidth.curves import Curve, XAxis
 from widgets.base.figures import BLOCKS, binary_size, short
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 
 LETTERS = "ABCDEFGH"
 _GUTTER = 6  # "  400┤"
 _LEAST_WIDTH, _LEAST_HEIGHT = 24, 5
-_FAR = 1.5  # a limit farther away than this times the least is named, and not drawn
-_ABOVE = 1.08
+_FAR = 1.5  # a limit beyond this multiple of the least is named, but not drawn
+_HEADROOM = 1.08
 
 
 def draw_chart(
@@ -31,21 +31,21 @@ def draw_chart(
     limit: Limit | None,
     width: int,
     height: int,
-    across: Across = Across.TIME,
+    x_axis: XAxis = XAxis.TIME,
     unit: str = "Gb/s",
-    ways: int = 1,
+    directions: int = 1,
     span: tuple[float, float] | None = None,
 ) -> list[Line]:
-    """At most `height` lines; `ways` is 2 where both directions are added up.
+    """Return at most `height` lines; `directions` is 2 if both directions are added up.
 
-    `span` is the range of sizes or rows that is to come, so that the chart stands still meanwhile.
+    `span` is the range of sizes or rows that the test will have, so that the axis does not change meanwhile.
     """
-    bounds = _bounds(limit if unit == "Gb/s" else None, ways)
+    marks = _marks(limit if unit == "Gb/s" else None, directions)
     if height < _LEAST_HEIGHT or width < _LEAST_WIDTH:
-        return wrapped("No room for a chart.", width, Tone.DIM)[: max(0, height)]
-    if across is Across.NAME:
-        return _bars(curves, bounds, width, height, unit)
-    return _Plot(curves, bounds, width, height, across, unit, span).lines()
+        return wrapped("Too little room for a chart.", width, Tone.DIM)[: max(0, height)]
+    if x_axis is XAxis.NAME:
+        return _bars(curves, marks, width, height, unit)
+    return _Plot(curves, marks, width, height, x_axis, unit, span).lines()
 
 
 # Limits
@@ -53,7 +53,7 @@ def draw_chart(
 
 @dataclass(frozen=True)
 class _Mark:
-    """Limits at one height."""
+    """Limits with the same value."""
 
     value: float
     names: tuple[str, ...]
@@ -65,27 +65,27 @@ class _Mark:
 
 
 def _joined(names: Sequence[str]) -> str:
-    """What begins alike is said once, as in "PCIe link of mlx5_0, of GPU0"."""
-    told = list(names[:1])
+    """Join names, with a common start only once: "PCIe link of mlx5_0, of GPU0"."""
+    texts = list(names[:1])
     for before, name in pairwise(names):
         head = before.rpartition(" of ")[0]
-        told.append(name.removeprefix(f"{head} ") if head and name.startswith(f"{head} of ") else name)
-    return ", ".join(told)
+        texts.append(name.removeprefix(f"{head} ") if head and name.startswith(f"{head} of ") else name)
+    return ", ".join(texts)
 
 
-def _bounds(limit: Limit | None, ways: int) -> list[_Mark]:
+def _marks(limit: Limit | None, directions: int) -> list[_Mark]:
     least = None if limit is None else limit.least
-    together: dict[float, list[Bound]] = {}
+    bounds: dict[float, list[Bound]] = {}
     for bound in limit.bounds if limit is not None else ():
         if not isinstance(bound.nominal_gbps, Unknown) and bound.nominal_gbps > 0:
-            together.setdefault(round(bound.nominal_gbps * ways, 1), []).append(bound)
+            bounds.setdefault(round(bound.nominal_gbps * directions, 1), []).append(bound)
     return [
-        _Mark(value, tuple(dict.fromkeys(one.name for one in some)), least in some)
-        for value, some in sorted(together.items())
+        _Mark(value, tuple(dict.fromkeys(bound.name for bound in equal)), least in equal)
+        for value, equal in sorted(bounds.items())
     ]
 
 
-def _told(marks: Sequence[_Mark], unit: str) -> list[Run]:
+def _limit_runs(marks: Sequence[_Mark], unit: str) -> list[Run]:
     least = next((mark for mark in marks if mark.is_least), None)
     if least is None:
         return []
@@ -105,7 +105,7 @@ def _bars(curves: Sequence[Curve], marks: list[_Mark], width: int, height: int, 
         for curve in curves
         for label, point in zip(curve.labels, curve.points, strict=True)
     ]
-    head: Line = (Run(unit, Tone.DIM), *_told(marks, unit))
+    head: Line = (Run(unit, Tone.DIM), *_limit_runs(marks, unit))
     if not rows:
         return [fit(head, width), *_empty(width)]
     names = min(max(cell_len(label) for label, _, _ in rows), width // 2)
@@ -131,7 +131,7 @@ def _empty(width: int) -> list[Line]:
 
 
 class _Plot:
-    """A grid of cells over slots, one for each size or row."""
+    """A grid of cells, divided into one slot per size or row."""
 
     def __init__(
         self,
@@ -139,33 +139,33 @@ class _Plot:
         marks: list[_Mark],
         width: int,
         height: int,
-        across: Across,
+        x_axis: XAxis,
         unit: str,
         span: tuple[float, float] | None,
     ) -> None:
-        # A letter stays its test's, also where another has no row.
+        # A test keeps its letter even if another has no rows.
         lettered = list(zip(LETTERS, curves, strict=False))
         self._letters = [letter for letter, curve in lettered if curve.points]
         self._curves = [curve for _, curve in lettered if curve.points]
         self._width, self._room, self._rows = width, width - _GUTTER, height - 3
-        self._across, self._unit, self._all_marks = across, unit, marks
+        self._x_axis, self._unit, self._all_marks = x_axis, unit, marks
         most = max((value for curve in self._curves for _, value in curve.points), default=0.0)
         least = next((mark.value for mark in marks if mark.is_least), 0.0)
         near = max(most, least * _FAR)
         self._marks = [mark for mark in marks if mark.value <= near]
         highest = max([most, *(mark.value for mark in self._marks)])
-        self._top = highest * _ABOVE if highest > 0 else 1.0
+        self._top = highest * _HEADROOM if highest > 0 else 1.0
         self._first, self._slots = self._range(span)
         self._merged = max(1, math.ceil(self._slots / self._room))
         self._shown = math.ceil(self._slots / self._merged)
         self._grid: list[list[Run]] = [[Run(" ")] * self._room for _ in range(self._rows)]
 
     def _column(self, slot: int) -> int:
-        """The first column of a slot; the slots share the whole width."""
+        """Return the first column of a slot; the slots share the whole width."""
         return slot * self._room // self._shown
 
     def _bar_of(self, slot: int, number: int) -> tuple[int, int]:
-        """The first column, and one past the last, of a curve's bar in a slot."""
+        """Return the columns of a curve's bar in a slot: the first, and one past the last."""
         left, right = self._column(slot), self._column(slot + 1)
         if len(self._curves) == 1:
             return left, right - (right - left > 2)
@@ -173,7 +173,7 @@ class _Plot:
         return left + number * wide, left + (number + 1) * wide
 
     def _place(self, x: float) -> int:
-        return round(math.log2(x)) if self._across is Across.SIZE and x >= 1 else int(x)
+        return round(math.log2(x)) if self._x_axis is XAxis.SIZE and x >= 1 else int(x)
 
     def _range(self, span: tuple[float, float] | None) -> tuple[int, int]:
         xs = [x for curve in self._curves for x, _ in curve.points] + list(span or ())
@@ -182,7 +182,7 @@ class _Plot:
         return first, max(places) - first + 1
 
     def lines(self) -> list[Line]:
-        """Heading, grid, axis, what stands below it."""
+        """Return heading, grid, axis and the labels below it."""
         self._draw_marks()
         count = len(self._curves)
         is_grouped = count > 1 and self._room // self._shown > count and self._merged == 1
@@ -206,23 +206,23 @@ class _Plot:
             )
         return lines
 
-    # What is drawn into the grid
+    # In the grid
 
     def _row(self, value: float) -> int:
-        """The row in which a value lies, 0 the uppermost."""
+        """Return the row of a value, 0 at the top."""
         return self._rows - 1 - min(self._rows - 1, int(value / self._top * self._rows))
 
     def _draw_marks(self) -> None:
-        for mark in sorted(self._marks, key=lambda one: one.is_least):
+        for mark in sorted(self._marks, key=lambda mark: mark.is_least):
             run = Run("━", Tone.TITLE) if mark.is_least else Run("╌", Tone.DIM)
             self._grid[self._row(mark.value)] = [run] * self._room
 
     def _values(self, curve: Curve) -> dict[int, float]:
-        """The mean of each slot that has rows."""
+        """Return the mean of each slot that has rows."""
         slots: dict[int, list[float]] = {}
         for x, value in curve.points:
             slots.setdefault((self._place(x) - self._first) // self._merged, []).append(value)
-        return {slot: sum(some) / len(some) for slot, some in slots.items()}
+        return {slot: sum(values) / len(values) for slot, values in slots.items()}
 
     def _draw_bars(self, curve: Curve, number: int) -> None:
         for slot, value in self._values(curve).items():
@@ -239,7 +239,7 @@ class _Plot:
             self._grid[self._row(value)][self._column(slot)] = Run(letter, curve.tone)
 
     def _write_labels(self) -> None:
-        """The names of the limits on their lines, where no bar stands."""
+        """Write the names of the limits on their lines, unless a bar is in the way."""
         for mark in self._marks:
             tone = Tone.TITLE if mark.is_least else Tone.DIM
             label = f" {mark.label} "
@@ -248,19 +248,19 @@ class _Plot:
             if start >= 0 and all(cell.text in "━╌" for cell in row[start : start + len(label)]):
                 row[start : start + len(label)] = [Run(letter, tone) for letter in label]
 
-    # What stands around it
+    # Around the grid
 
     def _head(self) -> Line:
-        runs = [Run(f"{self._unit} by {self._across.value}", Tone.DIM)]
+        runs = [Run(f"{self._unit} by {self._x_axis.value}", Tone.DIM)]
         if len(self._curves) > 1:
             for number, curve in enumerate(self._curves):
                 runs.extend([Run(f"  {self._letters[number]} ", Tone.TITLE), Run(curve.name, curve.tone)])
-        runs.extend(_told(self._all_marks, self._unit))
+        runs.extend(_limit_runs(self._all_marks, self._unit))
         beyond = [mark.label for mark in self._all_marks if mark not in self._marks]
         return (*runs, Run(f" · beyond: {'; '.join(beyond)}" if beyond else "", Tone.DIM))
 
     def _ticks(self) -> dict[int, float]:
-        """Round figures, at most one on every other row."""
+        """Return round figures by row, at most one for every other row."""
         step = _round_step(self._top / max(1, self._rows / 2))
         ticks: dict[int, float] = {}
         for number in range(1, self._rows + 1):
@@ -290,32 +290,32 @@ class _Plot:
         ]
 
     def _name(self, place: int) -> str:
-        if self._across is Across.SIZE:
+        if self._x_axis is XAxis.SIZE:
             return binary_size(1 << max(0, place))
         every = 5 if self._slots > 6 else 1
-        # Of merged rows every slot may be named; else the first and whole fives.
+        # Every slot of merged rows has a label; else only the first and the multiples of five.
         return f"{place} s" if self._merged > 1 or place == 1 or place % every == 0 else ""
 
 
 def _tick(value: float) -> str:
-    """A figure of at most five cells."""
-    told = short(value)
+    """Return a figure of at most five cells."""
+    text = short(value)
     for unit in ("k", "M", "G"):
-        if len(told) < _GUTTER:
+        if len(text) < _GUTTER:
             break
         value /= 1000
-        told = f"{short(value)}{unit}"
-    return told
+        text = f"{short(value)}{unit}"
+    return text
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, … that is not below it."""
+    """Return the smallest of 1, 2, 5, 10, … that is at least this."""
     power = 10.0 ** math.floor(math.log10(least)) if least > 0 else 1.0
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
 
 
 def _runs(cells: Sequence[Run]) -> list[Run]:
-    """Neighbours of one tone as one run."""
+    """Join neighboring cells of the same tone."""
     runs: list[Run] = []
     for cell in cells:
         if runs and runs[-1].tone is cell.tone:

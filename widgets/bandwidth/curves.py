@@ -12,8 +12,8 @@ from probes.bandwidth.tools.samples import Sample
 from widgets.base.lines import Tone
 
 
-class Across(Enum):
-    """What the chart goes along."""
+class XAxis(Enum):
+    """What the x axis of a chart shows."""
 
     SIZE = "message size"
     TIME = "time"
@@ -27,28 +27,29 @@ class Curve:
     name: str
     points: tuple[tuple[float, float], ...]  # (bytes, or number of the row), Gb/s or µs
     tone: Tone = Tone.GOOD
-    labels: tuple[str, ...] = ()  # with Across.NAME, one a point
+    labels: tuple[str, ...] = ()  # one per point, only with XAxis.NAME
 
 
 def is_latency(samples: Sequence[Sample]) -> bool:
-    """Whether times were measured and no bandwidth."""
-    return any(one.latencies for one in samples) and not any(one.gbps is not None for one in samples)
+    """Return whether the samples have latencies and no bandwidth."""
+    has_bandwidth = any(sample.gbps is not None for sample in samples)
+    return not has_bandwidth and any(sample.latencies for sample in samples)
 
 
-def figure_of(sample: Sample) -> float | None:
-    """What a row's place in the chart is: Gb/s, of a collective its bus bandwidth; else µs, the typical."""
+def y_value(sample: Sample) -> float | None:
+    """Return Gb/s, of a collective its bus bandwidth; else the typical latency in µs; None if unknown."""
     figures = (sample.bus_gbps, sample.gbps, latency_us(sample))
-    figure = next((one for one in figures if one is not None), None)
-    return figure if figure is not None and math.isfinite(figure) and figure >= 0 else None
+    value = next((figure for figure in figures if figure is not None), None)
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
-def across_of(samples: Sequence[Sample], is_endless: bool) -> Across:
-    """What these rows differ in."""
+def x_axis_of(samples: Sequence[Sample], is_endless: bool) -> XAxis:
+    """Return what the samples differ in."""
     if is_endless:
-        return Across.TIME
-    sizes = {one.size_bytes for one in samples if one.size_bytes is not None}
-    names = {_name_of(one) for one in samples}
-    return Across.NAME if not sizes or (len(sizes) == 1 and len(names) > 1) else Across.SIZE
+        return XAxis.TIME
+    sizes = {sample.size_bytes for sample in samples if sample.size_bytes is not None}
+    names = set(map(_name_of, samples))
+    return XAxis.NAME if not sizes or (len(sizes) == 1 and len(names) > 1) else XAxis.SIZE
 
 
 def _name_of(sample: Sample) -> str:
@@ -56,25 +57,25 @@ def _name_of(sample: Sample) -> str:
 
 
 def curve_of(
-    name: str, samples: Sequence[Sample], across: Across, tone: Tone = Tone.GOOD, first: int = 1
+    name: str, samples: Sequence[Sample], x_axis: XAxis, tone: Tone = Tone.GOOD, first: int = 1
 ) -> Curve:
-    """The curve of a test's rows; those without a figure are left out.
+    """Return the curve of a test; rows without a figure are left out.
 
-    `first` is the number of the first row: of a long test only the newest rows are kept. By size only rows of
-    the first variant count: nccl-tests measures each size out of place and in place.
+    `first` is the number of the first row, because only the newest rows of a long test are kept. By size,
+    only rows of the first variant count: nccl-tests measures each size out of place and in place.
     """
     points: list[tuple[float, float]] = []
     labels: list[str] = []
-    variant = next((one.variant for one in samples if one.size_bytes is not None), "")
+    variant = next((sample.variant for sample in samples if sample.size_bytes is not None), "")
     for number, sample in enumerate(samples, first):
-        figure = figure_of(sample)
-        if figure is None:
+        value = y_value(sample)
+        if value is None:
             continue
-        if across is Across.SIZE:
+        if x_axis is XAxis.SIZE:
             if not sample.size_bytes or sample.variant != variant:
                 continue
-            points.append((float(sample.size_bytes), figure))
+            points.append((float(sample.size_bytes), value))
         else:
-            points.append((float(number), figure))
+            points.append((float(number), value))
         labels.append(_name_of(sample))
-    return Curve(name, tuple(points), tone, tuple(labels) if across is Across.NAME else ())
+    return Curve(name, tuple(points), tone, tuple(labels) if x_axis is XAxis.NAME else ())

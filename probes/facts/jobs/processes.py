@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.process_files import (
     MappedLibrary,
@@ -213,10 +213,10 @@ def _process(
 ) -> Process:
     base = f"/proc/{pid}"
     status = host.read(f"{base}/status")
-    fields = status if isinstance(status, Unknown) else parse_status(status)
+    fields = map_known(status, parse_status)
     limits = host.read(f"{base}/limits")
     environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
-    environment = environ if isinstance(environ, Unknown) else parse_environment(environ)
+    environment = map_known(environ, parse_environment)
     command = host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
     uid = fields if isinstance(fields, Unknown) else fields.uid
     cgroup = known(host.read(f"{base}/cgroup"), "")
@@ -234,7 +234,7 @@ def _process(
         state=fields if isinstance(fields, Unknown) else fields.state,
         gpu_files=gpus,
         uverbs_files=uverbs,
-        memlock=limits if isinstance(limits, Unknown) else parse_limits(limits),
+        memlock=map_known(limits, parse_limits),
         ipc_lock=fields if isinstance(fields, Unknown) else fields.ipc_lock,
         environment=environment,
         libraries=_libraries(host, pid),
@@ -243,7 +243,7 @@ def _process(
         else tuple(printable(name, 64) for name in nodes[:256]),
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
-        program=command if isinstance(command, Unknown) else parse_program(command),
+        program=map_known(command, parse_program),
         user=usage if isinstance(usage, Unknown) else usage.user,
         usage=usage,
         job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),

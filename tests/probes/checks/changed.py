@@ -25,6 +25,12 @@ def said(name: str, examination: Examination) -> Finding:
     return finding
 
 
+def found_in(examination: Examination, **options: Any) -> dict[str, Finding]:
+    """Return what is found, by the id of the check."""
+    all_findings = findings(examination, **options)
+    return {finding.id: finding for finding in all_findings if finding.status is Status.FOUND}
+
+
 def status(name: str, examination: Examination) -> Status:
     """How the check of this id ended."""
     return said(name, examination).status

@@ -1,4 +1,4 @@
-"""A redacted recording tells of the node and of nobody."""
+"""A redacted recording describes the node and identifies nobody."""
 
 import gzip
 import io
@@ -43,7 +43,7 @@ NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 
 
 def node_with_names(root: Path) -> None:
-    """A node whose files hold names and addresses in many places."""
+    """Write a node whose files have names and addresses in many places."""
     add_function(root, NIC, 0x15B3, 0x1021, 0x020700)
     add_rdma_device(root, "mlx5_0", NIC)
     device = "sys/class/infiniband/mlx5_0"
@@ -111,7 +111,7 @@ def test_no_marker_is_anywhere_in_the_file_in_any_notation() -> None:
 
 
 def _parts(archive: bytes) -> bytes:
-    """Everything in the file: names and headers, contents, and what is packed once more in them."""
+    """Return everything in the file: names and headers, contents, and what is packed in them."""
     content = gzip.decompress(archive)
     parts = [content]
     with tarfile.open(fileobj=io.BytesIO(content)) as members:
@@ -156,7 +156,7 @@ def known_names(host: ReplayHost, path: str) -> tuple[str, ...]:
     return names
 
 
-def test_of_a_process_that_no_check_needs_only_that_it_is_a_program_is_recorded() -> None:
+def test_processes_that_no_check_needs_are_recorded_without_command_line() -> None:
     answers: dict[Question, object] = {
         Question("file", ("/proc/77/cmdline",)): b"mysql -pSECRET: alice",
         Question("file", ("/proc/78/cmdline",)): b"",
@@ -177,7 +177,7 @@ def test_of_a_process_that_no_check_needs_only_that_it_is_a_program_is_recorded(
         (b"postgres: alice payroll [local] idle\0\0\0", b"program-1\0argument-1\0"),
     ],
 )
-def test_of_a_job_the_program_and_nccls_variables_are_kept(cmdline: bytes, told: bytes) -> None:
+def test_the_program_and_nccl_variables_of_a_job_are_kept(cmdline: bytes, told: bytes) -> None:
     answers: dict[Question, object] = {
         Question("file", ("/proc/77/maps",)): b"",
         Question("file", ("/proc/77/cmdline",)): cmdline,
@@ -195,7 +195,7 @@ def test_of_a_job_the_program_and_nccls_variables_are_kept(cmdline: bytes, told:
         (b"/\0hunter2", b"\0"),
     ],
 )
-def test_of_a_jobs_arguments_no_recording_has_more_than_names_it(cmdline: bytes, kept: bytes) -> None:
+def test_arguments_of_a_job_are_not_recorded(cmdline: bytes, kept: bytes) -> None:
     answers: dict[Question, object] = {
         Question("file", ("/proc/77/maps",)): b"",
         Question("file", ("/proc/77/cmdline",)): cmdline,
@@ -205,7 +205,7 @@ def test_of_a_jobs_arguments_no_recording_has_more_than_names_it(cmdline: bytes,
     assert str(parse_program(kept)) == str(parse_program(cmdline))
 
 
-def test_jobs_pods_containers_and_users_are_tokens_in_a_control_groups_path() -> None:
+def test_control_group_paths_have_tokens_for_jobs_pods_and_users() -> None:
     identifiers = Identifiers(redact=True)
     path = Question("file", ("/proc/77/cgroup",))
     passwd = Question("file", ("/etc/passwd",))
@@ -234,7 +234,7 @@ def test_jobs_pods_containers_and_users_are_tokens_in_a_control_groups_path() ->
     )
 
 
-def test_routes_have_the_addresses_of_the_session() -> None:
+def test_routes_use_the_same_tokens_as_the_session() -> None:
     answers: dict[Question, object] = {
         Question("environment", ("SSH_CONNECTION",)): "10.20.30.40 51234 10.20.30.1 22",
         Question("file", ("/proc/net/route",)): (
@@ -250,7 +250,7 @@ def test_routes_have_the_addresses_of_the_session() -> None:
     assert str(ipaddress.IPv4Address(bytes.fromhex(default[2])[::-1])) == server
 
 
-def test_a_question_without_a_rule_is_not_in_the_recording() -> None:
+def test_a_question_without_a_rule_is_not_recorded() -> None:
     answers: dict[Question, object] = {
         Question("file", ("/srv/data/x",)): b"1",
         Question("size", ("/home/alice/x",)): 1,
@@ -260,13 +260,13 @@ def test_a_question_without_a_rule_is_not_in_the_recording() -> None:
     assert not Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers
 
 
-def test_every_path_that_the_table_names_is_itself_kept() -> None:
+def test_every_path_in_the_table_is_kept() -> None:
     for row in FILES:
         parts = [part for part in row.paths.split("/") if part and "*" not in part]
         assert [part for part in parts if not is_known(part)] == []
 
 
-def test_of_configuration_space_the_serial_number_is_gone_and_the_rest_reads_the_same() -> None:
+def test_configuration_space_loses_only_the_serial_number() -> None:
     content = planted.config_space()
     path = "/sys/bus/pci/devices/0000:1b:00.0/config"
     answers: dict[Question, object] = {Question("file", (path,)): content}
@@ -278,7 +278,7 @@ def test_of_configuration_space_the_serial_number_is_gone_and_the_rest_reads_the
     assert bytes.fromhex("b8cef60300129abc")[::-1] not in told
 
 
-def test_what_a_check_reads_on_the_kernels_command_line_stays(tmp_path: Path) -> None:
+def test_kernel_parameters_that_checks_read_are_kept(tmp_path: Path) -> None:
     archive, _ = redacted(moments_with_names(tmp_path))
     words = str(ReplayHost(read(archive)).read("/proc/cmdline")).split()
     assert {"iommu=pt", "quiet"} <= set(words)
@@ -286,7 +286,7 @@ def test_what_a_check_reads_on_the_kernels_command_line_stays(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("redact", [False, True])
-def test_of_an_environment_only_what_a_probe_keeps_is_recorded_in_any_case(redact: bool) -> None:
+def test_only_environment_variables_that_probes_keep_are_recorded(redact: bool) -> None:
     environ = (
         b"PATH=/bin\0API_TOKEN=hunter2\0NCCL_DEBUG=INFO\0XNCCL_=hunter2\0CUDA_VISIBLE_DEVICES=0,1\0NCCL_"
     )
@@ -307,8 +307,8 @@ def test_of_an_environment_only_what_a_probe_keeps_is_recorded_in_any_case(redac
         "/home/alice/keys/id_rsa",
     ],
 )
-def test_a_file_that_a_user_names_is_recorded_only_as_what_nccl_reads(path: str, redact: bool) -> None:
-    """NCCL_TOPO_FILE=/etc/shadow, and root records the node."""
+def test_a_file_chosen_by_a_user_keeps_only_what_nccl_reads(path: str, redact: bool) -> None:
+    """NCCL_TOPO_FILE=/etc/shadow, and the node is recorded by root."""
     question = Question("file", (path,))
 
     def taken(content: bytes) -> list[object]:
@@ -321,7 +321,7 @@ def test_a_file_that_a_user_names_is_recorded_only_as_what_nccl_reads(path: str,
         assert taken(useful) == [useful]
 
 
-def test_networks_in_routes_have_addresses_of_no_site() -> None:
+def test_networks_in_routes_have_no_site_addresses() -> None:
     """10.20.0.0/16 and 131.188.0.0/16 by 131.188.0.1, and the default route."""
     lines = (
         "eth0\t0000140A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0",
@@ -339,7 +339,7 @@ def test_networks_in_routes_have_addresses_of_no_site() -> None:
     assert rows[2][1] == "00000000"
 
 
-def test_of_open_files_only_devices_are_named() -> None:
+def test_open_files_other_than_devices_are_not_recorded() -> None:
     targets = [
         "/data/merger-plans/model.bin",
         "/dev/nvidia0",
@@ -355,7 +355,7 @@ def test_of_open_files_only_devices_are_named() -> None:
         assert list(told.values()) == targets[1:3]
 
 
-def test_of_a_kernel_log_the_messages_that_gdrtop_knows_are_kept() -> None:
+def test_known_kernel_messages_are_kept() -> None:
     log = (
         "<6>[    0.000000] Command line: BOOT_IMAGE=/vmlinuz nfsroot=s3cr3t-export iommu=pt quiet\n"
         "<6>[    1.000000] usb 1-1: SerialNumber: CN0123456789\n"
@@ -374,7 +374,7 @@ def test_of_a_kernel_log_the_messages_that_gdrtop_knows_are_kept() -> None:
     ]
 
 
-def test_of_a_packed_kernel_config_the_options_that_a_check_reads_are_kept() -> None:
+def test_options_of_a_packed_kernel_config_are_kept() -> None:
     text = b'CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_DEFAULT_HOSTNAME="gpu-h100-07"\n'
     question = Question("file", ("/proc/config.gz",))
     moment = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), {question: gzip.compress(text)}))
@@ -383,7 +383,7 @@ def test_of_a_packed_kernel_config_the_options_that_a_check_reads_are_kept() -> 
     assert b"gpu-h100-07" not in told
 
 
-def test_it_is_the_same_node_but_for_the_names(tmp_path: Path) -> None:
+def test_a_redacted_node_differs_only_in_names(tmp_path: Path) -> None:
     moments = moments_with_names(tmp_path)
     archive, _ = redacted(moments)
     plain, told = probe_node(ReplayHost(read(archive_of(moments)))), probe_node(ReplayHost(read(archive)))
@@ -420,7 +420,7 @@ def test_every_simulated_node_has_the_same_topology_and_verdict_when_redacted(na
     assert verdicts[0] == verdicts[1]
 
 
-def test_the_kinds_that_it_holds_are_counted_without_redaction_too(tmp_path: Path) -> None:
+def test_identifiers_are_counted_without_redaction(tmp_path: Path) -> None:
     moments = moments_with_names(tmp_path)
     counting = Identifiers()
     taken = [counting.apply(moment) for moment in moments]
@@ -460,11 +460,11 @@ def test_the_kinds_that_it_holds_are_counted_without_redaction_too(tmp_path: Pat
         "Ubuntu 22.04.5 LTS",
     ],
 )
-def test_what_identifies_nobody_stays_as_it_is(text: str) -> None:
+def test_words_that_identify_nobody_are_kept(text: str) -> None:
     assert Identifiers(redact=True).text(text) == text
 
 
-def test_a_user_named_like_a_module_does_not_take_the_module_along() -> None:
+def test_a_user_named_like_a_module_does_not_hide_the_module() -> None:
     identifiers = Identifiers(redact=True)
     answers: dict[Question, object] = {
         Question("file", ("/etc/passwd",)): b"nvidia_uvm:x:1000:1000::/home/nvidia_uvm:/bin/sh\n",
@@ -489,7 +489,7 @@ def test_a_name_of_any_characters_is_replaced_and_breaks_nothing(name: str, text
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="0123456789abcdef:.-@/ %home\0gGuU\n", max_size=80))
-def test_no_text_breaks_it_and_a_redacted_text_holds_no_address(text: str) -> None:
+def test_redacted_text_has_no_address(text: str) -> None:
     told = Identifiers(redact=True).text(text)
     for found in re.findall(r"(?<![\w.:-])(?:[0-9a-f]{2}:){5}[0-9a-f]{2}(?![\w:])", told):
         assert found.startswith("02:00") or not found.strip("0:") or not found.strip("f:")
@@ -497,7 +497,7 @@ def test_no_text_breaks_it_and_a_redacted_text_holds_no_address(text: str) -> No
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["/proc/cmdline", "/proc/1/cmdline", "/x/serial", "/x"]))
-def test_no_bytes_break_it(content: bytes, path: str) -> None:
+def test_no_bytes_raise_an_error(content: bytes, path: str) -> None:
     identifiers = Identifiers(redact=True)
     moment = identifiers.apply(Moment(0, 0.0, True, (), {Question("file", (path,)): content}))
     assert all(isinstance(answer, bytes) for answer in moment.answers.values())

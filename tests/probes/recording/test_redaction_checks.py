@@ -1,4 +1,4 @@
-"""The doctor judges a redacted recording as it judges the node: no rule takes away what a check reads."""
+"""Checks give the same results for a redacted recording and for the node."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def judged(moments: list[Moment]) -> Judged:
 
 
 @pytest.mark.parametrize("name", [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())])
-def test_verdict_and_findings_are_those_of_the_node(name: str) -> None:
+def test_verdict_and_findings_survive_redaction(name: str) -> None:
     moments: list[Moment] = []
     recorder = RecordingHost(SimulatedHost(name, clock=SteppedClock()), moments.append)
     watch = Watch(recorder)

@@ -9,7 +9,7 @@ from probes.bandwidth.model.limits import Bound, Limit
 from probes.bandwidth.tools.samples import Latency, Sample
 from probes.base.unknown import Reason, Unknown
 from widgets.bandwidth.chart import draw_chart
-from widgets.bandwidth.curves import Across, Curve, across_of, curve_of, is_latency
+from widgets.bandwidth.curves import Curve, XAxis, curve_of, is_latency, x_axis_of
 from widgets.base.lines import Tone, plain, width_of
 
 PORT = Bound("port 1 of mlx5_0", 400.0, 392.0, "", ())
@@ -23,7 +23,7 @@ def sample(gbps: float | None, size: int | None = 1 << 20, variant: str = "") ->
 
 
 def over_time(*gbps: float) -> Curve:
-    return curve_of("DMA-BUF", [sample(one) for one in gbps], Across.TIME)
+    return curve_of("DMA-BUF", [sample(one) for one in gbps], XAxis.TIME)
 
 
 def text(lines: object) -> str:
@@ -56,8 +56,8 @@ def test_all_sizes_have_their_place_before_they_are_measured() -> None:
     sizes = [1 << power for power in range(1, 24)]
     whole = [sample(min(400.0, size / 164), size) for size in sizes]
     for count in (1, 12, 23):
-        curve = curve_of("", whole[:count], Across.SIZE)
-        drawn = text(draw_chart([curve], LIMIT, 76, 12, Across.SIZE, span=(2, 8 << 20)))
+        curve = curve_of("", whole[:count], XAxis.SIZE)
+        drawn = text(draw_chart([curve], LIMIT, 76, 12, XAxis.SIZE, span=(2, 8 << 20)))
         assert "by message size" in drawn
         assert drawn.splitlines()[-1].split()[:2] == ["2", "B"]
         assert "4 MiB" in drawn
@@ -67,7 +67,7 @@ def test_all_sizes_have_their_place_before_they_are_measured() -> None:
 
 def test_three_ways_to_memory_stand_side_by_side_with_their_letters() -> None:
     curves = [
-        curve_of(name, [sample(gbps)] * 5, Across.TIME)
+        curve_of(name, [sample(gbps)] * 5, XAxis.TIME)
         for name, gbps in (("host memory", 390.0), ("nvidia-peermem", 200.0), ("DMA-BUF", 385.0))
     ]
     drawn = text(draw_chart(curves, LIMIT, 100, 14, span=(1, 10)))
@@ -89,7 +89,7 @@ def test_many_rows_are_merged_and_all_seen() -> None:
 
 
 def test_rows_that_are_not_kept_any_more_have_had_their_seconds() -> None:
-    newest = curve_of("", [sample(390.0)] * 400, Across.TIME, first=3201)
+    newest = curve_of("", [sample(390.0)] * 400, XAxis.TIME, first=3201)
     axis = text(draw_chart([newest], LIMIT, 76, 12, span=(3201, 3600))).splitlines()[-1].split()
     assert axis[:2] == ["3201", "s"]
     seconds = [int(word) for word in axis if word != "s"]
@@ -103,15 +103,15 @@ def test_latencies_have_microseconds_and_no_limit() -> None:
         for size, us in ((2, 1.9), (4096, 3.1))
     ]
     assert is_latency(rows)
-    drawn = text(draw_chart([curve_of("", rows, Across.SIZE)], LIMIT, 76, 12, Across.SIZE, unit="µs"))
+    drawn = text(draw_chart([curve_of("", rows, XAxis.SIZE)], LIMIT, 76, 12, XAxis.SIZE, unit="µs"))
     assert "µs by message size" in drawn
     assert "mlx5_0" not in drawn
 
 
 def test_copies_by_name_are_bars_with_their_figures() -> None:
     rows = [sample(420.0, None, "CPU 0 → GPU 0"), sample(210.0, None, "GPU 0 → CPU 0")]
-    across = across_of(rows, False)
-    assert across is Across.NAME
+    across = x_axis_of(rows, False)
+    assert across is XAxis.NAME
     lines = draw_chart([curve_of("", rows, across)], None, 76, 10, across)
     long, short = (line for line in text(lines).splitlines() if "→" in line)
     assert "420" in long
@@ -121,8 +121,8 @@ def test_copies_by_name_are_bars_with_their_figures() -> None:
 def test_a_collective_is_drawn_out_of_place_once_a_size() -> None:
     rows = [sample(gbps, 8, variant) for gbps, variant in ((100.0, "out-of-place"), (300.0, "in-place"))]
     rows += [sample(gbps, 16, variant) for gbps, variant in ((100.0, "out-of-place"), (300.0, "in-place"))]
-    assert across_of(rows, False) is Across.SIZE
-    assert curve_of("", rows, Across.SIZE).points == ((8.0, 100.0), (16.0, 100.0))
+    assert x_axis_of(rows, False) is XAxis.SIZE
+    assert curve_of("", rows, XAxis.SIZE).points == ((8.0, 100.0), (16.0, 100.0))
 
 
 def test_a_limit_far_away_is_named_and_does_not_flatten_the_bars() -> None:
@@ -133,7 +133,7 @@ def test_a_limit_far_away_is_named_and_does_not_flatten_the_bars() -> None:
 
 
 def test_both_directions_are_measured_against_twice_the_port() -> None:
-    drawn = text(draw_chart([over_time(770.0)], LIMIT, 100, 12, ways=2, span=(1, 10)))
+    drawn = text(draw_chart([over_time(770.0)], LIMIT, 100, 12, directions=2, span=(1, 10)))
     assert "at most 800 Gb/s" in drawn
 
 
@@ -170,5 +170,5 @@ def test_the_axis_goes_up() -> None:
 
 
 def test_the_tone_is_the_curves() -> None:
-    lines = draw_chart([curve_of("", [sample(100.0)], Across.TIME, Tone.WARNING)], LIMIT, 76, 10)
+    lines = draw_chart([curve_of("", [sample(100.0)], XAxis.TIME, Tone.WARNING)], LIMIT, 76, 10)
     assert any(run.tone is Tone.WARNING and "█" in run.text for line in lines for run in line)

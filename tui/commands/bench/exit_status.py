@@ -9,6 +9,7 @@ from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.against_earlier import headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM
+from widgets.base.figures import plural
 
 EXIT_BELOW = 1  # a test is below the threshold
 EXIT_NOT_MEASURED = 2  # refused, failed, left out of a sweep, or running jobs would be affected without --yes
@@ -30,20 +31,21 @@ def exit_status(
     `interrupted` says by what, or is "". `left_out` are requested tests that could not be planned. In a
     comparison of paths to GPU memory, a path that does not work is a finding, as long as another one works.
     """
+    tests = plural(planned, "test")
     done = [result for result in results if result.ending is Ending.DONE]
     if interrupted:
-        stopped = ". Both ends were stopped" if results else ""
-        return EXIT_STOPPED, f"{interrupted}{stopped}; {len(done)} of {planned} tests completed"
+        stopped = ": both ends stopped" if results else ""
+        return EXIT_STOPPED, f"{interrupted}{stopped}, {len(done)} of {tests} completed"
     as_requested = [result for result in done if is_as_requested(result)]
     failed = [result for result in results if result.ending is not Ending.DONE]
     unexcused = [result for result in failed if not _has_alternative(result, as_requested)]
     if unexcused or not done:
         which = f": {unexcused[0].title}" if unexcused else ""
-        return EXIT_NOT_MEASURED, f"{len(failed)} of {planned} tests failed{which}"
+        return EXIT_NOT_MEASURED, f"{len(failed)} of {tests} failed{which}"
     missed = [test for test in left_out if not _has_other_path(test, as_requested)]
     if missed:
         first, more = missed[0], f"; and {len(missed) - 1} more" if len(missed) > 1 else ""
-        count = f"{len(missed)} of {planned + len(missed)} tests were left out"
+        count = f"{len(missed)} of {planned + len(missed)} tests left out"
         return EXIT_NOT_MEASURED, f"{count}: {first.title}: {first.reason}{more}"
     other = [
         result
@@ -51,9 +53,9 @@ def exit_status(
         if not is_as_requested(result) and not _has_alternative(result, as_requested)
     ]
     if other:
-        count = f"{len(other)} of {planned} tests did not use the requested memory"
+        count = f"{len(other)} of {tests} did not use the requested memory"
         return EXIT_NOT_MEASURED, f"{count}: {other[0].title}: measured {memory_used(other[0])}"
-    measured = f"{len(done)} of {planned} tests measured"
+    measured = f"{len(done)} of {tests} measured"
     if min_gbps is None:
         return 0, measured
     low = below_threshold(done, min_gbps)

@@ -1,4 +1,4 @@
-"""The chart of a test under way, or of the last: its rows, and of a comparison all paths to memory."""
+"""The chart of the running or last test; of a comparison, with all paths to memory."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.samples import Sample
 from widgets.bandwidth.chart import draw_chart
-from widgets.bandwidth.curves import Across, Curve, across_of, curve_of, is_latency
+from widgets.bandwidth.curves import Curve, XAxis, curve_of, is_latency, x_axis_of
 from widgets.bandwidth.result import mark_of
 from widgets.base.lines import Line, Tone
 
 MOST_COMPARED = 3
-_LARGEST_BYTES = 8 << 20  # of perftest's -a
+_LARGEST_BYTES = 8 << 20  # with perftest's -a
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a test has measured: the newest rows, and how many there ever were."""
+    """The newest rows of a test, and the count of all."""
 
     samples: Sequence[Sample]
-    ever: int
+    count: int
 
     @property
     def first(self) -> int:
-        """The number of the first that is kept, from 1."""
-        return max(0, self.ever - len(self.samples)) + 1
+        """Return the number of the first row that is kept, from 1."""
+        return max(0, self.count - len(self.samples)) + 1
 
 
 def draw(
@@ -42,29 +42,32 @@ def draw(
     width: int,
     height: int,
 ) -> list[Line]:
-    """`before` are the results before this test, the oldest first."""
+    """Return the chart; `before` are the results before this test, oldest first."""
     settings, samples = test.settings, rows.samples
     perftest = settings if isinstance(settings, PerftestSettings) else None
     is_endless = perftest is not None and perftest.is_endless
-    across = across_of(samples, is_endless) if samples else _expected(test)
+    x_axis = x_axis_of(samples, is_endless) if samples else _expected_axis(test)
     as_latency = is_latency(samples) or (perftest is not None and perftest.is_latency)
-    curves = _earlier_curves(series, before, across)
+    curves = _earlier_curves(series, before, x_axis)
     if samples:
         tone = _tone(samples, test)
-        curves.append(curve_of(test.memory or test.title, samples, across, tone, rows.first))
-    ways = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
+        curves.append(curve_of(test.memory or test.title, samples, x_axis, tone, rows.first))
+    directions = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
     limit = None if as_latency else test.limit
-    has_bus = any(one.bus_gbps is not None for one in samples)
+    has_bus = any(sample.bus_gbps is not None for sample in samples)
     unit = "µs" if as_latency else "bus Gb/s" if has_bus else "Gb/s"
-    return draw_chart(curves, limit, width, height, across, unit, ways, _span(test, rows.ever))
+    return draw_chart(curves, limit, width, height, x_axis, unit, directions, _span(test, rows.count))
 
 
-def _earlier_curves(series: Series, before: Sequence[tuple[Result, Rows]], across: Across) -> list[Curve]:
-    """Of a comparison of memories on one NIC: the results before the test under way."""
+def _earlier_curves(series: Series, before: Sequence[tuple[Result, Rows]], x_axis: XAxis) -> list[Curve]:
+    """Return the curves of the results before this test, if the series compares memories on one NIC."""
     nics = {test.pair.nic for test in series.tests}
     if len(series.tests) > MOST_COMPARED or len(nics) != 1 or len(series.tests) == 1:
         return []
-    return [curve_of(one.memory, one.samples, across, mark_of(one).tone, rows.first) for one, rows in before]
+    return [
+        curve_of(result.memory, result.samples, x_axis, mark_of(result).tone, rows.first)
+        for result, rows in before
+    ]
 
 
 def _tone(samples: Sequence[Sample], test: PlannedTest) -> Tone:
@@ -75,15 +78,15 @@ def _tone(samples: Sequence[Sample], test: PlannedTest) -> Tone:
     return {Rating.NEAR: Tone.GOOD, Rating.BELOW: Tone.WARNING}.get(verdict, Tone.NIC)
 
 
-def _expected(test: PlannedTest) -> Across:
+def _expected_axis(test: PlannedTest) -> XAxis:
     settings = test.settings
     if isinstance(settings, PerftestSettings):
-        return Across.TIME if settings.is_endless else Across.SIZE
-    return Across.SIZE if isinstance(settings, NcclSettings) else Across.NAME
+        return XAxis.TIME if settings.is_endless else XAxis.SIZE
+    return XAxis.SIZE if isinstance(settings, NcclSettings) else XAxis.NAME
 
 
 def _span(test: PlannedTest, rows: int) -> tuple[float, float] | None:
-    """The sizes or rows that are to come."""
+    """Return the range of sizes or rows that the test will have, if it is known."""
     settings = test.settings
     if isinstance(settings, NcclSettings):
         return settings.begin_bytes, settings.end_bytes
@@ -93,5 +96,5 @@ def _span(test: PlannedTest, rows: int) -> tuple[float, float] | None:
         return 2, _LARGEST_BYTES
     if not settings.is_endless:
         return None if settings.size_bytes is None else (settings.size_bytes, settings.size_bytes)
-    gone = max(0, rows - MOST_SAMPLES)
-    return gone + 1, gone + min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))
+    dropped = max(0, rows - MOST_SAMPLES)
+    return dropped + 1, dropped + min(MOST_SAMPLES, max(test.end_after_s or 1, rows, 1))

@@ -54,7 +54,7 @@ class BandwidthSetupScreen(PanesScreen):
         summary.can_focus = False
         yield summary
         yield LinesView("Settings", id="settings")
-        yield LinesView("What would be run", id="planned")
+        yield LinesView("Planned tests", id="planned")
         question = LinesView(id="question")
         question.can_focus = False
         yield question

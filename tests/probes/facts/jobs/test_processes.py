@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,11 @@ from probes.facts.jobs.process_files import (
     parse_program,
     parse_status,
 )
-from probes.facts.jobs.processes import Process, ProcessFacts, name_of, names_of, probe
+from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus, name_of, names_of, probe
 from probes.facts.system.memlock import MemlockLimit
 from probes.host.local import LocalHost
+from probes.host.usage import ProcessUsage
+from probes.simulation.host import SimulatedHost
 from tests.trees import link, write
 
 STATUS = "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1001\t1000\t1000\nCapEff:\t{}\n"
@@ -302,3 +306,35 @@ def test_no_bytes_stop_the_naming_of_a_process(content: bytes) -> None:
     program = parse_program(content)
     assert isinstance(program, Unknown) or (program.isprintable() and len(program) <= 48)
     parse_job(content.decode("utf-8", "replace"), content.decode("utf-8", "replace"))
+
+
+class UserLookupHangs(LocalHost):
+    """A node whose directory service (LDAP) is down: looking up a user's name does not come back."""
+
+    gate = threading.Event()
+
+    def process_usage(self, pids: Sequence[int]) -> dict[int, Maybe[ProcessUsage]]:
+        self.gate.wait(60.0)
+        return {}
+
+
+def test_a_user_lookup_that_hangs_costs_only_the_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.facts.jobs.processes._USAGE_SECONDS", 0.05)
+    add_process(tmp_path, 7, files=JOB)
+    host = UserLookupHangs(str(tmp_path))
+    job = found(probe(host)).processes[0]
+    host.gate.set()
+    assert isinstance(job.usage, Unknown)
+    assert job.usage.reason is Reason.TIMED_OUT
+    assert name_of(job) == "train.py (uid 1001, pid 7)"
+
+
+def test_busy_cpus_are_an_average_since_the_start(tmp_path: Path) -> None:
+    host = SimulatedHost("hgx-h100")
+    facts = found(probe(host))
+    assert busy_cpus(facts.processes, facts.taken_at) == pytest.approx(16, rel=0.01)
+    assert busy_cpus(facts.processes, 0.0) is None
+    add_process(tmp_path, 7, files=JOB)
+    assert busy_cpus([only(tmp_path)], facts.taken_at) is None

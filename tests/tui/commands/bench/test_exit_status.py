@@ -17,10 +17,10 @@ OTHER = LeftOut("GPU4 → mlx5_4 · DMA-BUF", "port 1 of mlx5_4 is down")
 def test_what_a_sweep_left_out_has_not_passed(bar: float | None) -> None:
     status, told = exit_status([result(190.0)], 1, bar, "", (DOWN,))
     assert status == 2
-    assert told == "1 of 2 tests were left out: GPU3 → mlx5_3 · DMA-BUF: port 1 of mlx5_3 is down"
+    assert told == "1 of 2 tests left out: GPU3 → mlx5_3 · DMA-BUF: port 1 of mlx5_3 is down"
     status, told = exit_status([result(190.0)], 1, bar, "", (DOWN, OTHER))
     assert status == 2
-    assert told.startswith("2 of 3 tests were left out: GPU3")
+    assert told.startswith("2 of 3 tests left out: GPU3")
     assert told.endswith("; and 1 more")
 
 
@@ -33,9 +33,9 @@ def test_a_failure_is_told_first_and_an_interrupt_before_all() -> None:
     assert "failed" in exit_status([failed()], 1, None, "", (DOWN,))[1]
     assert exit_status([result()], 2, None, "interrupted", (DOWN,)) == (
         130,
-        "interrupted. Both ends were stopped; 1 of 2 tests completed",
+        "interrupted: both ends stopped, 1 of 2 tests completed",
     )
-    assert exit_status([], 2, None, "interrupted") == (130, "interrupted; 0 of 2 tests completed")
+    assert exit_status([], 2, None, "interrupted") == (130, "interrupted, 0 of 2 tests completed")
 
 
 def test_other_memory_than_asked_for_has_not_passed() -> None:
@@ -43,7 +43,7 @@ def test_other_memory_than_asked_for_has_not_passed() -> None:
     status, told = exit_status([other], 1, 100.0, "")
     assert status == 2
     assert told == (
-        "1 of 1 tests did not use the requested memory: GPU0 → mlx5_0 · DMA-BUF: measured host memory"
+        "1 of 1 test did not use the requested memory: GPU0 → mlx5_0 · DMA-BUF: measured host memory"
     )
     # In a comparison it is a finding where another path works, and makes up for no failure.
     assert exit_status([other, result(190.0, BY_PEERMEM)], 2, 100.0, "")[0] == 0
@@ -58,7 +58,7 @@ def test_a_comparison_without_any_gpu_memory_has_not_passed() -> None:
     host = result(190.0, HOST_MEMORY)
     status, told = exit_status([host], 1, 100.0, "", (PEERMEM_LOST, DMABUF_LOST))
     assert status == 2
-    assert told.startswith("2 of 3 tests were left out: GPU0 → mlx5_0 · nvidia-peermem")
+    assert told.startswith("2 of 3 tests left out: GPU0 → mlx5_0 · nvidia-peermem")
     # One path that was measured is enough, of the same pair.
     assert exit_status([host, result(190.0)], 2, 100.0, "", (PEERMEM_LOST,))[0] == 0
     other = replace(result(190.0), pair=Pair("0000:19:00.0", "GPU1", "mlx5_0", 1))

@@ -82,7 +82,7 @@ def test_what_is_below_the_line_is_a_baseline_after_a_yes_only(
     monkeypatch.setattr(sys, "stderr", asked)
     status, out = scene.run("--seconds", "2", "--save-baseline", answers=Terminal("n\n"))
     assert status == 3
-    assert "1 of 1 tests measured" in out
+    assert "1 of 1 test measured" in out
     assert scene.store.baseline(machine) == ()
     assert scene.run("--seconds", "2", "--save-baseline", answers=Terminal("y\n"))[0] == 0
     assert "Save it as the baseline anyway? [y/N]" in asked.getvalue()
