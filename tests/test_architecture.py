@@ -79,7 +79,7 @@ IMPORT_ORDER = (
     ("tui/actions",),
     ("tui/bandwidth",),
     ("tui/screens",),
-    ("tui/controllers", "tui/open_host"),
+    ("tui/controllers",),
     ("tui/app", "tui/commands"),
     ("tui/cli",),
     ("tui/__main__", "probes", "widgets", "tui"),

@@ -20,7 +20,7 @@ from tui.commands.arguments import (
     add_node_options,
     did_you_mean,
 )
-from tui.open_host import NoSuchHost, chosen_origin, open_host, open_recording
+from tui.runtime.open_host import NoSuchHost, chosen_origin, open_host, open_recording
 
 if TYPE_CHECKING:
     from tui.app import GdrtopApp

@@ -27,7 +27,7 @@ class Watch:
         self._probed_at = 0.0
 
     def probe(self, force: bool = False) -> Node | None:
-        """Return the node if it is new, has changed or lacks an answer, or with `force`; else None."""
+        """Return the node if it is new, has changed or misses an answer, or with `force`; else None."""
         now = fingerprint(self.host)
         if self._node is not None and not force and now == self._before and not self._retries(self._node):
             return None

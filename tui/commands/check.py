@@ -16,7 +16,7 @@ from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import Verdict
 from tui.commands.arguments import did_you_mean
 from tui.commands.json_values import document, host_name, plain_value, verdict_json, write_json
-from tui.open_host import open_host
+from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of

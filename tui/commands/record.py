@@ -15,7 +15,7 @@ from probes.recording.format import RecordingError
 from probes.snapshot.examination import examine
 from probes.snapshot.watch import Watch
 from tui.commands.arguments import EXIT_WRONG_USAGE
-from tui.open_host import open_host
+from tui.runtime.open_host import open_host
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
 
 INTERVAL_SECONDS = 1.0
